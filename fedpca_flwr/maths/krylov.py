@@ -37,22 +37,11 @@ MAX_BASIS_BYTES = 2**30  # an orthonormal basis and its products that take more 
 class Ritz:
     """Approximate eigenpairs (Ritz pairs) of a symmetric matrix A in the span of an orthonormal basis.
 
-    Vectors and residuals are computed only as far as they are asked for: most rounds read the first few.
-
-    Parameters
-    ----------
-    values : ndarray of shape (m,)
-        Ritz values, descending.
-    rotation : ndarray of shape (m, m)
-        Coordinates of the Ritz vectors in the basis.
-    basis, products : ndarray of shape (d, m)
-        Orthonormal columns, and their products with the matrix.
-    error : float
-        Bound on the spectral norm of the error of the residuals: rounding of transmitted products and of float64.
-    fine_error : float
-        The same bound where products were transmitted in full precision (`ProductBasis.renew`).
-    fine_columns : int
-        Number of leading columns of the basis whose products were transmitted in full precision.
+    The ``values`` (m,) descend, ``rotation`` (m, m) has the coordinates of the Ritz vectors in ``basis`` (d, m), and
+    ``products`` (d, m) are those of A and the basis. ``error`` bounds the spectral norm of the error of the residuals,
+    by rounding in transmission and in float64; ``fine_error`` bounds it for the first ``fine_columns`` columns of the
+    basis, whose products were transmitted in full precision (`ProductBasis.renew`). Vectors and residuals are computed
+    only as far as they are read.
     """
 
     def __init__(
@@ -80,19 +69,13 @@ class Ritz:
         return self.leading_residuals(self.values.size)
 
     def leading_vectors(self, k: int) -> Array:
-        """Return the first k Ritz vectors, the approximate eigenvectors.
-
-        Shapes: -> (d, k).
-        """
+        """Return the first k Ritz vectors, the approximate eigenvectors, as orthonormal columns (d, k)."""
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
         return self._vectors[:, :k]
 
     def leading_residuals(self, k: int) -> Array:
-        """Return the residuals ``A u - value * u`` of the first k Ritz pairs.
-
-        Shapes: -> (d, k).
-        """
+        """Return the residuals ``A u - value * u`` of the first k Ritz pairs as columns (d, k)."""
         if k > (made := self._residuals.shape[1]):
             new = self.products @ self.rotation[:, made:k] - self.leading_vectors(k)[:, made:] * self.values[made:k]
             self._residuals = np.hstack([self._residuals, new])
@@ -113,30 +96,21 @@ class Ritz:
     def angles(self, k: int) -> tuple[float, float]:
         """Estimate the angle between the first k Ritz vectors and the eigenvectors, from their residuals and gap.
 
-        The gap is the k-th less the next Ritz value, and the angle follows from the theorem of Davis and Kahan.
+        Return the angle in degrees due to the residuals, and the angle due to the rounding error in them, by the
+        theorem of Davis and Kahan. The gap is the k-th less the next Ritz value, so there must be more than k pairs.
         """
         gap = float(self.values[k - 1] - self.values[k])
         error = self.error_bound(k)
         return sine_theorem(self.residual_norm(k) - error, gap), sine_theorem(error, gap)
 
     def pairs(self, k: int) -> Eigenpairs:
-        """Return the first k Ritz pairs as eigenpairs, with signs fixed by convention."""
+        """Return the first k Ritz pairs, with signs fixed by convention; without a further Ritz value, 0 follows."""
         following = float(self.values[k]) if self.values.size > k else 0.0
         return Eigenpairs(self.values[:k], fix_signs(self.leading_vectors(k)), following)
 
 
 class ProductBasis:
-    """Orthonormal basis ``Q`` (d, m) of all blocks multiplied so far, and its products with a symmetric matrix ``A``.
-
-    Attributes: `error` bounds the Frobenius norm of the error in ``AQ`` from transmission; `rounding` bounds that of
-    float64, relative to the largest eigenvalue; `fine_columns` is the number of leading columns whose products were
-    transmitted in full precision.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    """
+    """Orthonormal basis ``Q`` (d, m) of all blocks multiplied so far, and its products with a symmetric matrix A."""
 
     def __init__(self, d: int) -> None:
         self._stored: Array = np.empty((2, 0, d))  # the basis and its products, with room for more
@@ -156,11 +130,10 @@ class ProductBasis:
         return self._stored[1, : len(self._projected)].T
 
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
-        """Add a block and its product with the matrix A to the basis, orthonormalised against the present columns.
+        """Add a block V (d, b), orthonormalised against the basis, and its product AV (d, b) with the matrix A.
 
-        Directions that depend on other columns, or lie in the span, are omitted.
-
-        Shapes: V (d, b), AV (d, b).
+        Directions that depend on others, or lie in the span, are omitted. ``error`` bounds the Frobenius norm of AV's
+        error.
         """
         size = max(largest_singular_value(V), np.finfo(float).tiny)
         rounded = rounding_bound(len(V)) * size
@@ -178,10 +151,7 @@ class ProductBasis:
         self.error, self.rounding = float(np.hypot(self.error, error)), float(np.hypot(self.rounding, rounded))
 
     def _append(self, V: Array, AV: Array) -> None:
-        """Append orthonormal columns V (d, b), orthogonal to the basis Q, and their products AV (d, b) with A.
-
-        The projected matrix ``Q' A Q`` gets the rows and columns of V.
-        """
+        """Append orthonormal columns V (d, b), orthogonal to Q, and their products AV (d, b); extend ``Q' A Q``."""
         across = (self.Q.T @ AV + self.AQ.T @ V) / 2
         inner = V.T @ AV
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
@@ -193,31 +163,25 @@ class ProductBasis:
         self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
     def ritz(self) -> Ritz:
-        """Compute all Ritz pairs: the eigenpairs of A projected on the span of the basis."""
+        """Compute all Ritz pairs, by descending value: the eigenpairs of A projected on the span of the basis."""
         values, rotation = eigh(self._projected, driver="evd", check_finite=False)
         values, rotation = values[::-1], rotation[:, ::-1]
         rounded = self.rounding * abs(float(values[0]))
         return Ritz(values, rotation, self.Q, self.AQ, self.error + rounded, rounded, self.fine_columns)
 
     def truncate(self, ritz: Ritz, count: int) -> None:
-        """Replace the basis by the leading Ritz vectors (thick restart, Wu and Simon 2000)."""
+        """Replace the basis by the ``count`` leading Ritz vectors (thick restart, Wu and Simon 2000)."""
         U = ritz.leading_vectors(count)
         AU = ritz.leading_residuals(count) + U * ritz.values[:count]
         self.reset(U, AU)
 
     def reset(self, Q: Array, AQ: Array) -> None:
-        """Replace the basis and its products with the matrix A.
-
-        Shapes: Q (d, m), AQ (d, m).
-        """
+        """Replace the basis by orthonormal columns Q (d, m), whose products with A are AQ (d, m)."""
         self._stored, self._projected = np.empty((2, 0, len(Q))), np.empty((0, 0))
         self._append(Q, AQ)
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Make the Ritz vectors the basis, with new full-precision products of the first k.
-
-        Shapes: AU (d, k).
-        """
+        """Make the Ritz vectors the basis, with new full-precision products AU (d, k) of A and the first k of them."""
         k = AU.shape[1]
         other_vectors = ritz.vectors[:, k:]
         other_products = ritz.residuals[:, k:] + other_vectors * ritz.values[k:]
@@ -226,22 +190,16 @@ class ProductBasis:
         self._append(other_vectors, self._use_symmetry(other_vectors, other_products))
 
     def _use_symmetry(self, V: Array, AV: Array) -> Array:
-        """Correct the product ``AV`` of A with ``V`` (d, b) by more precise products of A with the first basis columns.
-
-        For these columns U, the symmetry of A demands ``U' (A V) = (A U)' V``.
-        """
+        """Correct ``AV`` (d, b) by more precise products of A with columns U: by symmetry ``U' (A V) = (A U)' V``."""
         U, AU = self.Q[:, : self.fine_columns], self.AQ[:, : self.fine_columns]
         return AV + U @ (AU.T @ V - U.T @ AV) if self.fine_columns else AV
 
     def next_block(self, ritz: Ritz, size: int, k: int) -> Array:
         """Choose an orthonormal block to multiply next: the largest singular directions of the leading residuals.
 
-        In exact arithmetic all residuals lie in the span of the newest products. Taking the block from the residuals
-        also repeats the part that was lost when a transmitted block was rounded. If no residual exceeds rounding, the
-        span is invariant, and the block is filled with random directions to find other eigenvectors; also while the
-        basis has fewer than k columns.
-
-        Shapes: -> (d, b).
+        Taking the block from the residuals also repeats the part that was lost when a transmitted block was rounded. If
+        no residual exceeds rounding, or the basis has fewer than k columns, the block is filled with random directions.
+        Shapes: -> (d, b), with b <= size; b = 0 if the span is the whole space.
         """
         Z = ritz.leading_residuals(max(size, k + 10))
         directions, singular, _ = svd(Z - self.Q @ (self.Q.T @ Z), full_matrices=False, check_finite=False)
@@ -257,10 +215,7 @@ class ProductBasis:
         return room
 
     def _fill_block(self, block: Array, size: int) -> Array:
-        """Append random orthonormal columns to a block, orthogonal to it and to the basis, up to ``size`` columns.
-
-        There are no more columns than dimensions outside the span.
-        """
+        """Append random orthonormal columns, orthogonal to block and basis, up to ``size`` columns or a whole basis."""
         missing = min(size, self.room) - block.shape[1]
         if missing <= 0:
             return block
@@ -274,7 +229,8 @@ class ProductBasis:
 def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Array, float]:
     """Return an orthonormal basis of the columns of V, its product with A, and the least singular value retained.
 
-    ``AV`` (d, b) is the product of A with ``V`` (d, b). Singular values up to ``min_length`` are omitted.
+    Singular values up to ``min_length`` are omitted; if all are, the third result is infinite.
+    Shapes: V (d, b), AV (d, b).
     """
     unit = max(float(np.abs(V).max(initial=0.0)), np.finfo(float).tiny)
     gram = (V / unit).T @ (V / unit)
@@ -289,15 +245,11 @@ def _orthonormalise(V: Array, AV: Array, min_length: float) -> tuple[Array, Arra
 
 
 def random_block(d: int, b: int, seed: int) -> Array:
-    """Make a block of pseudorandom numbers between -1 and 1 that is the same at every party with the same seed.
+    """Make a block (d, b) of pseudorandom numbers between -1 and 1 that is the same at every party with the same seed.
 
-    The numbers come from SHAKE-256, not from a random generator whose stream could differ between versions of NumPy:
-    parties that disagree about the block would give a wrong answer without notice. They are odd multiples of 2^-23,
-    which float32 holds exactly: a square block of signs would be singular with a noticeable probability, and a vector
-    of signs can be orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no
-    digits.
-
-    Shapes: -> (d, b).
+    The numbers come from SHAKE-256, since the stream of a random generator could differ between versions of NumPy. They
+    are odd multiples of 2^-23, which float32 holds exactly: a square block of signs could be singular, and a vector of
+    signs orthogonal to an eigenvector. A square block is the identity: it shows everything, and loses no digits.
     """
     if b == d:
         return np.eye(d)
@@ -312,42 +264,20 @@ class Restart:
     """One restart of a block Krylov basis: of m Ritz vectors the last g are given up.
 
     It holds the small matrices by which `FirstBlock.coordinates` follows the first block through the restart.
-
-    Parameters
-    ----------
-    turn : ndarray of shape (m, c)
-        Matrix that maps coordinates in the basis after the restart before to coordinates in these m Ritz vectors; at
-        the first restart, the coordinates of the first block in them.
-    values : ndarray of shape (g,)
-        Ritz values of the vectors that are given up.
-    into : ndarray of shape (b, g)
-        Coordinates of the residuals of the vectors given up in the next block.
-    wrong : float
-        Bound on the spectral norm of the part of these residuals outside the next block.
-    place : ndarray of shape (m - g + b, b)
-        Coordinates of the next block in the basis to which it was added.
-    outside : float
-        Norm of the part of the next block outside that basis, due to rounding in transmission.
     """
 
-    turn: Array
-    values: Array
-    into: Array
-    wrong: float
-    place: Array
-    outside: float = 0.0
+    turn: Array  # (m, c), maps coordinates in the basis after the last restart (first: in the first block) to Ritz ones
+    values: Array  # (g,), Ritz values of the vectors that are given up
+    into: Array  # (b, g), coordinates in the next block of the residuals of the vectors given up
+    wrong: float  # bound on the spectral norm of the part of these residuals outside the next block
+    place: Array  # (m - g + b, b), coordinates of the next block in the basis to which it was added
+    outside: float = 0.0  # norm of the part of the next block outside that basis, due to rounding in transmission
 
 
 class FirstBlock:
     """The random first block S (d, b) of an iteration, followed through restarts that give up parts of its span.
 
-    After a restart, a block S(lambda) in the present span takes its place, which depends on an eigenvalue lambda: for
-    each eigenvector x of lambda, S(lambda)'x = S'x up to bounded errors (see the module's formula).
-
-    Parameters
-    ----------
-    block : ndarray of shape (d, b)
-        First block of columns.
+    After a restart, a block S(lambda) in the present span takes its place (see the module's formula).
     """
 
     def __init__(self, block: Array) -> None:
@@ -358,12 +288,11 @@ class FirstBlock:
         self._last: tuple[Ritz, Array, float] | None = None  # before any restart
 
     def coordinates(self, ritz: Ritz, eigenvalue: float) -> tuple[Array, float]:
-        """Compute the coordinates, in the Ritz vectors, of a block that replaces the first block S after restarts.
+        """Compute the coordinates (m, b) in the Ritz vectors of the block that replaces the first block after restarts.
 
-        For each eigenvector x of the given eigenvalue lambda, this block S(lambda) has ``S(lambda)'x = S'x``, but for
-        rounding; without restarts it is S itself.
-
-        Shapes: -> (m, b).
+        For each eigenvector x of ``eigenvalue``, which must exceed all Ritz values that were given up, this block
+        S(lambda) has ``S(lambda)'x = S'x`` with the first block S, but for rounding; without restarts it is S itself.
+        Return also a bound on the spectral norm of the block's part outside the span.
         """
         if not self.restarts:
             if self._last is None or self._last[0] is not ritz:
@@ -385,20 +314,14 @@ class FirstBlock:
         return ritz.rotation[: len(block_coordinates)].T @ block_coordinates, outside
 
     def make_room(self, products: ProductBasis, ritz: Ritz, block: Array, k: int) -> None:
-        """Restart a basis from its leading Ritz vectors if the next block would exceed the basis's largest size.
-
-        Shapes: block (d, b).
-        """
+        """Truncate the basis, and record a restart, if it would exceed `basis_limits` with the next block (d, b)."""
         max_columns, retained = basis_limits(len(block), k, self.columns)
         if products.Q.shape[1] + block.shape[1] > max_columns:
             self.restart(ritz, retained, block)
             products.truncate(ritz, retained)
 
     def restart(self, ritz: Ritz, retained: int, block: Array) -> None:
-        """Record a restart, which gives up all but the leading Ritz vectors, to follow the first block.
-
-        Shapes: block (d, b).
-        """
+        """Record, before the next ``block`` (d, b), that all but the ``retained`` leading Ritz vectors are given up."""
         residuals = ritz.residuals[:, retained:]
         into = block.T @ residuals
         wrong = float(np.linalg.norm(residuals - block @ into, 2)) + ritz.error
@@ -411,7 +334,7 @@ class FirstBlock:
         self._pending = block
 
     def locate_block(self, products: ProductBasis) -> None:
-        """Record the coordinates of the first block after a restart, once the basis contains this block."""
+        """Record the coordinates in the basis of the block that followed a restart, if it was not located before."""
         if self._pending is not None:
             place = products.Q.T @ self._pending
             outside = float(np.linalg.norm(self._pending - products.Q @ place))
@@ -420,9 +343,10 @@ class FirstBlock:
 
 
 def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
-    """Compute the largest number of columns of a Krylov basis, and the number retained at a restart.
+    """Compute the largest number of columns of a Krylov basis, and the number retained at a restart, half of it.
 
-    A basis has ten blocks at least: the information of the first block is lost if restarts follow each other closely.
+    A basis and its products take `MAX_BASIS_BYTES` at most, but there is room for 2 k columns and ten blocks of
+    ``width`` columns: the information of the first block is lost if restarts follow each other closely.
     """
     # bytes of a basis and of its products; but k vectors twice and ten blocks fit at least
     max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
@@ -432,14 +356,7 @@ def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
 class Renewal:
     """Rule for the round in which products of the first k Ritz vectors are requested again, in full precision.
 
-    Other products are transmitted in float32, whose rounding limits the angle that can be reached.
-
-    Parameters
-    ----------
-    k : int
-        Number of components.
-    tolerance : float
-        Angle in degrees that the iteration should reach.
+    Others are in float32, whose rounding limits the angle that can be reached; ``tolerance`` is an angle in degrees.
     """
 
     def __init__(self, k: int, tolerance: float) -> None:
@@ -449,8 +366,8 @@ class Renewal:
     def is_due(self, ritz: Ritz, *, last: bool) -> bool:
         """Return whether the next request should be for full-precision products of the first k Ritz vectors.
 
-        It should as soon as two more rounds at the present rate would reach the tolerance: then the renewal costs no
-        round.
+        It should as soon as two more rounds at the present rate would reach the tolerance, so that the renewal costs no
+        round, or if the request is the last; but only if rounding keeps the angle above the tolerance.
         """
         if ritz.values.size <= self.k:
             return False

@@ -29,6 +29,8 @@ genotypes and squares at the previous neighbours, and how many of them miss the 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
     """Compute the sum of the products of each variant's genotypes with those of each of the next variants.
 
+    The sum of variants ``start + i`` and ``start + i + 1 + j`` is at ``[i, j]``, for ``width`` variants and windows of
+    ``window`` variants; it is 0 for pairs beyond the last variant. Missing calls are NaN and add nothing.
     Shapes: rows (n, d) -> (width, window - 1).
     """
     sums = np.zeros((width, window - 1))
@@ -47,6 +49,10 @@ def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
 def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np.int64]) -> Array:
     """Compute sums over the people who miss the call of a variant, for each of its neighbours in a band.
 
+    The band has ``width`` variants from ``start`` and the ``window - 1`` after them; ``gapped`` are those whose missing
+    calls (NaN) are summed over. At ``[:, i, j]`` are, for the people who miss ``gapped[i]``, the sums of the genotypes
+    and of their squares of the variant ``1 + j`` places after it, the same of the variant before it, and the number who
+    miss the one after it too; 0 for neighbours outside the band.
     Shapes: rows (n, d), gapped (m,) -> (GAP_SUMS, m, window - 1).
     """
     span, reach = width + window - 1, window - 1
@@ -85,7 +91,7 @@ def _band(rows: Rows, start: int, span: int) -> Iterator[Array]:
 
 
 def _runs(places: NDArray[np.int64]) -> Iterator[slice]:
-    """Yield slices of consecutive entries, of at most `BLOCK_VARIANTS`, which lie at most so far apart."""
+    """Yield slices of at most `BLOCK_VARIANTS` consecutive entries, which lie less than `BLOCK_VARIANTS` apart."""
     begin = 0
     for end in range(1, places.size + 1):
         if end == places.size or not 0 <= places[end] - places[begin] < BLOCK_VARIANTS or end - begin == BLOCK_VARIANTS:
@@ -98,6 +104,9 @@ def correlated_pairs(
 ) -> NDArray[np.bool_]:
     """Find the pairs of neighbouring variants with a squared correlation above a limit.
 
+    ``products`` and ``gaps`` are `product_sums` and `gap_sums` over all rows, ``gapped`` all variants of the band from
+    ``start`` that miss calls. Whether ``start + i`` and ``start + i + 1 + j`` are correlated is at ``[i, j]``. Raise
+    ValueError if a squared correlation is above 1: no genotypes have such sums.
     Shapes: products (width, window - 1), gaps (GAP_SUMS, m, window - 1), gapped (m,) -> (width, window - 1).
     """
     shape = products.shape
@@ -122,11 +131,10 @@ def correlated_pairs(
 
 
 def unrelated_products(counts: AlleleCounts, start: int, shape: tuple[int, int]) -> Array:
-    """Return the sums of products of a band of neighbouring variants as they would be if no two went together.
+    """Return the sums of products of neighbouring variants as they would be without correlation, as whole numbers.
 
-    By Cauchy and Schwarz the true sums differ by at most the largest `AlleleCounts.scatter`.
-
-    Shapes: -> (width, window - 1).
+    The band from ``start`` has ``shape`` (variants, neighbours after each). By Cauchy and Schwarz the true sums differ
+    by at most the largest `AlleleCounts.scatter`.
     """
     first, second = _pair_values(counts.alleles, start, shape)
     return np.rint(first * second / counts.rows)
@@ -147,10 +155,10 @@ def prune_variants(
 ) -> NDArray[np.bool_]:
     """Find the variants that remain after pruning of correlated pairs by the rule of PLINK.
 
-    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in the window the variant with
-    the rarer minor allele is removed, or the second one if the frequencies are equal. In a pass over the
-    window at most one pair of each variant is resolved; passes are repeated until no pair is left.
-
+    A window of variants moves along each chromosome by a ``step``. Of a correlated pair in it the variant with the
+    rarer minor allele is removed, or the second one if the frequencies are equal. In a pass over the window at most one
+    pair of each variant is resolved; passes are repeated until no pair is left. Variants that do not vary are removed
+    too. ``linked[i, j]``: i and ``i + 1 + j`` are correlated; ``chromosomes``: the first variant of each chromosome.
     Shapes: linked (d, window - 1), chromosomes (d,) -> (d,).
     """
     # a variant varies if called * sum of squares > (sum)^2; bit j of partners[i] says that i and i + 1 + j are linked

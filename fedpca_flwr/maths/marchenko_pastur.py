@@ -28,13 +28,13 @@ SPACING_EIGENVALUES = 5  # number of eigenvalues, after the components, from whi
 def noise_variance(values: Array, n: int, d: int) -> float:
     """Estimate the noise variance of each feature from the median eigenvalue (Gavish and Donoho 2014).
 
-    Shapes: values (d,).
+    It is the median of the non-zero among all covariance eigenvalues (d,), descending, over that for unit noise.
     """
     return float(np.median(values[: min(n - 1, d)])) / law_median(d / (n - 1))
 
 
 def law_median(ratio: float) -> float:
-    """Compute the median of the Marchenko-Pastur law: of the non-zero covariance eigenvalues of unit noise."""
+    """Compute the median of the Marchenko-Pastur law, for unit noise with ``ratio`` features a degree of freedom."""
     # x = 1 + ratio - 2 sqrt(ratio) cos(angle) turns the density sqrt((b - x)(x - a)) / x dx into sin^2 / x d(angle)
     angle = np.linspace(0, np.pi, 20001)
     x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
@@ -46,9 +46,7 @@ def law_median(ratio: float) -> float:
 def noise_edge(values: Array, n: int, d: int) -> float:
     """Compute the largest covariance eigenvalue of pure noise, ``s2 (1 + sqrt(d / (n - 1)))^2``, in the limit.
 
-    The noise variance ``s2`` is estimated from the median eigenvalue (`noise_variance`).
-
-    Shapes: values (d,).
+    The noise variance ``s2`` is estimated from all eigenvalues (d,), descending, of n rows (`noise_variance`).
     """
     return noise_variance(values, n, d) * float(1 + np.sqrt(d / (n - 1))) ** 2
 
@@ -56,7 +54,7 @@ def noise_edge(values: Array, n: int, d: int) -> float:
 def optimal_threshold(values: Array, n: int, d: int) -> float:
     """Compute the eigenvalue above which a component improves the denoising of rows (Gavish and Donoho 2014).
 
-    Shapes: values (d,).
+    It follows from all covariance eigenvalues (d,), descending, of n rows.
     """
     # equation 11 of the paper, squared, for singular values, over the median of their law
     beta = min(d, n - 1) / max(d, n - 1)
@@ -66,21 +64,17 @@ def optimal_threshold(values: Array, n: int, d: int) -> float:
 
 @dataclass(frozen=True)
 class MarchenkoPastur:
-    """Upper edge of noise eigenvalues (Marchenko-Pastur) in a scatter, from its first eigenvalues and its trace.
+    """Upper edge of noise eigenvalues (Marchenko-Pastur) in a scatter, from its first eigenvalues and its trace."""
 
-    Parameters
-    ----------
-    freedom : float
-        Degrees of freedom: the number of rows, less 1 if their mean was subtracted.
-    features : int
-        Number of features.
-    """
-
-    freedom: float
-    features: int
+    freedom: float  # degrees of freedom: the number of rows, less 1 if their mean was subtracted
+    features: int  # number of features
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components."""
+        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components.
+
+        ``remaining_trace`` is the scatter's trace less their eigenvalues. Without a feature or row left, it is
+        infinite.
+        """
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf
@@ -90,9 +84,9 @@ class MarchenkoPastur:
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """Count the leading eigenvalues that are each above the noise edge of the trace left by earlier eigenvalues.
+        """Count the leading of descending eigenvalues, at most k, that are above the noise edge.
 
-        Shapes: values (m,).
+        The edge is that of the trace which earlier eigenvalues leave.
         """
         remaining_traces = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
         j = 0
@@ -101,10 +95,11 @@ class MarchenkoPastur:
         return j
 
     def count_certified(self, ritz: Ritz, trace: float, k: int, angles: AngleBounds, tolerance: float) -> int:
-        """Count the components above the noise, once an iteration certifies their number and accuracy.
+        """Count the components above the noise, fewer than k, once an iteration certifies their number and accuracy.
 
-        A Ritz value is never above its eigenvalue, and its residual bounds how far the value is from an eigenvalue; the
-        bound on the first omitted eigenvalue says that no eigenvalue was missed.
+        Return 0 as long as either is not certain; ``tolerance`` is the largest angle in degrees to the exact
+        components. A residual bounds how far a Ritz value is from an eigenvalue, and the bound on the first omitted
+        eigenvalue says that no eigenvalue was missed.
         """
         values = ritz.values
         if values.size < k + SPACING_EIGENVALUES + 1:
@@ -126,7 +121,11 @@ class MarchenkoPastur:
 
 
 def largest_gap(values: Array, max_count: int) -> tuple[int, float]:
-    """Find the last gap between eigenvalues wider than the spacing of noise eigenvalues (Onatski 2010)."""
+    """Find the last gap between eigenvalues wider than the spacing of noise eigenvalues (Onatski 2010).
+
+    Of ``values``, descending and more than ``max_count`` + `SPACING_EIGENVALUES`, return how many come before the gap
+    (``max_count`` if the search does not settle), and the difference from which on it counts as a gap.
+    """
     # Onatski: regress the eigenvalues after the gap on (index - 1)^(2/3); twice the slope bounds the spacing of noise
     position, spacing = max_count, 0.0
     for _ in range(20):

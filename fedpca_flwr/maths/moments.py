@@ -54,13 +54,11 @@ Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the di
 
 
 def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
-    """Compute the standard deviation of each feature (divisor n, as in `sklearn.preprocessing.StandardScaler`).
+    """Compute each feature's standard deviation (divisor n, as scikit-learn's `StandardScaler`); 1 if constant.
 
-    A constant feature gives 1, so that dividing by the result is always safe, and no other feature does: a deviation of
-    1 gives the next number. A feature is constant if it has no more variance than the rounding of its own mean explains
-    (scikit-learn's ``_is_constant_feature``).
-
-    Shapes: diagonal (d,), mean (d,) -> (d,).
+    A constant feature has no more variance than the rounding of its own mean explains. The result is safe as a divisor,
+    and another feature's deviation of 1 is the next number. ``diagonal`` (d,) is that of the scatter about the mean
+    (d,).
     """
     deviation = np.sqrt(diagonal / n)
     # so that 1 marks constant features only
@@ -69,9 +67,10 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
 
 
 def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
-    """Compute the divisors that scale features of a table with numbers first and 0/1 indicators of categories last.
+    """Compute the divisors (d,) that scale features of a table with numbers first and 0/1 indicators last.
 
-    Shapes: diagonal (d,), mean (d,) -> (d,).
+    A number's divisor is its standard deviation, an indicator's the root of its share of ones (Pages 2004); constant
+    features have 1. ``diagonal`` (d,) is that of the scatter about the mean (d,) of n rows.
     """
     unit = safe_deviation(diagonal, n, mean)
     if indicators:
@@ -83,7 +82,7 @@ def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Arra
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
     """Find features whose variance is no more than the rounding of their own mean explains.
 
-    Shapes: diagonal (d,), n (d,), mean (d,) -> (d,).
+    ``diagonal`` (d,) is that of the scatter about the mean (d,) of n rows, a number that may differ by feature.
     """
     # the bound of scikit-learn's `_is_constant_feature`
     variance, eps = diagonal / n, np.finfo(np.float64).eps
@@ -93,26 +92,21 @@ def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray
 def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
     """Find features whose squared deviations exceed all rounding, so that they are certainly not constant.
 
-    Shapes: diagonal (d,), mean (d,) -> (d,).
+    ``diagonal`` (d,) sums the squared deviations from the mean (d,), where the mean is known in two floats.
     """
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
     return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
 
 
 def count_varying_features(diagonal: Array, mean: Array) -> int:
-    """Count the features whose squared deviations exceed all rounding (`varying_features`).
-
-    Shapes: diagonal (d,), mean (d,).
-    """
+    """Count the features of a scatter's diagonal (d,) that certainly vary (`varying_features`)."""
     return int(varying_features(diagonal, mean).sum())
 
 
 def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:
-    """Divide columns by powers of two, so that the largest entry of each is between 1/2 and 1.
+    """Divide columns V (d, b) by powers of two, so that the largest entry of each is between 1/2 and 1.
 
-    A column of any size then makes no row's product overflow or vanish, and no bit is lost.
-
-    Shapes: V (d, b) -> (d, b), (b,).
+    Return the columns and exponents (b,), with ``V == scaled * 2**exponents``: no product overflows or vanishes.
     """
     exponents: NDArray[np.int32]
     _, exponents = np.frexp(np.abs(V).max(axis=0, initial=0.0))
@@ -125,51 +119,29 @@ def max_row_count(count: float) -> int:
 
 
 class Head(NamedTuple):
-    """Number and mean of rows, the mean as an unevaluated sum of two float64 vectors.
+    """Number and mean of rows; the mean (d,) is the unevaluated sum ``mean + remainder`` of two float64 vectors."""
 
-    Parameters
-    ----------
-    n : int or float
-        Number of rows; a float is the sum of their weights.
-    mean, remainder : ndarray of shape (d,)
-        The mean of the rows is ``mean + remainder``.
-    """
-
-    n: int | float
+    n: int | float  # number of rows; a float is the sum of their weights
     mean: Array
     remainder: Array
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, mean and scatter of rows.
+    """Number, mean and scatter of rows; the mean is ``mean + remainder``, and the scatter is about that sum."""
 
-    Parameters
-    ----------
-    count : int or float
-        Number of rows, or the sum of their weights.
-    mean : ndarray of shape (d,)
-        The mean, rounded to float64.
-    remainder : ndarray of shape (d,)
-        The part of the mean that rounding lost: the mean is ``mean + remainder``.
-    scatter : ndarray of shape (d (d + 1) / 2,)
-        Packed triangle of the scatter about ``mean + remainder``, in squared units of the data.
-    """
-
-    count: int | float
-    mean: Array
-    remainder: Array
-    scatter: Array
+    count: int | float  # number of rows; a float is the sum of their weights
+    mean: Array  # (d,), rounded to float64
+    remainder: Array  # (d,), what rounding the mean lost
+    scatter: Array  # packed triangle (d (d + 1) / 2,), in squared units of the data
 
     @classmethod
     def from_rows(cls, data: Rows, threads: int = 1) -> Moments:
-        """Compute the moments of rows, read in chunks.
+        """Compute the moments of rows (n, d) of finite real numbers, n >= 1, read in chunks.
 
-        Memory is O(d^2 + chunk) for each thread whatever the number of rows, so the rows may be memory-mapped. Integers
-        of one byte take an exact route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread.
-        The chunks are the same for any number of threads, and are added in their order: so are the bits.
-
-        Shapes: data (n, d).
+        Memory is O(d^2 + chunk) for each thread, so the rows may be memory-mapped. Integers of one byte take an exact
+        route at half the time (`_byte_stripes`), and sparse rows stay sparse, in one thread. The bits are the same for
+        any number of threads.
         """
         d = data.shape[1]
         if isinstance(data, Blocks) and data.sparse:
@@ -207,35 +179,23 @@ class Moments:
         return Moments(self.count, zero, zero, self.scatter_about(zero))
 
     def scatter_about(self, centre: Array) -> Array:
-        """Compute the scatter of the same rows about another centre.
-
-        Shapes: centre (d,) -> (d (d + 1).
-        """
+        """Compute the packed scatter of the same n rows of mean m about a centre c (d,): S + n (m - c)(m - c)'."""
         deviation = (self.mean - centre) + self.remainder
         scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
         return scatter
 
     def diagonal(self) -> Array:
-        """Return the diagonal of the scatter: the sum of each feature's squared deviations.
-
-        Shapes: -> (d,).
-        """
+        """Return the diagonal (d,) of the scatter: the sum of each feature's squared deviations."""
         return self.scatter[diagonal_positions(self.n_features)]
 
     def times(self, V: Array) -> Array:
-        """Multiply the scatter matrix with a block of columns.
-
-        Shapes: V (d, b) -> (d, b).
-        """
+        """Multiply the scatter matrix (d, d) with a block of columns V (d, b)."""
         product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
         return product
 
 
 def pack(matrix: Array) -> Array:
-    """Pack a symmetric matrix as the vector of its triangle (LAPACK's packed format).
-
-    Shapes: matrix (d, d) -> (d (d + 1).
-    """
+    """Pack the lower half of a symmetric matrix (d, d) as its upper triangle, row by row: (d (d + 1) / 2,)."""
     packed: Array
     packed, info = lapack.dtrttp(np.asfortranarray(matrix), uplo="L")
     assert info == 0, info
@@ -243,17 +203,14 @@ def pack(matrix: Array) -> Array:
 
 
 def empty_packed(d: int) -> Array:
-    """Return a packed triangle without values in the memory of a whole matrix, in which it can be unpacked.
-
-    Shapes: -> (d (d + 1).
-    """
+    """Return a packed triangle (d (d + 1) / 2,) without values, in memory (d * d,) where it can be unpacked."""
     return np.empty(d * d)[: packed_size(d)]
 
 
 def unpack(packed: Array, d: int, *, overwrite: bool = False) -> Array:
-    """Unpack a packed triangle to the lower half of a matrix.
+    """Unpack a packed triangle (d (d + 1) / 2,) to the lower half of a matrix (d, d), whose upper half is 0.
 
-    Shapes: packed (d (d + 1) -> (d, d).
+    With ``overwrite``, a triangle of `empty_packed` is unpacked in its own memory, and so is lost.
     """
     matrix: Array
     if overwrite and packed.base is not None and packed.base.shape == (d * d,):
@@ -269,10 +226,7 @@ def unpack(packed: Array, d: int, *, overwrite: bool = False) -> Array:
 
 
 def unpack_symmetric(packed: Array, d: int) -> Array:
-    """Unpack a packed triangle to both halves of a symmetric matrix.
-
-    Shapes: packed (d (d + 1) -> (d, d).
-    """
+    """Unpack a packed triangle (d (d + 1) / 2,) to both halves of a symmetric matrix (d, d)."""
     lower = unpack(packed, d)
     diagonal = np.diagonal(lower).copy()
     np.fill_diagonal(lower, 0.0)
@@ -287,20 +241,14 @@ def packed_size(d: int) -> int:
 
 
 def diagonal_positions(d: int) -> NDArray[np.int64]:
-    """Return the positions of a matrix's diagonal in its packed triangle.
-
-    Shapes: -> (d,).
-    """
+    """Return the positions (d,) of the diagonal of a (d, d) matrix in its packed triangle."""
     # row i of the upper triangle follows rows of d, d - 1, ..., d - i + 1 entries
     i = np.arange(d)
     return i * d - i * (i - 1) // 2
 
 
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
-    """Pool the numbers and means of parts of rows, and subtract the pooled mean from each part's without loss.
-
-    Shapes: -> (d,).
-    """
+    """Pool numbers and means of parts of rows; return the pooled head, and each part's mean (d,) less that of all."""
     first, total, deviations = heads[0], sum(head.n for head in heads), []
     centre = np.zeros_like(first.mean)  # of all rows, less the first part's mean
     for head in heads:
@@ -313,12 +261,10 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 
 
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
-    """Subtract the (weighted) mean from rows, and multiply each row by the root of its weight.
+    """Subtract the (weighted) mean from rows (n, d), and multiply each row by the root of its weight; return both.
 
     The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
     scatter can come out negative.
-
-    Shapes: chunk (n, d), weights (n,) -> (n, d).
     """
     if weights is None:
         mean = chunk.mean(axis=0, dtype=np.float64)
@@ -336,11 +282,10 @@ def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head
 
 
 def rows_between(heads: Sequence[Head]) -> tuple[Head, Array]:
-    """Compute rows ``sqrt(n_k) (m_k - m)`` of parts k with n_k rows of mean m_k, about the pooled mean m.
+    """Compute rows ``sqrt(n_k) (m_k - m)`` of K parts with n_k rows of mean m_k, about the pooled mean m.
 
-    Their products sum to the scatter between the parts, which is the pooled scatter less the scatters within the parts.
-
-    Shapes: -> (K, d).
+    Their products sum to the scatter between the parts: the pooled scatter less the scatters within the parts.
+    Shapes: K heads -> pooled head, rows (K, d).
     """
     pooled, deviations = pool_heads(heads)
     return pooled, np.array([np.sqrt(head.n) * deviation for head, deviation in zip(heads, deviations, strict=True)])
@@ -359,9 +304,7 @@ def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _stripes(rows: NDArray[Any]) -> list[Stripe]:
-    """Return the upper triangle of ``rows.T @ rows`` in stripes of `STRIPE_COLUMNS` rows.
-
-    A stripe is the square block on the diagonal, and all entries to its right.
+    """Return the upper triangle of ``rows.T @ rows`` in stripes: squares on the diagonal, and the entries to the right.
 
     NumPy's product lets other threads run meanwhile, unlike SciPy's syrk, and uses syrk for ``columns @ columns.T``.
     """
@@ -397,9 +340,8 @@ def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tup
     """Return the number and mean of rows of uint8 integers, and their scatter's upper triangle in stripes.
 
     The products are exact, though computed in float32: bytes minus an integer are small integers, and sums of their
-    products over few enough rows are integers below
-    2^24 and so exact; the largest diagonal entry bounds all others (Cauchy-Schwarz) and tells whether the rows were few
-    enough. The blocks are added in float64, which holds integers exactly up to 2^53.
+    products over few enough rows are integers below 2^24. The largest diagonal entry bounds all others (Cauchy-Schwarz)
+    and tells whether the rows were few enough. The blocks are added in float64, which holds integers up to 2^53.
     """
     chunk, _ = weighted_chunk
     mean = np.rint(chunk.mean(axis=0, dtype=np.float64))
@@ -422,33 +364,24 @@ def _byte_stripes(weighted_chunk: tuple[NDArray[np.uint8], Array | None]) -> tup
 
 
 def dense_scatter(moments: Moments) -> Array:
-    """Return the scatter of moments as a full symmetric matrix.
-
-    Shapes: -> (d, d).
-    """
+    """Return the scatter of moments as a full symmetric matrix (d, d)."""
     return unpack_symmetric(moments.scatter, moments.n_features)
 
 
 def select_features(moments: Moments, columns: NDArray[np.intp]) -> Moments:
-    """Return the moments of a selection of features.
-
-    Shapes: columns (m,).
-    """
+    """Return the moments of the features with the given column indices (m,), in this order."""
     part = dense_scatter(moments)[np.ix_(columns, columns)]
     return Moments(moments.count, moments.mean[columns], moments.remainder[columns], pack(part))
 
 
 def rescale_features(moments: Moments, unit: Array) -> Moments:
-    """Return the moments of the same rows after division of each feature by a unit.
-
-    Shapes: unit (d,).
-    """
+    """Return the moments of the same rows after division of each feature by its entry of ``unit`` (d,)."""
     mean, remainder = two_sum(moments.mean / unit, moments.remainder / unit)
     return Moments(moments.count, mean, remainder, pack(dense_scatter(moments) / unit / unit[:, None]))
 
 
 def subtract_part(total: Moments, part: Moments) -> Moments:
-    r"""Return the moments of all rows except the rows of a part.
+    r"""Return the moments of all rows except the rows of a part, which must be fewer than all.
 
     With n rows of mean m and scatter S in all, p rows of scatter S_p in the part, and :math:`\delta` the part's mean
     less m, the mean and the scatter of the others are::
@@ -468,10 +401,7 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
 
 
 def head_and_diagonal(data: Rows, threads: int = 1) -> tuple[Head, Array]:
-    """Compute the number and mean of rows, and each feature's sum of squared deviations from its mean.
-
-    Shapes: data (n, d) -> (d,).
-    """
+    """Compute the number and mean of rows (n, d), and the sums (d,) of squared deviations from the mean."""
     heads, squares = [], np.zeros(data.shape[1])
     parts = pair_with_weights(data, native_chunks(data))
     for head, part_squares in in_order(_head_and_squares, parts, threads):
@@ -497,10 +427,7 @@ def _head_and_squares(weighted_chunk: tuple[Block, Array | None]) -> tuple[Head,
 
 
 def scatter_product(data: Rows, head: Head, V: Array, threads: int = 1) -> Array:
-    """Compute the product S V of the scatter S of rows about their mean, without S.
-
-    Shapes: data (n, d), V (d, b) -> (d, b).
-    """
+    """Compute the product S V of a block V (d, b) and the scatter S of rows (n, d) about their mean, without S."""
     # the chunks are about `head.mean`, which lacks the remainder r: subtract n r r' V
     product = -head.n * np.outer(head.remainder, head.remainder @ V)
     for part in in_order(lambda centred: centred.T @ (centred @ V), centred_chunks(data, head.mean), threads):
@@ -526,10 +453,7 @@ def _centre_block(block: Block) -> tuple[Head, CentredBlock]:
 
 
 def _add_sparse(scatter: Array, block: Block) -> Head:
-    """Add a sparse CSR block's scatter about its mean to ``scatter``, and return the number and mean of its rows.
-
-    Only the lower triangle of ``scatter`` (d, d), in Fortran order, is changed, in place.
-    """
+    """Add a CSR block's scatter about its mean to the lower triangle of ``scatter`` (d, d); return count and mean."""
     m, d = block.shape
     head, centred = _centre_block(block)
     # sparse columns R with the mean c have R'R - m c c'; the densely centred columns are added after it

@@ -28,34 +28,18 @@ MIN_ENTRY_SHARE = 1e-100
 
 @dataclass(frozen=True)
 class FormedScatter:
-    """Scatter of a party's rows about their own mean, in place of the rows where many columns meet the scatter.
+    """Scatter of a party's rows about their own mean, in place of the rows where many columns meet the scatter."""
 
-    Parameters
-    ----------
-    matrix : ndarray of shape (d, d)
-        The scatter, of which the lower triangle is read.
-    rows : int
-        Number of rows n.
-    """
-
-    matrix: Array
-    rows: int
+    matrix: Array  # (d, d), of which the lower triangle is read
+    rows: int  # number of rows n
 
 
 @dataclass(frozen=True)
 class LocalRows:
-    """A party's rows, less a centre c that the server chose.
+    """A party's rows, less a centre c that the server chose."""
 
-    Parameters
-    ----------
-    centred : ndarray of shape (n, d), Columns or FormedScatter
-        Rows less their own mean m, or their scatter; an array if there are no more rows than features.
-    shift : ndarray of shape (d,)
-        The vector sqrt(n) (m - c): appended as a further row, it makes the centred rows' scatter that about c.
-    """
-
-    centred: Array | Columns | FormedScatter
-    shift: Array
+    centred: Array | Columns | FormedScatter  # rows (n, d) less their own mean m, an array if n <= d, or their scatter
+    shift: Array  # sqrt(n) (m - c), (d,): as a further row it makes the scatter that about c
 
     @cached_property
     def energy(self) -> float:
@@ -75,10 +59,7 @@ class LocalRows:
 
     @property
     def factor(self) -> Array | None:
-        """Centred rows and the shift as an array F (n + 1, d), with F.T @ F the scatter about the centre.
-
-        None if the rows are not held as an array.
-        """
+        """Array F (n + 1, d) with F.T @ F the scatter about the centre; None if the rows are not held as an array."""
         return np.vstack([self.centred, self.shift]) if isinstance(self.centred, np.ndarray) else None
 
     @property
@@ -89,10 +70,7 @@ class LocalRows:
         return np.asfortranarray(self.centred.matrix + np.outer(self.shift, self.shift))
 
     def times(self, X: Array) -> Array:
-        """Multiply the scatter (d x d) of the rows about the centre with blocks of columns.
-
-        Shapes: X (..., d, r) -> (..., d, r).
-        """
+        """Multiply the scatter (d, d) of the rows about the centre with blocks of columns X (..., d, r)."""
         rows = self.centred
         if isinstance(rows, FormedScatter):  # all blocks side by side: one product reads the matrix once
             side_by_side = np.moveaxis(X, -2, 0)
@@ -108,8 +86,8 @@ class LocalRows:
     def times_scaled(self, V: Array) -> Array:
         """Multiply the scatter with columns of very large or small numbers, without overflow within the product.
 
-        Each column is scaled by a power of 2 before, and back after the product.
-
+        Each column is scaled by a power of 2 before, and back after the product, which is infinite where it exceeds
+        float64.
         Shapes: V (d, b) -> (d, b).
         """
         sizes = np.abs(V)
@@ -120,10 +98,7 @@ class LocalRows:
             return np.ldexp(self.times(block), exponents)
 
     def gram(self, U: Array) -> Array:
-        """Compute ``U' T U`` for columns U, where T is the scatter of the rows about the centre.
-
-        Shapes: U (d, k) -> (k, k).
-        """
+        """Compute ``U' T U`` for columns U (d, k), where T is the scatter of the rows about the centre."""
         shift_scores = self.shift @ U
         if isinstance(self.centred, FormedScatter):  # the shift by itself: a far one would take the digits of the rest
             within = U.T @ blas.dsymm(1.0, self.centred.matrix, U, lower=1)
@@ -133,10 +108,7 @@ class LocalRows:
         return np.asarray(within + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
-        """Compute the sum of the squared distances of the rows about the centre to a subspace.
-
-        Shapes: U (d, k).
-        """
+        """Sum the squared distances of the rows about the centre to the span of orthonormal U (d, k), not below 0."""
         if isinstance(self.centred, FormedScatter):
             explained = float(np.trace(self.gram(U)))
         else:
@@ -145,8 +117,10 @@ class LocalRows:
 
 
 def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> LocalRows:
-    """Centre a party's rows by their own mean, and record the shift from there to a given centre.
+    """Centre a party's rows by their own mean, and record the shift from there to ``centre + remainder``.
 
+    ``head`` is the number and mean of the rows, if known; ``remainder`` is what float64 rounds off the centre. Raise
+    ContractError if the centre is so far away that squares would overflow, whatever the rows are.
     Shapes: rows (n, d), centre, remainder (d,).
     """
     n, d = rows.shape
@@ -159,8 +133,9 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
 
 
 def centre_local_moments(moments: Moments, centre: Array, remainder: Array) -> LocalRows:
-    """Make a party's sums about a given centre from the moments of its rows.
+    """Make a party's scatter about ``centre + remainder`` from the moments of its rows.
 
+    Raise ContractError if the centre is so far away that squares would overflow, whatever the rows are.
     Shapes: centre, remainder (d,).
     """
     n = int(moments.count)
@@ -170,7 +145,7 @@ def centre_local_moments(moments: Moments, centre: Array, remainder: Array) -> L
 
 
 def _shift(n: int, head: Head, centre: Array, remainder: Array) -> Array:
-    """Return the vector sqrt(n) (m - c) for n rows of mean m and a centre c; refuse a centre too far away."""
+    """Return the vector sqrt(n) (m - c) for n rows of mean m and a centre c; raise ContractError if c is too far."""
     with np.errstate(over="ignore", invalid="ignore"):
         shift: Array = np.sqrt(n) * ((head.mean - centre) + (head.remainder - remainder))
         too_far = not float(shift @ shift) < MAX_SQUARED_DISTANCE

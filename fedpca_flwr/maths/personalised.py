@@ -43,40 +43,32 @@ MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a
 
 
 def scatter_times(rows: Array | LocalRows, X: Array) -> Array:
-    """Multiply ``Y' Y``, the scatter matrix of a party's rows Y about zero, by a matrix X with d rows.
-
-    Shapes: rows (..., n, d), X (..., d, r) -> (..., d, r).
-    """
+    """Multiply ``Y' Y``, the scatter about zero of a party's rows Y (..., n, d), by a matrix X (..., d, r)."""
     return rows.times(X) if isinstance(rows, LocalRows) else transpose(rows) @ (rows @ X)
 
 
 def row_energy(rows: Array | LocalRows) -> float:
-    """Sum the squares of all entries of a party's rows: the trace of their scatter matrix.
-
-    Shapes: rows (n, d).
-    """
+    """Sum the squares of all entries of a party's rows (n, d): the trace of their scatter about zero."""
     return rows.energy if isinstance(rows, LocalRows) else float(np.vdot(rows, rows))
 
 
 def largest_eigenvalue(rows: Array | LocalRows) -> float:
-    """Compute the largest eigenvalue of ``Y' Y``, the scatter matrix of a party's rows Y about zero.
-
-    Shapes: rows (n, d).
-    """
+    """Compute the largest eigenvalue of ``Y' Y``, the scatter about zero of a party's rows Y (n, d)."""
     factor = rows.factor if isinstance(rows, LocalRows) else rows
     return float(_leading(rows, 1).values[0] if factor is None else np.linalg.norm(factor, 2) ** 2)
 
 
 def penalty_strength(noise: float, spread: float) -> float:
-    """Compute the weight of the penalty that draws a party's components to the shared ones, from two variances."""
+    """Compute the penalty's weight s2 (1 + s2) / sU2 from variances ``noise`` s2 and ``spread`` sU2 (module)."""
     return noise * (1 + noise) / spread
 
 
 def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -> Array:
     """Compute a party's negative log posterior, up to a constant, in personalised PCA (Ozkara et al. 2023, equation 4).
 
-    U is first rotated towards V, since the length of its projection to the tangent space at V depends on the rotation.
-
+    ``noise`` is the variance of the noise in the rows, and ``spread`` that of the parties' components U about the
+    shared V. U is first rotated towards V, since the length of its projection to the tangent space at V depends on the
+    rotation.
     Shapes: rows (..., n, d), U, V (..., d, r) -> (...).
     """
     n, d = rows.shape[-2:]
@@ -90,22 +82,14 @@ def objective(rows: Array, U: Array, V: Array, *, noise: float, spread: float) -
 
 
 def subspace_distance(U: Array, V: Array) -> Array:
-    """Sum the squared sines of the principal angles between the spans of two orthonormal bases: ``r - |V'U|^2``.
-
-    Shapes: U, V (..., d, r) -> (...).
-    """
+    """Sum the squared sines of the principal angles between orthonormal bases U, V (..., d, r): ``r - |V'U|^2``."""
     sines = U - V @ (transpose(V) @ U)  # the difference itself would lose digits near 0
     squares: Array = np.square(sines).sum(axis=(-1, -2))
     return squares
 
 
 def project_components(U: Array, V: Array) -> Array:
-    """Project the shared components V to the span of a party's components U: ``U U' V``.
-
-    The server of the closed form receives only the sum of these projections over the parties.
-
-    Shapes: U, V (..., d, r) -> (..., d, r).
-    """
+    """Project the shared components V to the span of a party's components U, both (..., d, r): ``U U' V``."""
     return U @ (transpose(U) @ V)
 
 
@@ -113,11 +97,10 @@ def project_components(U: Array, V: Array) -> Array:
 
 
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
-    """Compute the leading eigenvectors of ``Y'Y + c V V'``, for a party's rows Y and the shared components V.
+    """Compute the leading eigenvectors of ``Y'Y + c V V'``, for a party's rows Y, the shared components V, and c > 0.
 
     The result is exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else it is improved
-    from ``start`` within a Krylov space, so that no objective ever rises.
-
+    from the present components ``start`` within a Krylov space, so that no objective ever rises.
     Shapes: rows (..., n, d), V (..., d, r), c (...), start (..., d, r) -> (..., d, r).
     """
     c = np.asarray(c, np.float64)[..., None, None]
@@ -193,9 +176,10 @@ def _complete_basis(vectors: Array, fill: Array) -> Array:
 
 
 def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Array) -> Array:
-    """Iterate to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes (rows Y of a party).
+    """Iterate from ``start`` to the leading eigenvectors of ``Y'Y + c V V'`` until their span no longer changes.
 
-    Shapes: rows (n, d), V (d, r), start (d, r) -> (d, r).
+    The iteration ends after `MAX_FINAL_STEPS` steps all the same.
+    Shapes: rows Y (n, d), V (d, r), start (d, r) -> (d, r).
     """
     for _ in range(MAX_FINAL_STEPS):
         start, before = personal_components(rows, V, c, start), start
@@ -207,8 +191,7 @@ def converged_components(rows: Array | LocalRows, V: Array, c: float, start: Arr
 def local_components(rows: Array | LocalRows, fill: Array) -> Array:
     """Compute the r principal components of a single party's rows, completed from ``fill`` if their rank is below r.
 
-    This is the limit of personalised PCA as the weight c of the penalty goes to 0.
-
+    This is the limit of personalised PCA as the penalty's weight goes to 0. ``fill`` has orthonormal columns.
     Shapes: rows (n, d), fill (d, r) -> (d, r).
     """
     d, r = fill.shape
@@ -240,9 +223,7 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
 def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:
     """Compute the gradient of a party's objective ``-|Y U|^2 / 2 + c |P_V(U)|^2 / 2`` with respect to its components U.
 
-    P_V is the projection to the tangent space at V. Fact 1 of the paper has half of the first term; finite differences
-    confirm the gradient computed here.
-
+    Fact 1 of the paper has half of the first term; finite differences confirm the gradient computed here.
     Shapes: rows (..., n, d), U, V (..., d, r), c (...) -> (..., d, r).
     """
     c = np.asarray(c, np.float64)[..., None, None]
@@ -250,12 +231,7 @@ def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
-    """Compute the gradient of ``|P_V(U)|^2 / 2`` with respect to V, for P_V the projection to the tangent space at V.
-
-    Fact 1 of the paper.
-
-    Shapes: U, V (..., d, r) -> (..., d, r).
-    """
+    """Compute the gradient of ``|P_V(U)|^2 / 2`` with respect to V (fact 1 of the paper), for U, V (..., d, r)."""
     return -tangent_projection(V, U) @ symmetric_part(transpose(V) @ U)
 
 
@@ -264,10 +240,9 @@ def gradient_step(
 ) -> tuple[Array, Array]:
     """Take a Riemannian gradient step on a party's components U, and another on its copy of the shared components V.
 
-    One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)`` and that of V is ``1 / c``,
-    which the penalty's weight c cancels: the stability limits, which hold for any number of rows n.
-
-    Shapes: rows (..., n, d), U, V (..., d, r), c (...), largest (...) -> (..., d, r).
+    One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)``, for the largest eigenvalue
+    of ``Y'Y``, and that of V is ``1 / c``, which c cancels: the stability limits for any number of rows n.
+    Shapes: rows (..., n, d), U, V (..., d, r), c (...), largest (...) -> next U, V (..., d, r).
     """
     step = 1 / (np.asarray(largest) + c)
     moved = retract(U, -np.asarray(step)[..., None, None] * tangent_projection(U, local_gradient(rows, U, V, c)))
@@ -277,8 +252,8 @@ def gradient_step(
 def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 100) -> Array:
     """Run PerPCA (Shi and Kontar 2022): fit components that all parties share, and others for each party alone.
 
-    All parties have equally many rows.
-
+    The m parties have n rows each. The iteration starts from the components ``start`` of all rows; the first
+    ``shared_count``, fewer than r, are shared, in the result too.
     Shapes: rows (m, n, d), start (d, r) -> (m, d, r).
     """
     U, local = start[:, :shared_count], start[:, shared_count:]

@@ -100,7 +100,10 @@ Relation = Literal["add-remove", "replace-one"]
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
-    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``."""
+    """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``.
+
+    It is the largest Euclidean distance of this statistic between data sets that differ by ``relation``.
+    """
     if relation == "add-remove":
         return math.hypot(sums, products, count)
     # the largest a^2 (2 - 2t) + b^2 (2 - 2t^2) over cosines t of the two rows: at t = -a^2 / 2b^2, else at t = -1
@@ -120,7 +123,7 @@ def gaussian_delta(epsilon: float, multiplier: float) -> float:
 
 
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
-    """Compute the smallest noise multiplier for which Gaussian noise is (epsilon, delta)-private."""
+    """Compute the smallest noise multiplier for (epsilon, delta)-private Gaussian noise; 0 for an infinite epsilon."""
     if epsilon == math.inf:
         return 0.0
     low = high = 1.0
@@ -133,7 +136,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Compute the smallest epsilon for which Gaussian noise of a given multiplier is (epsilon, delta)-private."""
+    """Compute the smallest epsilon for which Gaussian noise is (epsilon, delta)-private; infinity for no noise."""
     if multiplier == 0:
         return math.inf
     if gaussian_delta(0.0, multiplier) <= delta:
@@ -145,7 +148,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """Compute the noise multiplier of a Gaussian release that is exactly as private as several releases together."""
+    """Compute the noise multiplier as private as several together: ``1 / s^2 = sum 1 / s_i^2``; infinity for none."""
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
@@ -165,24 +168,24 @@ Mask = NDArray[np.bool_]
 
 
 def system_randomness() -> Source:
-    """Return the operating system's source of random bytes."""
+    """Return the operating system's source of random bytes, which gives as many as its argument says."""
     return os.urandom
 
 
 def seeded_randomness(*seed: int) -> Source:
-    """Return a reproducible source of random bytes: the same for the same seed, and so not private."""
+    """Return a source of random bytes that are the same for the same nonnegative seed, and so not private."""
     return np.random.default_rng(seed).bytes
 
 
 def integer_deviation(deviation: float) -> int:
-    """Compute the standard deviation at which discrete Gaussian noise is as private as given continuous Gaussian noise."""
+    """Compute the deviation at which discrete Gaussian noise is as private as continuous noise of a given deviation."""
     return math.isqrt(math.ceil(deviation) ** 2 + VARIANCE_MARGIN) + 1
 
 
 def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
-    r"""Draw independent integers from the discrete Gaussian distribution around 0, exactly, by rejection sampling.
+    r"""Draw integers (size,) from the discrete Gaussian distribution of :math:`\sigma` ``deviation``, exactly.
 
-    Shapes: -> (size,).
+    The standard deviation is nearly :math:`\sigma`, and never more. Raise ValueError if it is not 1 to `MAX_DEVIATION`.
     """
     if not 1 <= deviation <= MAX_DEVIATION:
         raise ValueError(f"the deviation of whole noise is {deviation}, expected 1 to {MAX_DEVIATION}")
@@ -196,9 +199,10 @@ def discrete_gaussian(size: int, deviation: int, source: Source) -> Integers:
 
 
 def symmetric_noise(d: int, deviation: int, source: Source) -> Integers:
-    r"""Draw discrete Gaussian noise for a symmetric matrix, as a packed triangle, for the Frobenius norm.
+    r"""Draw discrete Gaussian noise for a symmetric (d, d) matrix, for the Frobenius norm, as a packed triangle.
 
-    Shapes: -> (d (d + 1).
+    Off the diagonal, where each value stands for two entries, the deviation is :math:`\sqrt{1/2}` of ``deviation``,
+    rounded up. Raise ValueError if ``deviation`` is not 1 to `MAX_DEVIATION`.
     """
     on = diagonal_positions(d)
     noise = discrete_gaussian(packed_size(d), math.isqrt(deviation**2 // 2) + 1, source)
@@ -238,10 +242,7 @@ def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: i
 
 
 def _accept_exactly(drawn: int, size: int, deviation: int, source: Source) -> bool:
-    """Return whether a uniform number of first 53 bits ``drawn`` is below the acceptance probability of ``size``.
-
-    More bits of both numbers are computed until they differ by more than the rounding error.
-    """
+    """Return whether a uniform number of first 53 bits ``drawn`` is below the acceptance probability of ``size``."""
     bits = 53
     while True:
         with localcontext(prec=bits):
@@ -267,10 +268,7 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 
 
 def clip_rows(rows: Array, bound: float) -> Array:
-    """Scale each row that is longer than a bound down to this Euclidean length.
-
-    Shapes: rows (n, d) -> (n, d).
-    """
+    """Scale each of the rows (n, d) that is longer than ``bound`` down to this Euclidean length."""
     divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
     clipped: Array = rows / divisors[:, None]
     clipped *= bound * CLIP_MARGIN
@@ -278,9 +276,9 @@ def clip_rows(rows: Array, bound: float) -> Array:
 
 
 def round_to_grid(rows: Array, bound: float) -> Array:
-    """Shorten rows to a Euclidean length ``bound`` and round the entries to whole multiples of ``bound / GRID_STEPS``.
+    """Shorten rows (n, d) to the length ``bound`` and round the entries to whole multiples of ``bound / GRID_STEPS``.
 
-    Shapes: rows (n, d) -> (n, d).
+    Return the multiples, as floats; no row of them is longer than `GRID_STEPS`.
     """
     # rounding lengthens a row by at most half a step per feature: sqrt(d) / 2 steps
     margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
@@ -290,10 +288,7 @@ def round_to_grid(rows: Array, bound: float) -> Array:
 
 
 def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
-    """Sum the differences of rows and a centre, each shortened to a bound and rounded to multiples of a grid step.
-
-    Shapes: data (n, d), centre (d,) -> (d,).
-    """
+    """Sum the differences of rows (n, d) and a centre (d,), shortened and rounded by `round_to_grid`, in grid steps."""
     total = np.zeros(data.shape[1])
     for rows in _differences(data, centre):
         total += round_to_grid(rows, bound).sum(axis=0)
@@ -303,7 +298,8 @@ def integer_sum(data: Rows, centre: Array, bound: float) -> Array:
 def integer_products(data: Rows, centre: Array, bound: float) -> Array:
     """Sum the outer products vv' of the differences v of rows and a centre, shortened and rounded to integer multiples.
 
-    Shapes: data (n, d), centre (d,) -> (d (d + 1).
+    The sum is in squared grid steps, of ``bound / GRID_STEPS``: integers, as floats, for at most `MAX_ROWS` rows.
+    Shapes: data (n, d), centre (d,) -> packed (d (d + 1) / 2,).
     """
     return _sum_of_products((round_to_grid(rows, bound) for rows in _differences(data, centre)), data.shape[1])
 
@@ -312,9 +308,9 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
     """Sum the outer products of rows' directions from a centre, for each range of distances ("shell"), as integers.
 
     The direction of a row is its difference from the centre, of length 1, or shorter in proportion if the row is nearer
-    than the shell's length limit. It is rounded to multiples of ``1 / GRID_STEPS``. Each row is in exactly one shell.
-
-    Shapes: data (n, d), centre (d,), shells (s, 3) -> (s, d (d + 1).
+    than the shell's length limit, if it has one. It is rounded to multiples of ``1 / GRID_STEPS``, and sums are in
+    units of the square. Each row is in exactly one of the ``shells`` of `choose_shells`.
+    Shapes: data (n, d), centre (d,), shells (s, 3) -> packed (s, d (d + 1) / 2).
     """
 
     def shell_rows(shell: int) -> Iterator[Array]:
@@ -332,10 +328,9 @@ def integer_shell_products(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
-    """Sum (distance / end)^2 over the rows of each shell, a range of distances from a centre up to an end.
+    """Sum (distance / end)^2 over the rows of each shell (s,), a range of distances from a centre up to an end.
 
-    Each ratio of distances is at most 1 and is rounded to multiples of ``1 / GRID_STEPS``.
-
+    Each ratio is at most 1 and is rounded to multiples of ``1 / GRID_STEPS``; sums are in units of the square.
     Shapes: data (n, d), centre (d,), shells (s, 3) -> (s,).
     """
     total = np.zeros(len(shells))
@@ -349,10 +344,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
 
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
-    """Count rows by distance from a centre, between successive powers of 2, and multiply each count by `GRID_STEPS`.
-
-    Shapes: data (n, d), centre (d,) -> (OCTAVES,).
-    """
+    """Count rows (n, d) by distance from a centre (d,), in octaves (`octave_counts`), and multiply by `GRID_STEPS`."""
     counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
     return GRID_STEPS * counts
 
@@ -360,10 +352,9 @@ def integer_octave_counts(data: Rows, centre: Array) -> Array:
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:
     """Sum the squared scores of rows on components, and the squared lengths that the components leave, as integers.
 
-    The rows are differences from the centre, shortened to the bound; scores and remaining lengths are rounded to
-    multiples of ``bound / GRID_STEPS``. The squares of one row, as a vector, are no longer than its squared length.
-
-    Shapes: data (n, d), centre (d,), components (k, d) -> (k + 1,).
+    The rows are differences from the centre, shortened to the bound and rounded; sums are in squared grid steps, of
+    ``bound / GRID_STEPS``. The squares of one row, as a vector, are no longer than its squared length.
+    Shapes: data (n, d), centre (d,), components (k, d), orthonormal -> (k + 1,), the remainder last.
     """
     total = np.zeros(len(components) + 1)
     for rows in _differences(data, centre):

@@ -56,19 +56,16 @@ NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard 
 
 
 def row_directions(rows: Array) -> Array:
-    """Divide each row by its Euclidean length, without overflow; rows of length 0 stay 0.
-
-    Shapes: rows (n, d) -> (n, d).
-    """
+    """Divide each of the rows (n, d) by its Euclidean length, without overflow; rows of length 0 stay 0."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scaled = rows / np.where(largest > 0, largest, 1.0)[:, None]
     return scaled / np.where(largest > 0, row_lengths(scaled), 1.0)[:, None]
 
 
 def octave_counts(rows: Array) -> Array:
-    """Count the rows whose Euclidean length is between two successive powers of 2, for each exponent of a fixed range.
+    """Count the rows (n, d) whose Euclidean length is between successive powers of 2, by exponent (OCTAVES,).
 
-    Shapes: rows (n, d) -> (OCTAVES,).
+    The exponents are from `MIN_EXPONENT` to `MAX_EXPONENT`; the two ends include all rows beyond.
     """
     length = row_lengths(rows)
     exponent = np.where(np.isfinite(length), np.frexp(length)[1], MAX_EXPONENT)
@@ -77,18 +74,18 @@ def octave_counts(rows: Array) -> Array:
 
 
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
-    """Find which range of distances from the centre ("shell") contains the length of each centred row.
+    """Find the index of the range of distances ("shell") that contains each centred row's length (n,).
 
-    Shapes: length (n,), shells (s, 3) -> (n,).
+    Shells (s, 3) ascend, and begin at their first column; rows before the first are in the first.
     """
     indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
     return indices
 
 
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
-    """Compute the scores of rows shortened to a bound, and the length of each row orthogonal to the components.
+    """Compute the scores of rows shortened to a bound, and in a last column the rows' lengths orthogonal to components.
 
-    Shapes: rows (n, d), components (k, d) -> (n, k + 1).
+    Shapes: rows (n, d), components (k, d), orthonormal -> (n, k + 1).
     """
     unit = row_directions(rows)
     scores = unit @ components.T
@@ -97,27 +94,18 @@ def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
 
 
 class Reach(NamedTuple):
-    """A distance from a centre within which most rows lie, read from noisy counts of rows by distance.
+    """A distance from a centre within which most rows lie, read from noisy counts of rows by distance."""
 
-    Parameters
-    ----------
-    bound : float
-        A power of two within which most rows lie.
-    stands_out : bool
-        Whether some count is too large to be noise; if none is, the bound is that of the largest count.
-    """
-
-    bound: float
-    stands_out: bool
+    bound: float  # a power of two
+    stands_out: bool  # some count is too large to be noise; else the bound is that of the largest count
 
 
 def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: int = 1) -> Reach:
-    """Choose the length to which rows are clipped, from noisy counts of the rows between successive powers of 2.
+    """Choose the length to which rows are clipped, from noisy counts (OCTAVES,) of rows by length.
 
-    The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise and clipped lengths smaller
-    together, and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
-
-    Shapes: counts (OCTAVES,).
+    Each count has noise of ``deviation``; ``noise`` is that in the sum of rows (``power`` 1), or of their squares (2),
+    that are shortened to a bound of 1. The bound is larger than `BOUND_ROW_SHARE` of the rows need if that makes noise
+    and clipped lengths smaller together, and the noise is still small beside those rows (`MAX_NOISE_SHARE`).
     """
     significant = np.where(counts > DETECTION_DEVIATIONS * deviation, counts, 0.0)
     if not significant.any():
@@ -136,11 +124,9 @@ def row_reach(counts: Array, deviation: float, *, noise: float = np.inf, power: 
 
 
 def excess_beyond(counts: Array, octave: int, power: int) -> float:
-    """Sum how much the lengths (or squared lengths) of rows exceed the upper end of an octave of lengths.
+    """Sum how much the lengths of rows (or squared lengths, for ``power`` 2) exceed the upper end of an octave.
 
-    An octave is a range between successive powers of 2, in which lengths are taken as log-uniform.
-
-    Shapes: counts (OCTAVES,).
+    The unit is this end, or its square. In an octave of the counts (OCTAVES,), lengths are taken as log-uniform.
     """
     farther = octave + 1 + np.flatnonzero(counts[octave + 1 :])
     spread = (1 - 0.5**power) / (power * np.log(2.0))  # mean of x^power for x log-uniform on 1/2 to 1
@@ -148,11 +134,10 @@ def excess_beyond(counts: Array, octave: int, power: int) -> float:
 
 
 def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
-    """Move a centre by the noisy mean of the centred rows, shrunk by the share of noise in the mean (James-Stein).
+    """Move a centre (d,) by the noisy mean of the centred rows, shrunk by the share of noise in the mean.
 
-    The shrinkage is the positive part of that of James and Stein (1961).
-
-    Shapes: centre (d,) -> (d,).
+    The shrinkage is the positive part of that of James and Stein (1961). Return also a bound on the new centre's
+    distance from the mean of the clipped rows, in 99 of 100 cases.
     """
     length, noise = float(np.linalg.norm(step.value)), np.sqrt(step.value.size) * step.sum_deviation / step.rows
     retained_share = max(0.0, 1.0 - (noise / length) ** 2) if length else 0.0
@@ -160,10 +145,7 @@ def move_centre(centre: Array, step: NoisyCentre) -> tuple[Array, float]:
 
 
 def make_descending(noisy: Array, deviation: float) -> Array:
-    """Fit descending variances to noisy ones (isotonic regression), none below half the noise's standard deviation.
-
-    Shapes: noisy (k,) -> (k,).
-    """
+    """Fit descending variances to noisy ones (k,) (isotonic regression), none below half the noise's deviation."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
     fitted = isotonic_regression(noisy, increasing=False).x
@@ -174,35 +156,21 @@ def make_descending(noisy: Array, deviation: float) -> Array:
 class NoisyCentre(NamedTuple):
     """A centre of rows, computed from a noisy sum and a noisy number of rows, and the uncertainty of its position.
 
-    With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is
-    ``c = (n m + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
-
-    Parameters
-    ----------
-    value : ndarray of shape (d,)
-        The centre c.
-    rows : int
-        The noisy number of rows, n + g.
-    bound : float
-        Length to which rows were clipped.
-    count_deviation : float
-        Standard deviation of the noise of the number of rows.
-    sum_deviation : float
-        Standard deviation of the noise of each value of their sum.
+    With m the mean of the n clipped rows, z the noise of their sum and g that of their number, the centre is ``c = (n m
+    + z) / (n + g)``, shortened to the bound; so ``|c - m| <= (|z| + |g| |m|) / (n + g)``.
     """
 
-    value: Array
-    rows: int
-    bound: float
-    count_deviation: float
-    sum_deviation: float
+    value: Array  # the centre c, (d,)
+    rows: int  # the noisy number of rows, n + g
+    bound: float  # length to which rows were clipped
+    count_deviation: float  # standard deviation of g
+    sum_deviation: float  # standard deviation of each value of z
 
     @property
     def radius(self) -> float:
         """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise.
 
-        It is ``(|z| + |g| |m|) / (n + g)`` for noise z of the sum and g of the number n of rows, where the length of
-        the mean m is at most the bound of the rows, or at most the centre's length and this radius.
+        The mean's length is at most the bound of the rows, or at most the centre's length and this radius.
         """
         # a normal vector of d values is longer than sqrt(d) + LIPSCHITZ_TAIL deviations in 1 of 100 cases at most
         z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
@@ -211,12 +179,11 @@ class NoisyCentre(NamedTuple):
         return float(min((z + g * self.bound) / self.rows, near, 2 * self.bound))
 
     def subtraction_eigenvalue(self) -> float:
-        """Bound the largest eigenvalue that the error of the centre c gives the scatter of n rows that all equal m.
+        """Bound the largest eigenvalue that the centre's error e = c - m gives the scatter of n rows that all equal m.
 
-        The matrix is ``n m m' - (n + g) c c'``, for noise g of the number of rows and noise z of their sum. With
-        e = c - m it is ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2`` if the centre was
-        shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|`` stays below
-        `radius` too.
+        The matrix ``n m m' - (n + g) c c'`` is ``-(n + g) (m e' + e m' + e e') - g m m'``, where ``-m'e <= |e|^2 / 2``
+        if the centre was shortened, for then ``|c| >= |m|``; if not, z has a random direction, and ``|z| - z'm / |m|``
+        stays below `radius` too.
         """
         radius = self.radius
         length = min(float(np.linalg.norm(self.value)) + radius, self.bound)
@@ -224,37 +191,21 @@ class NoisyCentre(NamedTuple):
 
 
 class Denoised(NamedTuple):
-    """Estimated leading eigenpairs of a scatter matrix of which only a noisy copy is known.
+    """Estimated leading eigenpairs of a scatter matrix of which only a noisy copy is known."""
 
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        Leading eigenvectors of the noisy scatter, with estimates of the eigenvalues of the scatter without noise.
-    total : float
-        Estimate of the trace.
-    detectable : int
-        Number of pairs whose noisy eigenvalues are larger than noise alone makes them.
-    coordinate_count : int
-        Number of coordinates (features) that were not dropped.
-    noisy : ndarray of shape (k,)
-        Leading eigenvalues of the noisy scatter.
-    """
-
-    pairs: Eigenpairs
-    total: float
-    detectable: int
-    coordinate_count: int
-    noisy: Array
+    pairs: Eigenpairs  # leading eigenvectors of the noisy scatter, and eigenvalues estimated without the noise
+    total: float  # estimate of the trace
+    detectable: int  # number of pairs whose noisy eigenvalues are larger than noise alone makes them
+    coordinate_count: int  # number of features that were not dropped
+    noisy: Array  # leading eigenvalues (k,) of the noisy scatter
 
 
 def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float = 0.0) -> Denoised:
-    """Estimate the leading eigenpairs of a scatter matrix from a copy with Gaussian noise.
+    """Estimate the k leading eigenpairs of a packed scatter (d (d + 1) / 2,) from a copy with Gaussian noise.
 
     They are computed from all coordinates, or only from those whose diagonal value is well above the noise: whichever
-    leaves more variance of the data in the noisy eigenvectors. Fewer coordinates have less noise, and may hold less of
-    the data.
-
-    Shapes: scatter (d (d + 1).
+    leaves more variance of the data in the noisy eigenvectors. The noise has ``deviation`` on the diagonal, in squared
+    units of the data, and ``deviation / sqrt(2)`` off it; ``excess`` is as in `noise_limit`.
     """
     matrix = unpack(scatter, d)
     diagonal = np.diagonal(matrix)
@@ -279,12 +230,10 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
 
 
 def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
-    """Count the eigenvalues of a noisy scatter that are larger than noise alone makes the largest in 99 of 100 cases.
+    """Count the eigenvalues (k,) of a noisy scatter above the largest of noise alone, in 99 of 100 cases.
 
-    The limit for all d features holds for a choice of features too, even one that depends on the noise: no principal
-    submatrix has a larger eigenvalue than the matrix (Cauchy interlacing).
-
-    Shapes: noisy (k,).
+    The limit for all d features (`noise_limit`) holds for a choice of features too, even one that depends on the noise:
+    no principal submatrix has a larger eigenvalue than the matrix (Cauchy interlacing).
     """
     return int((noisy > noise_limit(d, deviation, excess)).sum())
 
@@ -306,7 +255,7 @@ class _CoordinateSubset(NamedTuple):
         """Estimate the data's variance in the noisy components, where no eigenvalue counts for more than ``max_spike``.
 
         A noisy eigenvector has the cosine ``sqrt(1 - (q / spike)^2)`` with the eigenvector without noise, for its
-        eigenvalue "spike" and half the noise's largest eigenvalue q (Benaych-Georges and Nadakuditi 2011, theorem 2.2).
+        eigenvalue and half the noise's largest eigenvalue q (Benaych-Georges and Nadakuditi 2011, theorem 2.2).
         """
         spikes = self.spikes
         return float((np.minimum(spikes, max_spike) * (1 - (self.edge / spikes) ** 2)).sum())
@@ -315,9 +264,10 @@ class _CoordinateSubset(NamedTuple):
 def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
     """Compute the value that the largest eigenvalue of a symmetric matrix of noise exceeds in 1 of 100 cases.
 
-    By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only. An ``excess`` s above
-    the noise's edge ``q = deviation sqrt(d / 2)`` shows up as ``s + q^2 / s``, with the standard
-    deviation ``deviation sqrt(1 - (q / s)^2)`` (Benaych-Georges, Guionnet and Maïda 2011).
+    The noise has ``deviation`` on the diagonal and ``deviation / sqrt(2)`` off it; ``excess`` is the largest eigenvalue
+    that the error of a noisy centre adds. An excess s above the noise's edge ``q = deviation sqrt(d / 2)`` shows up as
+    ``s + q^2 / s``, with the standard deviation ``deviation sqrt(1 - (q / s)^2)`` (Benaych-Georges, Guionnet and Maïda
+    2011). By Weyl's inequality the same holds for eigenvalue i if the data have i - 1 directions only.
     """
     edge = deviation * np.sqrt(d / 2)
     spike = max(excess, edge)
@@ -331,7 +281,7 @@ def noise_limit(d: int, deviation: float, excess: float = 0.0) -> float:
 def denoise_eigenvalues(theta: Array, edge: float) -> Array:
     """Estimate the eigenvalues of a scatter from those of its noisy copy: theta becomes s with ``s + q^2 / s = theta``.
 
-    The noise alone has eigenvalues up to 2q; a ``theta`` below this is halved. No result is negative.
+    The noise alone has eigenvalues up to 2q, for q = ``edge``; a ``theta`` below this is halved. No result is negative.
     """
     theta = theta.clip(min=0.0)
     behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2

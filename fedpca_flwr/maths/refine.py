@@ -57,20 +57,18 @@ PEAK_TO_RMS = 6.0
 
 
 def block_bits(number: int) -> int:
-    """Return the bits with which each value of a block of columns is sent for a correction: 8 more each, up to 32.
+    """Return the bits with which each value of a block of columns is sent for correction ``number``, from 0.
 
     A correction shrinks the error on the block by some two digits. The error off the block counts in proportion to the
-    components' part off the block, so the block's rounding must shrink alike: 8 bits more each time.
+    components' part off the block, so the block's rounding must shrink alike: 8 bits more each time, up to 32.
     """
     return min(8 * (number + 1), MAX_BITS)
 
 
 def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
-    """Correct a symmetric matrix M to have the product ``M V + E`` with an orthonormal block V, by a symmetric change.
+    """Correct a symmetric matrix M (d, d) to have the product ``M V + E`` with an orthonormal block V (d, b).
 
-    This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``.
-
-    Shapes: matrix (d, d), V (d, b), E (d, b) -> (d, d).
+    This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``, for V and E (d, b).
     """
     inner = V.T @ E
     half = E - V @ ((inner + inner.T) / 4)
@@ -88,8 +86,10 @@ def corrected_angle_bound(
 ) -> tuple[float, float]:
     """Bound the errors of k components computed from an approximation of a matrix that was corrected on a block.
 
-    These are the largest angle between the two subspaces of components, and the error of the eigenvalues.
-
+    Return the bounds on the largest angle in degrees between the two subspaces, and on the error of the eigenvalues.
+    ``pairs`` are at least k leading eigenpairs of the approximation; ``error``, ``on_block`` and ``on_first`` bound the
+    spectral norms of its error, and of its error's product with the orthonormal ``block`` of the last correction (None
+    before any) and with the block's first k columns (None if not known).
     Shapes: block (d, b).
     """
     # split the approximation's eigenvectors into their parts inside and outside of the block's span
@@ -117,22 +117,13 @@ class CorrectionErrors(NamedTuple):
     """Bounds on the error F of an approximate matrix that was corrected on a block of columns, as spectral norms.
 
     U are the first k eigenvectors of the corrected matrix, and W the next ones.
-
-    Parameters
-    ----------
-    everywhere, on_block : float
-        Norm of F, and of its product with the block.
-    on_first : float
-        Norm of the product of F and the part of U that is in the span of the block.
-    first, next : float
-        Distances of U and of W from the span of the block: norms of their parts orthogonal to it.
     """
 
-    everywhere: float
-    on_block: float
-    on_first: float
-    first: float
-    next: float
+    everywhere: float  # norm of F
+    on_block: float  # norm of the product of F and the block
+    on_first: float  # norm of the product of F and the part of U in the span of the block
+    first: float  # norm of the part of U orthogonal to the block
+    next: float  # norm of the part of W orthogonal to the block
 
     @property
     def norm_first(self) -> float:
@@ -182,15 +173,9 @@ def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> f
 class RefinedSketch:
     """An approximation M of a scatter matrix A, corrected to agree with all known products of A and blocks of columns.
 
-    It begins as ``M_0 = rows.T @ rows + floor * identity``, from a low-rank factor ("sketch").
-
-    Attribute `products` has all blocks so far and their products with A; `error` bounds the spectral norm of
-    ``A - M_0``.
-
-    Parameters
-    ----------
-    sketch : Factor
-        Factor whose rows (h, d) were sent in float32; its error is that before rounding.
+    It begins as ``M_0 = rows.T @ rows + floor * identity``, from a low-rank factor ("sketch") whose rows (h, d) were
+    rounded to float32 after its error was bounded. `products` has all blocks and their products; `error` bounds the
+    spectral norm of ``A - M_0``.
     """
 
     def __init__(self, sketch: Factor) -> None:
@@ -204,24 +189,18 @@ class RefinedSketch:
         self._image: Array = np.empty((self.d, 0))  # M_0 Q
 
     def product(self, V: Array) -> Array:
-        """Multiply the uncorrected approximation ``M_0 = rows.T @ rows + floor * identity`` by a block V of columns.
-
-        Shapes: V (d, b) -> (d, b).
-        """
+        """Multiply the uncorrected approximation ``M_0 = rows.T @ rows + floor * identity`` by a block V (d, b)."""
         return self.rows.T @ (self.rows @ V) + self.floor * V
 
     def renew(self, ritz: Ritz, AU: Array) -> None:
-        """Start again from the Ritz vectors in the span of all blocks, with new products of A and the first k vectors.
-
-        Shapes: AU (d, k).
-        """
+        """Start again from the Ritz vectors in the span of all blocks; AU (d, k) are products of A and the first k."""
         self.products.renew(ritz, AU)
         self._image = np.empty((self.d, 0))
 
     def next_block(self, width: int) -> Array:
         """Choose the next block: leading eigenvectors of the approximation, made orthogonal to all earlier blocks.
 
-        Shapes: -> (d, b).
+        Shapes: -> (d, b), orthonormal, with b <= width; b = 0 if the blocks span the whole space.
         """
         width, Q = min(width, self.products.room), self.products.Q
         if not width:
@@ -232,7 +211,7 @@ class RefinedSketch:
         return block
 
     def leading(self, k: int) -> Eigenpairs:
-        """Compute the k leading eigenpairs of the corrected approximation M.
+        """Compute the k <= d leading eigenpairs of the corrected approximation M.
 
         If the sketch's rows and the products span fewer than d dimensions, M restricted to their span suffices: M is a
         multiple of the identity on the orthogonal complement, so a few random directions complete the basis.
@@ -272,7 +251,7 @@ class RefinedSketch:
 def relative_rounding(bits: int) -> float:
     """Compute the relative rounding error of values quantised to integers of some bits with a common scale.
 
-    The largest value is taken as `PEAK_TO_RMS` times the root mean square.
+    It is the error's standard deviation over the values', whose largest is taken as `PEAK_TO_RMS` times that.
     """
     return float(PEAK_TO_RMS / np.sqrt(12) / (2 ** (bits - 1) - 1))
 
@@ -288,30 +267,16 @@ def entropy_bits(bits: int) -> float:
 
 @dataclass(frozen=True)
 class Corrections:
-    """A forecast of how many corrections the sum of the parties' rounded scatter matrices needs.
+    """A forecast of how many corrections the sum of the parties' rounded scatter matrices needs, for k components."""
 
-    Parameters
-    ----------
-    spectrum : ndarray of shape (d,)
-        Eigenvalues of the sum of the scatters, descending.
-    k : int
-        Number of components.
-    width : int
-        Columns of a block.
-    parties : int
-        Number of parties.
-    step : float
-        Step to whose multiples each scatter is rounded, in squared units of the data.
-    """
-
-    spectrum: Array
+    spectrum: Array  # eigenvalues (d,) of the sum of the scatters, descending
     k: int
-    width: int
+    width: int  # columns of a block
     parties: int
-    step: float
+    step: float  # to whose multiples each scatter is rounded, in squared units of the data
 
     def count_needed(self, tolerance: float, max_corrections: int) -> int | None:
-        """Forecast how many corrections are needed until the bound on the angle of the components meets a tolerance."""
+        """Forecast how many corrections bring the angle's bound to a tolerance (degrees); None if more than allowed."""
         d, b, deviation = self.spectrum.size, self.width, self.step / np.sqrt(12)
         everywhere = float(self.parties * deviation * 2 * np.sqrt(d))
         on_block = float(self.parties * deviation * (np.sqrt(d) + np.sqrt(b)))

@@ -39,15 +39,12 @@ _MATRIX_DIGITS, _VECTOR_DIGITS = 4, 5
 
 
 def secret_stream(key: bytes, nbytes: int) -> bytes:
-    """Return bytes of the ChaCha20 stream of a key (RFC 8439)."""
+    """Return bytes of the ChaCha20 stream of a 32-byte key (RFC 8439), which serves for one stream only."""
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(nbytes))
 
 
 def secret_normals(key: bytes, n: int) -> Array:
-    """Return independent standard normal numbers from a key.
-
-    Shapes: -> (n,).
-    """
+    """Return independent standard normal numbers (n,) from a 32-byte key, which serves for one stream only."""
     from scipy.special import ndtri  # takes longer to import than most of a site's messages
 
     words = np.frombuffer(secret_stream(key, 8 * n), "<u8")
@@ -56,22 +53,14 @@ def secret_normals(key: bytes, n: int) -> Array:
 
 
 def secret_signs(key: bytes, shape: tuple[int, int]) -> Array:
-    """Return independent signs from a key, -1 or 1 with equal probability."""
+    """Return independent signs, -1 or 1 with equal probability, from a 32-byte key for this stream only."""
     n = math.prod(shape)
     bits = np.unpackbits(np.frombuffer(secret_stream(key, -(-n // 8)), np.uint8), count=n)
     return np.asarray(1.0 - 2.0 * bits).reshape(shape)
 
 
 class HaarRotation:
-    """Haar-distributed orthogonal matrix Q that a key determines, as a product of Householder reflectors.
-
-    Parameters
-    ----------
-    key : bytes
-        32 bytes, which serve for one stream only.
-    d : int
-        Number of features.
-    """
+    """Haar-distributed orthogonal matrix Q (d, d) of Householder reflectors, from a 32-byte key for this use only."""
 
     def __init__(self, key: bytes, d: int) -> None:
         """Draw the reflectors."""
@@ -86,22 +75,16 @@ class HaarRotation:
             self._scales[j] = (image - column[0]) / image
 
     def rotated(self, matrix: Array) -> Array:
-        """Rotate a symmetric matrix: ``Q' A Q``.
-
-        Shapes: matrix (d, d) -> (d, d).
-        """
+        """Rotate a symmetric matrix A (d, d): ``Q' A Q``."""
         half = self._reflected("L", "T", matrix)
         return np.asarray(self._signs[:, None] * self._reflected("R", "N", half) * self._signs)
 
     def turned_back(self, vectors: Array) -> Array:
-        """Turn vectors of the rotated space back: ``Q v``.
-
-        Shapes: vectors (d, k) -> (d, k).
-        """
+        """Turn vectors, columns (d, k), of the rotated space back to the features of the data: ``Q v``."""
         return self._reflected("L", "N", self._signs[:, None] * vectors)
 
     def _reflected(self, side: str, transposed: str, matrix: Array) -> Array:
-        """Multiply a matrix with the product of the reflectors, or with its transpose, from a side."""
+        """Multiply a matrix by the reflectors' product, or its transpose (T), from the left (L) or right (R)."""
         product: Array
         product, _, info = lapack.dormqr(
             side, transposed, self._reflectors, self._scales, np.asfortranarray(matrix), 64 * len(self._scales)
@@ -111,9 +94,9 @@ class HaarRotation:
 
 
 def symmetric_noise(key: bytes, d: int) -> Array:
-    """Return the packed triangle of a random symmetric matrix whose distribution no rotation changes.
+    """Return the packed triangle (d (d + 1) / 2,) of a random symmetric matrix whose distribution no rotation changes.
 
-    Shapes: -> (d (d + 1).
+    Entries are normal, of variance 2 on the diagonal and 1 elsewhere. The 32-byte key serves for one stream only.
     """
     noise = secret_normals(key, packed_size(d))
     noise[diagonal_positions(d)] *= np.sqrt(2.0)
@@ -121,22 +104,19 @@ def symmetric_noise(key: bytes, d: int) -> Array:
 
 
 def symmetric_noise_norm(d: int) -> float:
-    """Bound the spectral norm of the noise of `symmetric_noise`, except with a probability of 1e-8."""
+    """Bound the spectral norm of the (d, d) noise of `symmetric_noise`, except with a probability of 1e-8."""
     return 2 * math.sqrt(d) + math.sqrt(2.0) * 6.2
 
 
 def vector_integers(vectors: Array) -> NDArray[np.int64]:
-    """Round the entries of unit vectors to integer multiples of ``2^-VECTOR_BITS``.
-
-    Shapes: vectors (k, d) -> (k, d).
-    """
+    """Round the entries of unit vectors (k, d) to integer multiples of ``2^-VECTOR_BITS``."""
     return np.rint(np.ldexp(vectors, VECTOR_BITS)).astype(np.int64)
 
 
 def sign_products(signs: Array, matrix: NDArray[np.int64], vectors: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Multiply signs, a matrix and vectors of integers without any rounding: ``R T W'``.
+    """Multiply signs R, a matrix T and vectors W of integers without rounding: ``R T W'``, as Python integers.
 
-    Shapes: signs (m, d), matrix (d, d), vectors (k, d) -> (m, k).
+    Shapes: signs (m, d), matrix (d, d), vectors (k, d) up to 2^52, d up to 4,096 -> (m, k).
     """
     products = np.zeros((len(signs), len(vectors)), object)
     columns = [_digit(vectors.T, j, _VECTOR_DIGITS, _VECTOR_DIGIT_BITS) for j in range(_VECTOR_DIGITS)]

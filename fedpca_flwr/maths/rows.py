@@ -45,40 +45,21 @@ Block = Any
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows (n, d) that are read block by block, anew in each pass, in the place of an array that need not fit memory.
+    """Rows (n, d) that are read block by block, anew in each pass, in place of an array that need not fit memory."""
 
-    Parameters
-    ----------
-    read : callable
-        Takes no argument and returns an iterable over all blocks (m, d) of consecutive rows, from the first row on;
-        each block has as many rows as suits its source.
-    width : int
-        Number of columns d.
-    dtype : numpy.dtype
-        Type of all blocks: real numbers, or booleans.
-    sparse : bool
-        Whether the blocks are in CSR format.
-    count : int, optional
-        Number of rows n, if it is known before all rows were read.
-    weights : ndarray of shape (n,), optional
-        Weight of each row in all sums, above 0; by default 1.
-    lazy : bool
-        Whether the blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.maths.calls`).
-    """
-
-    read: Callable[[], Iterable[Block]]
-    width: int
-    dtype: np.dtype[Any]
-    sparse: bool = False
-    count: int | None = None
-    weights: Array | None = None
-    lazy: bool = False
+    read: Callable[[], Iterable[Block]]  # all blocks (m, d) of consecutive rows, from the first row on, of any sizes
+    width: int  # number of columns d
+    dtype: np.dtype[Any]  # of all blocks: real numbers, or booleans
+    sparse: bool = False  # whether the blocks are in CSR format
+    count: int | None = None  # number of rows n, if it is known before all rows were read
+    weights: Array | None = None  # (n,), above 0: weight of each row in all sums; None for 1
+    lazy: bool = False  # blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.maths.calls`)
 
     ndim = 2
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
+        """Number of rows, which must be known, and of columns."""
         assert self.count is not None, "rows that were not counted"
         return self.count, self.width
 
@@ -104,7 +85,7 @@ class Blocks:
         return replace(self, read=read, count=int(selected.sum()), weights=weights)
 
     def cut(self, rows: int) -> Iterator[Block]:
-        """Read the rows in blocks of equally many rows, split and joined from the blocks of the source."""
+        """Read the rows in blocks of equally many rows (the last with the rest), split and joined from the source's."""
         parts: list[Block] = []
         missing = rows
         for block in self.read():
@@ -132,19 +113,13 @@ def join_blocks(blocks: list[Block]) -> Block:
 
 
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
-    """Read rows as dense arrays of consecutive rows, with about ``elements`` values each.
-
-    Shapes: data (n, d) -> (m, d).
-    """
+    """Read rows as dense arrays (m, d) of consecutive rows, with about ``elements`` values, but at least 64 rows."""
     width = data.width if isinstance(data, Blocks) else data.shape[1]
     yield from row_chunks(data, max(64, elements // max(1, width)))
 
 
 def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
-    """Read rows as dense arrays of equally many consecutive rows.
-
-    Shapes: data (n, d) -> (rows, d).
-    """
+    """Read rows as dense arrays (rows, d) of equally many consecutive rows; the last may have fewer."""
     if isinstance(data, Blocks):
         yield from map(block_to_array, data.cut(rows))
     else:
@@ -153,7 +128,7 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
-    """Apply a function to each item of an iterable, in several threads, and yield the results in the items' order."""
+    """Apply a function to each item, in several threads, and yield the results in the items' order."""
     if threads == 1:
         yield from map(work, parts)
         return
@@ -168,37 +143,25 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
 
 
 def weight_rows(data: Rows, weights: Array) -> Blocks:
-    """Attach weights to rows; rows of weight 0 are left out, and sparse rows become dense.
-
-    Shapes: data (n, d), weights (n,).
-    """
+    """Attach weights (n,), at least 0, to rows (n, d); rows of weight 0 are left out, and sparse rows become dense."""
     counts = np.asarray(weights, dtype=np.float64)
     decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
     return decoded[counts > 0]
 
 
 def weighted_count(data: Rows) -> int | float:
-    """Count the rows, or sum their weights if they have any.
-
-    Shapes: data (n, d).
-    """
+    """Count the rows (int), or sum their weights if they have any (float)."""
     weights = row_weights(data)
     return len(data) if weights is None else math.fsum(weights)
 
 
 def row_weights(data: Rows) -> Array | None:
-    """Return the weights of rows, or None if each row counts once.
-
-    Shapes: data (n, d) -> (n,).
-    """
+    """Return the weights (n,) of rows, or None if each row counts once."""
     return data.weights if isinstance(data, Blocks) else None
 
 
 def pair_with_weights(data: Rows, parts: Iterable[Block]) -> Iterator[tuple[Block, Array | None]]:
-    """Pair each block of consecutive rows with the weights of the rows.
-
-    Shapes: data (n, d).
-    """
+    """Pair each block (``parts`` are all rows) with the weights of its rows, or with None if each row counts once."""
     weights, start = row_weights(data), 0
     for part in parts:
         stop = start + part.shape[0]
@@ -212,20 +175,14 @@ def block_to_array(block: Block) -> NDArray[Any]:
 
 
 def as_blocks(data: Rows, elements: int) -> Blocks:
-    """Return rows, an array or already `Blocks`, as `Blocks` that are read block by block; an array is not copied.
-
-    Shapes: data (n, d).
-    """
+    """Return rows as `Blocks`, unless they are; an array is not copied, its blocks have about ``elements`` values."""
     if isinstance(data, Blocks):
         return data
     return Blocks(lambda: chunks(data, elements), data.shape[1], data.dtype, count=len(data))
 
 
 def row_major(array: NDArray[Any]) -> Rows:
-    """Return an array in row-major layout, on which the last bits of sums depend, copied only if necessary.
-
-    A mapped file that holds columns is not read here: its rows are read block by block.
-    """
+    """Return an array in row-major layout, on which the last bits of sums depend; a mapped file is read by blocks."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return array
     return select_columns(array, range(array.shape[1])) if is_mapped(array) else np.ascontiguousarray(array)
@@ -239,20 +196,14 @@ def is_mapped(array: object) -> bool:
 
 
 def to_array(data: Rows) -> NDArray[Any]:
-    """Read all rows into an array, for computations that cannot work on blocks.
-
-    Shapes: data (n, d) -> (n, d).
-    """
+    """Read all rows into an array (n, d), for computations that cannot work on blocks; an array stays as it is."""
     if not isinstance(data, Blocks):
         return data
     return np.concatenate([np.empty((0, data.width), data.dtype), *chunks(data)])
 
 
 def select_columns(data: Rows, chosen: Sequence[int] | NDArray[np.int64]) -> Rows:
-    """Select columns of rows by index, lazily: as `Blocks` that select them when read.
-
-    Shapes: data (n, d).
-    """
+    """Select columns of rows by index, in the order of the indices, lazily: as `Blocks` that select them when read."""
     columns, blocks = np.asarray(chosen, dtype=np.int64), as_blocks(data, CACHE_ELEMENTS)
     return replace(blocks, read=lambda: (_take_columns(block, columns) for block in blocks.read()), width=columns.size)
 
@@ -269,10 +220,7 @@ def _take_columns(block: Block, columns: NDArray[np.int64]) -> Block:
 
 
 def sparse_rows(matrix: Any) -> Blocks:
-    """Return the rows of a `scipy.sparse` matrix as `Blocks` of a CSR block, without duplicate entries.
-
-    Shapes: matrix (n, d).
-    """
+    """Return the rows of a `scipy.sparse` matrix as `Blocks` of one CSR block; raise ValueError like `to_csr`."""
     rows = to_csr(matrix)
     return Blocks(lambda: [rows], rows.shape[1], rows.dtype, sparse=True, count=rows.shape[0])
 
@@ -280,7 +228,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 def to_csr(matrix: Any) -> Block:
     """Return a `scipy.sparse` matrix in CSR format without duplicate entries, copied only if necessary.
 
-    Shapes: matrix (n, d).
+    Raise ValueError if the matrix's indices do not fit its shape.
     """
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
@@ -292,10 +240,7 @@ def to_csr(matrix: Any) -> Block:
 
 
 def column_sums(data: Rows) -> Array:
-    """Sum each column of rows, weighted if the rows have weights.
-
-    Shapes: data (n, d) -> (d,).
-    """
+    """Sum each column of rows (n, d), weighted if the rows have weights."""
     total = np.zeros(data.shape[1])
     if isinstance(data, Blocks) and data.sparse:
         for block in data.read():  # whose own sum is of its dtype, whatever it is asked for
@@ -307,23 +252,14 @@ def column_sums(data: Rows) -> Array:
 
 
 def max_magnitude(data: Rows) -> float:
-    """Find the largest absolute value among all entries of rows, without the missing ones (NaN); 0 if there are none.
-
-    Shapes: data (n, d).
-    """
+    """Find the largest absolute value among all entries of rows, without missing ones (NaN); 0 if there are none."""
     values = (block.data for block in data.read()) if isinstance(data, Blocks) and data.sparse else chunks(data)
     ends = ((extreme.reduce(part, axis=None, initial=0) for extreme in (np.fmin, np.fmax)) for part in values)
     return max((max(-float(low), float(high)) for low, high in ends), default=0.0)
 
 
 class Transposed:
-    """The transpose X' (d, n) of rows X (n, d) that are not stored as an array, for products ``X' @ Y``.
-
-    Parameters
-    ----------
-    rows : Columns, CentredBlock or StandardisedCalls
-        The rows X.
-    """
+    """The transpose X' (d, n) of rows X (n, d) that are not stored as an array, for products ``X' @ Y``."""
 
     def __init__(self, rows: Any) -> None:
         self.T = rows
@@ -337,18 +273,9 @@ class Transposed:
 class CentredBlock:
     """Sparse rows less a centre, divided by a scale, for products with matrices: ``X - 1c'`` for a CSR block X (m, d).
 
-    Attributes: `dense_columns` (f,) are the columns with hardly a zero; `dense` (m, f) are these columns, centred;
-    `rest` (m, d) is the CSR array of the others, not centred, with zeros for the dense columns; `centre` (d,) is the
-    centre of the others, with zeros for the dense columns.
-
-    Parameters
-    ----------
-    block : CSR array of shape (m, d)
-        The block X.
-    centre : ndarray of shape (d,)
-        The centre c.
-    scale : ndarray of shape (d,), optional
-        Divisor of each column.
+    The centre c and the scale, by default 1, are of shape (d,). Attributes: `dense_columns` (f,) are the columns with
+    hardly a zero; `dense` (m, f) are these columns, centred; `rest` (m, d) is the CSR array of the others, not centred,
+    with zeros for the dense columns; `centre` (d,) is the centre of the others, with zeros for the dense columns.
     """
 
     dense_columns: NDArray[np.intp]
@@ -399,30 +326,21 @@ class CentredBlock:
         return Transposed(self)
 
     def transposed_times(self, Y: Array) -> Array:
-        """Multiply the transpose of the centred and scaled rows by a matrix Y: ``(X - 1c')' Y``.
-
-        Shapes: Y (m, b) -> (d, b).
-        """
+        """Multiply the transpose of the centred and scaled rows by a matrix Y (m, b): ``(X - 1c')' Y``."""
         product: Array = self.rest.T @ Y
         product -= np.multiply.outer(self.centre, Y.sum(axis=0))
         product[self.dense_columns] = self.dense.T @ Y
         return product
 
     def rows(self, start: int, stop: int) -> Array:
-        """Return consecutive centred and scaled rows as a dense array.
-
-        Shapes: -> (stop - start, d).
-        """
+        """Return the centred and scaled rows from ``start`` to before ``stop`` as a dense array (stop - start, d)."""
         part: Array = self.rest[start:stop].toarray()
         part -= self.centre
         part[:, self.dense_columns] = self.dense[start:stop]
         return part
 
     def squares(self) -> Array:
-        """Sum the squares of the centred and scaled rows for each column.
-
-        Shapes: -> (d,).
-        """
+        """Sum the squares of the centred and scaled rows for each column (d,)."""
         rest = self.rest
         # a stored entry x contributes (x - c)^2, and each zero of its column c^2
         deviations: Array = rest.data - self.centre[rest.indices]
@@ -436,8 +354,7 @@ class CentredBlock:
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
     """Read rows in blocks, less a centre, divided by a scale, and multiplied by the roots of their weights.
 
-    With the roots of the weights, products ``X' X`` are weighted sums.
-
+    Blocks are dense, sparse or packed. With the roots of the weights, products ``X' X`` are weighted sums.
     Shapes: data (n, d), centre (d,), scale (d,).
     """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
@@ -455,10 +372,7 @@ def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Ite
 
 
 def dense_rows(centred: Any) -> Iterator[Array]:
-    """Read a block of centred rows as dense arrays, of about `CHUNK_ENTRIES` values each if the block is not dense.
-
-    Shapes: -> (m, d).
-    """
+    """Read a block (n, d) of centred rows as dense arrays, of about `CHUNK_ENTRIES` values unless it is dense."""
     if isinstance(centred, np.ndarray):
         yield centred
         return
@@ -476,17 +390,14 @@ def chunk_energy(centred: Any) -> float:
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
-    """Read consecutive rows in blocks: dense arrays of about equal size, CSR blocks of sparse rows, or packed blocks.
-
-    Shapes: data (n, d).
-    """
+    """Read consecutive rows in blocks: dense arrays of about equal size, CSR blocks of sparse rows, or packed ones."""
     if isinstance(data, Blocks) and data.lazy:
         return iter(data.read())
     return sparse_chunks(data) if isinstance(data, Blocks) and data.sparse else chunks(data)
 
 
 def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]:
-    """Read sparse rows in CSR blocks of about equally many stored entries, split and joined from the source's blocks."""
+    """Read sparse rows in CSR blocks of about equally many entries, with `ROW_OVERHEAD` more for each row."""
     parts: list[Block] = []
     pending_entries = 0
     for block in data.read():
@@ -507,10 +418,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
 
 
 def row_lengths(rows: Array) -> Array:
-    """Compute the Euclidean length of each row, without overflow or underflow of the squares.
-
-    Shapes: rows (n, d) -> (n,).
-    """
+    """Compute the Euclidean length of each of the rows (n, d), without overflow or underflow of the squares."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows / unit[:, None]
@@ -519,18 +427,12 @@ def row_lengths(rows: Array) -> Array:
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Choose the fifth of the rows held out for validation: those with the smallest digests, keyed by a public seed.
-
-    Shapes: rows (n, d) -> (n,).
-    """
+    """Choose the fifth of the rows held out for validation, as a mask (n,): the smallest digests keyed by a seed."""
     return first_fifth(row_digests(rows, str(seed).encode()))
 
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
-    """Compute a keyed BLAKE2b digest (16 bytes) of each row's bytes, where -0.0 counts as 0.0.
-
-    Shapes: rows (n, d).
-    """
+    """Compute a BLAKE2b digest (16 bytes), keyed by at most 64 bytes, of each row's bytes, where -0.0 counts as 0.0."""
     return [
         hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
         for chunk in chunks(rows)
@@ -539,10 +441,7 @@ def row_digests(rows: Rows, key: bytes) -> list[bytes]:
 
 
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:
-    """Choose the fifth of the rows, rounded down, whose digests come first in byte order.
-
-    Shapes: -> (n,).
-    """
+    """Choose the fifth of the rows, rounded down, whose digests come first in byte order, as a mask (n,)."""
     chosen = np.zeros(len(row_digests), dtype=bool)
     chosen[sorted(range(len(row_digests)), key=row_digests.__getitem__)[: len(row_digests) // 5]] = True
     return chosen

@@ -58,24 +58,12 @@ class Layout:
     The vector's first word is 1, so that the first word of the sum counts the parties in it. Each value is one or more
     fixed-point integers ("digits"): the first holds the value rounded, and each further one what the digits before
     rounded off.
-
-    Parameters
-    ----------
-    limits : Mapping[str, Array]
-        By field, the largest absolute value of each entry of the sum over all parties; of the field's shape.
-    words : int or Mapping[str, Digits]
-        Number of digits of each value, with a word for each digit; or by field a tuple that says for each digit how
-        many values share a word.
-    short : Mapping[str, ShortWords]
-        Encodings of further fields, which come last, whose values share words with all their digits.
-    parties : int
-        Largest number of vectors that are added up.
     """
 
-    limits: Mapping[str, Array]
-    words: int | Mapping[str, Digits] = 1
-    short: Mapping[str, ShortWords] = field(default_factory=dict)
-    parties: int = 2**16
+    limits: Mapping[str, Array]  # by field, the largest absolute value of each entry of the sum over all parties
+    words: int | Mapping[str, Digits] = 1  # digits a value, a word each; or by field, values that share a word by digit
+    short: Mapping[str, ShortWords] = field(default_factory=dict)  # further fields, encoded last
+    parties: int = 2**16  # largest number of vectors that are added up
 
     @property
     def size(self) -> int:
@@ -84,13 +72,16 @@ class Layout:
         return 1 + digit_words + sum(words.size for words in self.short.values())
 
     def digits(self, name: str) -> Digits:
-        """Return for each digit of a field's values how many values share the 64-bit word of this digit."""
+        """Return for each digit of a field's values, the most significant first, how many values share its word."""
         return (1,) * self.words if isinstance(self.words, int) else self.words.get(name, (1,))
 
     def encode(self, *parts: Mapping[str, NDArray[Any]]) -> Words:
-        """Encode a party's arrays as a vector of 64-bit words; its values are sums of several parts, added exactly.
+        """Encode a party's arrays as a vector (size,) of 64-bit words; values are sums of several parts, added exactly.
 
-        Shapes: -> (size,).
+        A field that a part lacks is zero there, and fields of `ShortWords` are those of the first part; there are at
+        most `MAX_PARTS`. Arrays are read by blocks, so an array may be computed where it is sliced. Raise ValueError if
+        a field is in no part or has another shape, or if a value is not finite, or beyond the limit on the sum; the
+        text has the field's name only.
         """
         assert len(parts) <= MAX_PARTS, len(parts)
         vector = np.zeros(self.size, np.int64)
@@ -117,10 +108,7 @@ class Layout:
         return vector.view(np.uint64)
 
     def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]]) -> Integers:
-        """Return the fixed-point digits (digits, n) of the sum of several arrays (n,).
-
-        Digit i is an integer multiple of ``2^-exponents[i]``, of what the digits before leave of a value.
-        """
+        """Return the fixed-point digits (digits, n) of the sum of arrays (n,), in multiples of ``2^-exponents[i]``."""
         digits = np.zeros((len(exponents), values[0].size), np.int64)
         for value in values:
             remaining = value
@@ -135,9 +123,9 @@ class Layout:
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Decode a sum of encoded vectors to the sum of each field's arrays, with what rounding to float64 loses.
+        """Decode a sum of encoded vectors (size,) to each field's sum of arrays, and to what float64 rounds off it.
 
-        Shapes: total (size,).
+        Fields of `ShortWords` have no second part; if they have residuals, ``near`` has values that are near the sums.
         """
         high, low = dict[str, Array](), dict[str, Array]()
         for name, limit in self.limits.items():
@@ -155,10 +143,7 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """Decode the sums of a single field exactly, as integers n and exponents e for the values ``n 2^-e``.
-
-        Shapes: total (size,).
-        """
+        """Decode a field's sums of words (size,) exactly, as integers n and exponents e of its shape for ``n 2^-e``."""
         limit = self.limits[name]
         exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name, slice(0, limit.size))
         numbers = digits[0].astype(object)
@@ -184,7 +169,7 @@ class Layout:
         return np.stack([_split_words(words[region], part, shared) for shared, region in regions])
 
     def error_bound(self, parties: int) -> dict[str, Array]:
-        """Bound the rounding error of each entry of a sum over parties, each of which encodes a single part."""
+        """Bound by field the rounding error of each entry of a sum over parties, each of which encodes one part."""
         bounds = {
             name: np.broadcast_to(parties * self.resolution(name) * _flat(limit), limit.size).reshape(limit.shape)
             for name, limit in self.limits.items()
@@ -197,10 +182,7 @@ class Layout:
         return float(np.ldexp(1.0, -last)[0])
 
     def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
-        """Return for each digit the exponents e of its scale 2^e: the digit is an integer multiple of ``2^-e``.
-
-        ``limit`` (n,) bounds the sum of each value of the field over all parties.
-        """
+        """Return each digit's exponents e of its steps ``2^-e``; ``limit`` (n,) bounds the sums over all parties."""
         _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all rounding errors
         exponents = [WORD_BITS - 1 - above]
         for shared in self.digits(name)[1:]:
@@ -212,7 +194,8 @@ def further_digit_bits(bits: int, parties: int) -> int:
     """Compute how many bits finer a further fixed-point digit of a value is than the digit before.
 
     The digit holds the rounding error of the digit before, half a step for each party. The sum of these over all
-    parties fits into the digit's bits, and that over all parties' parts into a word.
+    parties fits into the digit's bits, and that over all parties' parts into a word. Raise ValueError if the parties'
+    rounding fills the digit.
     """
     room: int = min((2**bits - 2) // parties, (2**WORD_BITS - 2) // (MAX_PARTS * parties))
     if room < 2:
@@ -221,7 +204,7 @@ def further_digit_bits(bits: int, parties: int) -> int:
 
 
 def digits_size(values: int, digits: Digits) -> int:
-    """Count the 64-bit words that hold values of several digits each."""
+    """Count the 64-bit words of values with several digits each, where ``digits`` says how many values share a word."""
     return sum(-(-values // shared) for shared in digits)
 
 
@@ -240,10 +223,7 @@ def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
 
 
 def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:
-    """Carry in place between digits (digits, n), so that each further digit is at most half a step of the digit before.
-
-    Digit i is in multiples of ``2^-exponents[i]``; the last digit is carried first.
-    """
+    """Carry in place between digits (digits, n), the last first: each is at most half a step of the digit before."""
     for i in range(len(digits) - 1, 0, -1):
         bits = int((exponents[i] - exponents[i - 1])[0])
         carried = (digits[i] + (1 << (bits - 1))) >> bits  # digits[i] / 2^bits, rounded to the nearest
@@ -280,17 +260,14 @@ def _split_words(words: Integers, part: slice, shared: int) -> Integers:
 
 
 def _slots(words: int, part: slice) -> Iterator[tuple[int, slice]]:
-    """Yield, for consecutive numbers that share words, the places in a word and the words of each place."""
+    """Yield, for the consecutive numbers of ``part`` that share words, each place in a word and the words it fills."""
     for slot in range(part.start // words, -(-part.stop // words)):
         first = slot * words
         yield slot, slice(max(part.start - first, 0), min(part.stop - first, words))
 
 
 def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> tuple[Array, Array]:
-    """Return the n values of fixed-point digits (digits, n) as two float64 arrays ``high + low``.
-
-    Digit i is in multiples of ``2^-exponents[i]``.
-    """
+    """Return n values as two arrays ``high + low``, from digits (digits, n) in multiples of ``2^-exponents[i]``."""
     digits = digits.copy()
     _carry(digits, exponents)  # else large first digits could cancel and leave the rounding errors of the others
     high, low = np.zeros(digits.shape[1]), np.zeros(digits.shape[1])
@@ -313,10 +290,10 @@ def _slices(size: int) -> Iterator[slice]:
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
     """Compute the expected number of ordered pairs of gaps on a random ring: a bound on P(honest parties disconnected).
 
-    Each party on the ring is joined to the ``k / 2`` next parties on either side. A gap is ``k / 2`` or more colluders
-    in a row; two gaps cut the honest parties apart. The h honest parties leave h intervals between them, over which
-    the colluders are spread, every way as likely as every other (stars and bars). For each of the h (h - 1) ordered
-    pairs of intervals, both are gaps if these hold ``k / 2`` colluders each and the other colluders are anywhere.
+    Each party is joined to the ``degree / 2`` next parties on either side. A gap is as many colluders in a row; two
+    gaps cut the honest parties apart. The h honest parties leave h intervals between them, over which the colluders are
+    spread, every way as likely as every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals,
+    both are gaps if these hold ``degree / 2`` colluders each and the other colluders are anywhere.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:
@@ -326,14 +303,16 @@ def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
 
 
 def min_degree(parties: int, colluding: int, bits: int) -> int:
-    """Compute the fewest neighbours on a random ring that connect honest parties, except with probability 2^-bits."""
+    """Compute the fewest neighbours, an even number, that connect honest parties, but for probability 2^-bits."""
     return next(k for k in count(2, 2) if expected_arcs(parties, colluding, k) * 2**bits <= 1)
 
 
 def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
     """Split a secret into a share for each party (Shamir), any ``threshold`` of which give the secret.
 
-    The polynomial's coefficients come from the operating system's randomness.
+    Fewer say nothing about it. A share is the polynomial at 1, 2, ... as `SHARE_BYTES` big-endian bytes; its
+    coefficients come from the operating system's randomness. Raise ValueError unless the secret has 32 bytes and 1 <=
+    threshold <= parties.
     """
     if len(secret) != SECRET_BYTES or not 1 <= threshold <= parties:
         raise ValueError(f"{len(secret)} bytes in {parties} shares of which {threshold} give them")
@@ -342,9 +321,9 @@ def split_secret(secret: bytes, threshold: int, parties: int) -> list[bytes]:
 
 
 def combine_shares(shares: Mapping[int, bytes]) -> bytes:
-    """Compute the secret of `split_secret` from at least ``threshold`` of its shares (Shamir), all of which are used.
+    """Compute the secret of `split_secret` from at least ``threshold`` of its shares, by index of the party from 0.
 
-    A wrong share gives a wrong secret, and an error only by chance.
+    A wrong share gives a wrong secret, or by chance a result not below 2^256, which raises ValueError.
     """
     value = interpolate({party + 1: int.from_bytes(share, "big") for party, share in shares.items()}, 0)
     if value >= 2**256:
@@ -353,7 +332,7 @@ def combine_shares(shares: Mapping[int, bytes]) -> bytes:
 
 
 def interpolate(points: Mapping[int, int], x: int) -> int:
-    """Evaluate the polynomial of the lowest degree through given points at ``x``, modulo `PRIME` (Lagrange)."""
+    """Evaluate the polynomial of lowest degree through points (value by argument) at ``x`` modulo `PRIME`."""
     total = 0
     for node, value in points.items():
         above = below = 1

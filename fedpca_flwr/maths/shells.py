@@ -44,16 +44,17 @@ MEAN_SQUARE_IN_OCTAVE = 0.375 / np.log(2.0)  # mean square of values whose logar
 
 
 def single_shell(end: float) -> Array:
-    """Return a shell (range of distances from a centre) for all rows, in which all rows count as unit directions.
-
-    Shapes: -> (1, 3).
-    """
+    """Return a shell (1, 3) from 0 to ``end`` for all rows, in which all rows count as unit directions."""
     return np.array([[0.0, end, 0.0]])
 
 
 def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centre_shift: float = 0.0) -> Array:
     """Choose ranges of distances from a centre ("shells") that hold many rows each, by noisy numbers of rows.
 
+    ``deviation`` is that of the noise in each count, ``edge`` the largest eigenvalue of the noise in the products' sum
+    of a shell, and ``centre_shift`` how far the centre has moved since the counts: no shell but the first begins nearer
+    than four times that. The shells are from the innermost outward, each with the distance where it begins, where it
+    ends, and up to which directions have a length in proportion to the row's distance (0: all have length 1).
     Shapes: counts (OCTAVES,) -> (s, 3).
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)
@@ -80,36 +81,23 @@ def choose_shells(counts: Array, deviation: float, edge: float, k: int, *, centr
 
 
 class Combined(NamedTuple):
-    """Components from noisy sums of products of directions, a sum for each range of distances ("shell").
+    """Components from noisy sums of products of directions, a sum for each range of distances ("shell")."""
 
-    Parameters
-    ----------
-    denoised : Denoised
-        Eigenpairs of the weighted sum over all shells.
-    noisy : ndarray of shape (s, k)
-        Leading eigenvalues of each shell's sum, with the noise.
-    traces : ndarray of shape (s,)
-        Trace of each shell's sum, at least 1: about the number of its rows.
-    squares : ndarray of shape (s,)
-        Estimated mean squared distance of the rows in each shell, in squared units of the data.
-    deviation : float
-        Standard deviation of the noise on the diagonal of each sum.
-    """
-
-    denoised: Denoised
-    noisy: Array
-    traces: Array
-    squares: Array
-    deviation: float
+    denoised: Denoised  # eigenpairs of the weighted sum over all shells
+    noisy: Array  # (s, k), leading eigenvalues of each shell's sum, with the noise
+    traces: Array  # (s,), trace of each shell's sum, at least 1: about the number of its rows
+    squares: Array  # (s,), mean squared distance of each shell's rows, in squared units of the data
+    deviation: float  # standard deviation of the noise on the diagonal of each sum
 
 
 def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, deviation: float) -> Combined:
     """Estimate principal components from noisy sums of direction products, one for each range of distances ("shell").
 
-    Each sum is denoised and weighted by its shell's mean squared distance. Eigenvalues are those of the scatter; of a
-    single shell, those of its sum.
-
-    Shapes: sums (s, d (d + 1), energies (s,), shells (s, 3).
+    ``sums`` has a packed triangle for each shell, ``energies`` its rows' squared distances over the shell's squared
+    end, and ``shells`` is that of `choose_shells`. The noise has ``deviation`` on the diagonal, and ``deviation /
+    sqrt(2)`` off it. Each sum is denoised and weighted by its shell's mean squared distance. Eigenvalues are those of
+    the scatter; of a single shell, those of its sum. Raise FloatingPointError if they are beyond float64.
+    Shapes: sums (s, d (d + 1) / 2), energies (s,), shells (s, 3).
     """
     matrices = [unpack(packed, d) for packed in sums]
     traces = np.maximum([np.trace(matrix) for matrix in matrices], 1.0)
@@ -138,32 +126,15 @@ def combine_shells(sums: Array, energies: Array, shells: Array, d: int, k: int, 
 def variance_intervals(
     combination: Combined, squares: Array, rows: float, *, deviation: float, count_deviation: float, cut_bound: float
 ) -> Array:
-    """Compute 90 % intervals for the variances along noisy components of rows that are shortened to a bound.
+    """Compute 90 % intervals (k, 2) for the variances along noisy components of rows that are shortened to a bound.
 
     An interval holds the variance of the shortened rows along the model's component, and the eigenvalue of their
     covariance, in 90 of 100 cases or more. No private interval holds that of all rows: one row that is far enough
-    changes it at will, and the noise hides one row. Rows beyond the bound, as far as the counts show them, widen an
-    interval: by ``cut_bound``, and by the eigenvalues if there are several ranges of distances ("shells").
-
-    Parameters
-    ----------
-    combination : Combined
-        The noisy components. With the noisy eigenvalue theta of its matrix, and half the largest eigenvalue q of the
-        noise, a component loses the share ``(q / theta)^2`` of its variance to all others, and mixes with near ones by
-        ``deviation / theta``.
-    squares : ndarray of shape (k,)
-        Noisy sums of squared scores of the shortened rows on the components, in squared units of the data.
-    rows : float
-        The noisy number of rows, at least 2.
-    deviation, count_deviation : float
-        Standard deviations of the noise of ``squares`` and of ``rows``.
-    cut_bound : float
-        Bound on the sum of squares that rows lose by being shortened (`clipped_squares_bound`).
-
-    Returns
-    -------
-    ndarray of shape (k, 2)
-        Lower and upper end for each component, in squared units of the data.
+    changes it at will. Rows beyond the bound widen an interval: by ``cut_bound`` (`clipped_squares_bound`), and by the
+    eigenvalues if there are several shells. ``squares`` (k,) are the noisy sums of squared scores of the shortened
+    rows, with noise of ``deviation``; ``rows`` is the noisy number of rows, at least 2, with noise of
+    ``count_deviation``. With the noisy eigenvalue theta, and half the largest eigenvalue q of the noise, a component
+    loses the share ``(q / theta)^2`` of its variance to all others, and mixes with near ones by ``deviation / theta``.
     """
     values, theta = combination.denoised.pairs.values, combination.noisy.max(axis=0)
     edge = combination.deviation * np.sqrt(len(combination.denoised.pairs.vectors) / 2)
@@ -180,9 +151,8 @@ def variance_intervals(
 def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> float:
     """Bound the sum of squared lengths that rows lose if they are shortened to a bound, from noisy counts by length.
 
-    In the octave after the last whose count is surely not noise, the noise may hide rows: as many are assumed there as
-    the count and two standard deviations.
-
+    Each count has noise of ``deviation``. In the octave after the last whose count is surely not noise, the noise may
+    hide rows: as many are assumed there as the count and two standard deviations.
     Shapes: counts (OCTAVES,).
     """
     significant = np.where(counts > CERTAIN_DEVIATIONS * deviation, counts, 0.0)

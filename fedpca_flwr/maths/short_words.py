@@ -26,22 +26,14 @@ MAX_EXACT_MULTIPLE = 2.0**51
 
 
 class WordSharing(NamedTuple):
-    """How many values of a named array ("field") are packed into a 64-bit word, and whether the values are residuals.
+    """How many values of a named array ("field") are packed into a 64-bit word, and whether these are residuals."""
 
-    Parameters
-    ----------
-    values_per_word : int
-        Number of values in a word, two or more.
-    residual : bool
-        Whether the limits bound the difference of the sum and a value that the server knows, and not the sum itself.
-    """
-
-    values_per_word: int
-    residual: bool = False
+    values_per_word: int  # two or more
+    residual: bool = False  # limits bound the sum's difference to a value that the server knows, not the sum
 
 
 def digit_base(values: int) -> int:
-    """Return the largest integer B with ``B**m <= 2**64``, for m values in a word."""
+    """Return the largest integer B with ``B**m <= 2**64``, for m values in a word, two or more."""
     base = round(2 ** (WORD_BITS / values))
     return base if base**values <= 2**WORD_BITS else base - 1
 
@@ -53,31 +45,21 @@ def max_residual(values: int, parties: int) -> float:
 
 
 def values_per_word(largest: int, parties: int) -> int:
-    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least."""
+    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least.
+
+    ``largest`` is the size of a sum over parties, or of its difference to a value that the server knows.
+    """
     counts = range(MAX_VALUES_PER_WORD, 2, -1)
     return next((values for values in counts if max_residual(values, parties) >= max(largest, 1)), 2)
 
 
 @dataclass(frozen=True)
 class ShortWords:
-    """An encoding of an array ("field") in 64-bit words with several fixed-point values each, to be summed modulo 2^64.
+    """An encoding of an array ("field") in 64-bit words of several fixed-point values, to be summed modulo 2^64."""
 
-    Values are rounded to integer multiples of a step, which are the digits, in a base B, of the words.
-
-    Parameters
-    ----------
-    limit : ndarray
-        Bound on each entry of the sum over parties, or of its difference to the value that the server knows; entries of
-        limit 0 are not sent.
-    sharing : WordSharing
-        Number of values in a word, and whether these are residuals.
-    parties : int
-        Number of parties in the sum.
-    """
-
-    limit: Array
+    limit: Array  # bound on each entry of the sum (or residual: `WordSharing`); entries of limit 0 are not sent
     sharing: WordSharing
-    parties: int
+    parties: int  # number of parties in the sum
 
     @cached_property
     def base(self) -> int:
@@ -86,10 +68,7 @@ class ShortWords:
 
     @cached_property
     def step(self) -> Array:
-        """Rounding step of each value, of the shape of the limits: values are sent as integer multiples of the step.
-
-        A `ValueError` is raised if the parties' rounding errors alone fill a digit.
-        """
+        """Rounding step of each value, of the limits' shape. Raise ValueError if the parties' rounding fills digits."""
         room = max_residual(self.sharing.values_per_word, self.parties)
         if room < 1:
             raise ValueError(
@@ -115,7 +94,9 @@ class ShortWords:
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Round a party's array to multiples of the steps, and pack several values into each 64-bit word.
 
-        Shapes: -> (size,).
+        Raise ValueError if a value is beyond its limit, or has too many steps for float64; the text has the field's
+        ``name`` only.
+        Shapes: value of the limits' shape -> (size,).
         """
         multiples = self._multiples(value)
         max_multiple = MAX_EXACT_MULTIPLE if self.sharing.residual else self.base / 2
@@ -124,9 +105,9 @@ class ShortWords:
         return self._join_digits(multiples)
 
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
-        """Unpack the sum of all parties' words to the sum of their arrays.
+        """Unpack the sum of all parties' words (size,) to the sum of their arrays, of the limits' shape.
 
-        Shapes: words (size,).
+        ``near`` is an array that the server knows to be near the sum, if the limits bound their difference.
         """
         # subtract the digits of ``near``; the rest has digits within B / 2, which are read off from the lowest
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)

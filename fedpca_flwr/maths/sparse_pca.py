@@ -43,30 +43,19 @@ MIN_GAIN = 1e-10  # share of a variance by which a larger one exceeds it: less i
 
 
 class SparseComponent(NamedTuple):
-    """Component of few loadings.
+    """Unit vector of few loadings, with bounds on the variance of any component of as many loadings."""
 
-    Parameters
-    ----------
-    loadings : ndarray of shape (d,)
-        Of length 1; the largest absolute loading is positive.
-    variance : float
-        Variance of the scores.
-    bound : float
-        The smaller of both bounds on the variance of any component with as many loadings.
-    exact : bool
-        True if no component with as many loadings has a larger variance, up to rounding.
-    """
-
-    loadings: Array
-    variance: float
-    bound: float
-    exact: bool
+    loadings: Array  # (d,), of length 1; the largest absolute loading is positive
+    variance: float  # of the scores
+    bound: float  # the smaller of both bounds on the variance of any component with as many loadings
+    exact: bool  # no component with as many loadings has a larger variance, up to rounding
 
 
 def sparse_component(C: Array, s: int) -> SparseComponent:
     """Compute the component of largest variance with at most s loadings: exactly up to 30 features, else by search.
 
-    Shapes: C (d, d).
+    A search with more than `MAX_NODES` nodes is not exact (`SparseComponent.exact`).
+    Shapes: C (d, d), 1 <= s <= d.
     """
     pairs = leading_eigenpairs(np.asfortranarray(C), 1)
     sums = _largest_row_sums(np.abs(C), s)
@@ -89,10 +78,7 @@ def sparse_component(C: Array, s: int) -> SparseComponent:
 
 
 def deflate(C: Array, v: Array) -> Array:
-    """Compute the covariance of the features without the part that the scores of a component explain.
-
-    Shapes: C (d, d), v (d,) -> (d, d).
-    """
+    """Compute the covariance C (d, d) without what the scores of a component v (d,), of variance > 0, explain."""
     covariances = C @ v
     return C - np.outer(covariances, covariances) / (v @ covariances)
 

@@ -86,25 +86,15 @@ FLOOR_SHARE = 0.25
 
 
 class SignSums(NamedTuple):
-    """The sums over rows of a Weiszfeld step to the spatial median: unit directions from a centre, inverse distances.
+    """Sums over rows of a Weiszfeld step to the spatial median: unit directions from a centre, inverse distances."""
 
-    Parameters
-    ----------
-    signs : ndarray of shape (d,)
-        Sum of the unit vectors from the centre to the rows ("signs").
-    weight : float
-        Sum of the inverse distances of the rows from the centre.
-    rows : float
-        Number of rows.
-    """
-
-    signs: Array
-    weight: float
-    rows: float
+    signs: Array  # (d,), sum of the unit vectors from the centre to the rows
+    weight: float  # sum of the inverse distances of the rows from the centre
+    rows: float  # number of rows
 
     @property
     def step(self) -> Array:
-        """Weiszfeld's step (d,) from the centre to the next: sum of unit directions over sum of inverse distances."""
+        """Weiszfeld's step (d,) to the next centre: sum of unit directions over sum of inverse distances, or 0."""
         return self.signs / self.weight if self.weight > 0 else np.zeros_like(self.signs)
 
     @property
@@ -114,10 +104,7 @@ class SignSums(NamedTuple):
 
 
 def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
-    """Sum the unit directions of centred rows, and their inverse distances from the centre, over chunks of rows.
-
-    Shapes: centred (n, d).
-    """
+    """Sum directions and inverse distances of rows less a centre, in chunks (n, d); distances are at least floor."""
     signs, weight, count = np.zeros(d), 0.0, 0
     for rows in centred:
         distance = np.maximum(row_lengths(rows), floor)
@@ -129,12 +116,7 @@ def sign_sums(centred: Iterable[Array], d: int, floor: float) -> SignSums:
 
 
 def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
-    """Sum the outer products ``u u'`` of the unit directions u of centred rows, in chunks.
-
-    The sum over n rows is n times their sign covariance.
-
-    Shapes: centred (n, d) -> (d, d).
-    """
+    """Sum ``u u'`` (d, d) over directions u of rows less a centre, in chunks (n, d); distances are at least floor."""
     scatter = np.zeros((d, d))
     for rows in centred:
         distance = np.maximum(row_lengths(rows), floor)
@@ -144,9 +126,10 @@ def sign_scatter(centred: Iterable[Array], d: int, floor: float) -> Array:
 
 
 def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Array:
-    """Compute the spatial median of rows, the point of least summed distance, by accelerated Weiszfeld steps.
+    """Compute the spatial median (d,) of rows, the point of least summed distance, by accelerated Weiszfeld steps.
 
-    Shapes: start (d,) -> (d,).
+    ``sums_about`` returns the `SignSums` of the rows about a centre. The search ends after `MAX_PASSES` steps, or when
+    the mean direction is shorter than `SIGN_TOLERANCE`.
     """
     search = median_search(start)
     for _ in range(MAX_PASSES):
@@ -158,12 +141,10 @@ def spatial_median(sums_about: Callable[[Array], SignSums], start: Array) -> Arr
 
 
 def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Array) -> Array:
-    """Replace an approximate spatial median by the row nearest to it, if at least half of all rows equal this row.
+    """Replace an approximate spatial median (d,) by the row nearest to it, if at least half of all rows equal this row.
 
-    Such a row is the true median. Without the replacement, the distance of most rows from the median would be a
-    rounding error.
-
-    Shapes: median (d,) -> (d,).
+    Such a row is the true median; else most rows' distance from it would be a rounding error. ``rows_about`` yields the
+    rows less a centre (d,), in chunks (m, d).
     """
     distances = np.concatenate([row_lengths(rows) for rows in rows_about(median)])
     position = int(distances.argmin())
@@ -177,18 +158,15 @@ def snap_to_majority(rows_about: Callable[[Array], Iterable[Array]], median: Arr
 
 
 def median_search(start: Array) -> Anderson:
-    """Create an Anderson-accelerated fixed-point iteration for a spatial median, with finite centres only.
+    """Create an Anderson-accelerated iteration for a spatial median from a centre (d,), with finite centres only.
 
-    Shapes: start (d,).
+    Its user adds the next centre by Weiszfeld's step, and minus the length of the mean direction as the objective.
     """
     return Anderson(start, lambda centre: bool(np.isfinite(centre).all()))
 
 
 def distance_floor(distances: Array) -> float:
-    """Compute the smallest distance that rows are divided by to make directions: a quarter of the median distance.
-
-    Shapes: distances (n,).
-    """
+    """Compute the floor of distances for directions: a quarter of their median (n,), else of their mean, else 1."""
     typical = float(np.median(distances)) or float(distances.mean()) or 1.0 / FLOOR_SHARE
     return FLOOR_SHARE * typical
 
@@ -198,66 +176,37 @@ def distance_floor(distances: Array) -> float:
 
 @dataclass(frozen=True)
 class Directions:
-    """Orthonormal directions, with the median ("middle") and robust deviation ("spread") of rows' scores along each.
+    """Orthonormal directions, with the median ("middle") and robust deviation ("spread") of rows' scores along each."""
 
-    Parameters
-    ----------
-    vectors : ndarray of shape (m, d)
-        The directions.
-    middles, spreads : ndarray of shape (m,)
-        Median of the scores, and their median distance from it, scaled to be the deviation of normal scores.
-    """
-
-    vectors: Array
-    middles: Array
-    spreads: Array
+    vectors: Array  # (m, d)
+    middles: Array  # (m,), median of the scores
+    spreads: Array  # (m,), median distance from the middle, scaled to be the deviation of normal scores
 
     def whitened(self, centred: Array) -> Array:
-        """Compute the rows' scores along the directions, less their medians and over their robust deviations.
-
-        Parameters
-        ----------
-        centred : ndarray of shape (n, d)
-            Rows less the centre.
-
-        Returns
-        -------
-        ndarray of shape (n, m)
-            Standardised ("whitened") scores, clipped to a finite size.
-        """
+        """Compute the scores (n, m) of centred rows (n, d), less their medians, over robust deviations, and clipped."""
         scores = (centred @ self.vectors.T - self.middles) / self.spreads
         return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE)
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """A robust rule that weights rows from 0 to 1: outliers along a direction, or by their distance, count less.
+    """A robust rule that weights rows from 0 to 1: outliers along a direction, or by their distance, count less."""
 
-    Parameters
-    ----------
-    shape : Directions
-        Directions of the whitened rows, with their middles and spreads; a spread is enlarged where no rows lie far off.
-    reach : ndarray of shape (2,)
-        Lengths of a whitened row from which on it counts less, and from which on it counts nothing.
-    """
-
-    shape: Directions
-    reach: Array
+    shape: Directions  # of the whitened rows; spreads are larger where no rows lie far off
+    reach: Array  # (2,), lengths of a whitened row from which on it counts less, and nothing
 
     def blunt(self, local_spreads: Array, local_gap: float) -> Survivors:
         """Return the rule with wider transitions from weight 1 to 0, so that sums do not reveal a party's single rows.
 
-        Shapes: local_spreads (m,).
+        The spreads become at least `FLOOR_SHARE` of the party's ``local_spreads`` (m,), and the transition by distance
+        at least ``local_gap`` wide (`local_spreads_and_gap`).
         """
         inner, outer = self.reach
         shape = replace(self.shape, spreads=np.maximum(self.shape.spreads, FLOOR_SHARE * local_spreads))
         return Survivors(shape, np.array([inner, max(outer, inner + local_gap)]))
 
     def row_weights(self, whitened: Array) -> Array:
-        """Compute the weight of each whitened row: 1 for usual rows, falling linearly to 0 for outliers.
-
-        Shapes: whitened (n, m) -> (n,).
-        """
+        """Compute the weight (n,) of each whitened row (n, m): 1 for usual rows, falling linearly to 0 for outliers."""
         inner, outer = self.reach
         # the weight falls from 1 at CUT_SPREADS to 0 one spread farther, along the direction where a row is farthest
         along = CUT_SPREADS + 1 - np.abs(self.shape.whitened(whitened)).max(axis=1)
@@ -269,8 +218,7 @@ def shape_values(whitened: Array, vectors: Array) -> Array:
     """Compute the values for histograms of whitened rows: scores along m directions, and lengths less ``sqrt(m)``.
 
     Less ``sqrt(m)``, the lengths have much the same distribution for any m.
-
-    Shapes: whitened (n, m), vectors (m, m) -> (n, m + 1).
+    Shapes: whitened (n, m), vectors (m, m), directions in rows -> (n, m + 1).
     """
     return np.column_stack([whitened @ vectors.T, row_lengths(whitened) - np.sqrt(whitened.shape[1])])
 
@@ -278,6 +226,8 @@ def shape_values(whitened: Array, vectors: Array) -> Array:
 def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> Survivors:
     """Derive the rule that weights outlying rows down, from the sign covariance and histograms of whitened rows.
 
+    ``vectors``, in rows, and ``values``, descending and of any sum, are the eigenpairs of the sign covariance (the mean
+    of ``u u'`` for unit directions u); ``counts`` are the histograms of all rows' `shape_values`.
     Shapes: vectors (m, m), values (m,), counts (m + 1, BINS).
     """
     m = len(values)
@@ -297,19 +247,17 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
 
 
 def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
-    """Compute a party's robust deviations along directions, and the gap of two quartiles of its rows' distances.
+    """Compute a party's robust deviations (m,) along directions, and its distances' median less first quartile.
 
-    Shapes: counts (m + 1, BINS) -> (m,).
+    ``counts`` (m + 1, BINS) are the histograms of the party's `shape_values`; a deviation is that of normal values with
+    the same median distance from the median.
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
     return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
 
 
 def whitened_signs(whitened: Array) -> Array:
-    """Divide whitened rows by their lengths, or by a quarter of ``sqrt(m)`` if they are shorter, for m features.
-
-    Shapes: whitened (n, m) -> (n, m).
-    """
+    """Divide whitened rows (n, m) by their lengths, or by a quarter of ``sqrt(m)``, the usual length, if shorter."""
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
     signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
     return signs
@@ -319,9 +267,9 @@ def whitened_signs(whitened: Array) -> Array:
 
 
 def tally(values: Array) -> NDArray[np.int64]:
-    """Compute a histogram of each column of values, with 8 equal bins between successive powers of 2 and for each sign.
+    """Compute a histogram (BINS,) of each column of values (n, m), with 8 equal bins to a power of 2, for each sign.
 
-    Shapes: values (n, m) -> (m, BINS).
+    The bins' edges are `BIN_EDGES`; values beyond them are in the end bins.
     """
     # the bits of a float64 without its sign, shifted to leave the exponent (biased by 1023) and 3 bits of the fraction:
     # the number of the bin among 8 to each power of 2
@@ -332,10 +280,7 @@ def tally(values: Array) -> NDArray[np.int64]:
 
 
 def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """Merge neighbouring bins until each count is 0 or at least a minimum; merged counts go to the bin of their median.
-
-    Shapes: histograms (m, BINS) -> (m, BINS).
-    """
+    """Merge neighbouring bins of (m, BINS) into that of their median, until counts are 0 or at least ``min_count``."""
     merged, above = np.zeros_like(histograms), np.cumsum(histograms, axis=1)
     rows = above[:, -1]
     # a sorted array for all histograms: each begins above the end of the one before
@@ -357,10 +302,7 @@ def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[n
 
 
 def quantile(counts: Array, share: float) -> float:
-    """Compute a quantile from a histogram, as if values were spread evenly over their bin.
-
-    Shapes: counts (BINS,).
-    """
+    """Compute the quantile below which a ``share`` of a histogram (BINS,) lies, with values spread evenly over bins."""
     above = np.cumsum(counts)
     target = share * above[-1]
     position = int(np.searchsorted(above, target))
@@ -369,10 +311,7 @@ def quantile(counts: Array, share: float) -> float:
 
 
 def median_and_spread(counts: Array) -> tuple[float, float]:
-    """Compute from a histogram the median, and the median absolute deviation scaled to be that of normal values.
-
-    Shapes: counts (BINS,).
-    """
+    """Compute from a histogram (BINS,) the median, and the median distance from it scaled to a normal's deviation."""
     middle = quantile(counts, 0.5)
     above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
     distances = np.sort(np.abs(BIN_EDGES - middle))
@@ -384,6 +323,8 @@ def median_and_spread(counts: Array) -> tuple[float, float]:
 def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
     """Compute medians ("middles") and robust deviations ("spreads") along directions from histograms of rows' scores.
 
+    ``units`` (m,) are those of the edges, in the data's unit. Where half of the rows have the same score the spread is
+    large (`UNCUT_SPREAD`), so that no row counts as far off.
     Shapes: vectors (m, d), units (m,), counts (m, BINS).
     """
     middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
@@ -392,34 +333,23 @@ def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Direc
 
 
 def variances_from_counts(units: Array, counts: Array) -> Array:
-    """Estimate variances robustly from histograms, as those of normal values with the same median absolute deviation.
+    """Estimate variances (m,) as those of normal values with the same median absolute deviation, from histograms.
 
-    Shapes: units (m,), counts (m, BINS) -> (m,).
+    The edges of the histograms (m, BINS) are in ``units`` (m,). The variance is 0 if half of the values are equal.
     """
     spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
     return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
 
 
 class SquaredErrors(NamedTuple):
-    """The distribution of squared reconstruction errors, whose cube roots are taken as normal (Wilson and Hilferty).
+    """The distribution of squared reconstruction errors, whose cube roots are taken as normal (Wilson and Hilferty)."""
 
-    Parameters
-    ----------
-    middle : float
-        Median of the cube roots of the squared errors.
-    deviation : float
-        Standard deviation of the cube roots, by their quartiles.
-    """
-
-    middle: float
-    deviation: float
+    middle: float  # median of the cube roots of the squared errors
+    deviation: float  # standard deviation of the cube roots, by their quartiles
 
     @classmethod
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
-        """Fit the distribution of squared reconstruction errors to a histogram of the errors (distances).
-
-        Shapes: counts (BINS,).
-        """
+        """Fit the distribution to a histogram (BINS,) of the rows' distances from the components' span, in ``unit``."""
         # distance^(2/3) is the cube root of the squared distance
         first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
         return cls(middle, (third - first) / NORMAL_QUARTILE_RANGE)
@@ -430,16 +360,13 @@ class SquaredErrors(NamedTuple):
         return self.middle**3 + 3 * self.middle * self.deviation**2
 
     def limit(self, level: float) -> float:
-        """Compute a quantile of the squared errors: the value that a given share of rows is below."""
+        """Compute a quantile of the squared errors: the value that a share ``level`` of rows, from 0 to 1, is below."""
         root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
         return float(root**3)
 
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
-    """Compute the spatial median of matrices: the matrix of least summed Frobenius distances from all.
-
-    Shapes: matrices (p, q) -> (p, q).
-    """
+    """Compute the spatial median of matrices (p, q): the matrix of least summed Frobenius distances from all."""
     vectors = np.array([matrix.ravel() for matrix in matrices])
     flat_median = spatial_median(
         lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)

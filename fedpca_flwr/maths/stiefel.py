@@ -10,52 +10,34 @@ from fedpca_flwr.maths.arrays import Array
 
 
 def transpose(X: Array) -> Array:
-    """Transpose each matrix of a stack: swap the last two axes.
-
-    Shapes: X (..., a, b) -> (..., b, a).
-    """
+    """Transpose each matrix of a stack: swap the last two axes."""
     return np.swapaxes(X, -1, -2)
 
 
 def symmetric_part(M: Array) -> Array:
-    """Compute the symmetric part ``(M + M') / 2`` of square matrices.
-
-    Shapes: M (..., r, r) -> (..., r, r).
-    """
+    """Compute the symmetric part ``(M + M') / 2`` of square matrices M (..., r, r)."""
     return (M + transpose(M)) / 2
 
 
 def tangent_projection(U: Array, X: Array) -> Array:
-    """Project matrices X orthogonally to the tangent space of the Stiefel manifold at U: ``X - U sym(U'X)``.
-
-    Shapes: U (..., d, r), X (..., d, r) -> (..., d, r).
-    """
+    """Project X to the tangent space of the Stiefel manifold at U, both (..., d, r), orthogonally: X - U sym(U'X)."""
     return X - U @ symmetric_part(transpose(U) @ X)
 
 
 def retract(U: Array, X: Array) -> Array:
-    """Step from a point U of the Stiefel manifold along a tangent X: the retraction ``(U + X)(I + X'X)^(-1/2)``.
-
-    Shapes: U (..., d, r), X (..., d, r) -> (..., d, r).
-    """
+    """Step from a point U of the Stiefel manifold along a tangent X, both (..., d, r): ``(U + X)(I + X'X)^(-1/2)``."""
     values, vectors = np.linalg.eigh(transpose(X) @ X)
     root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transpose(vectors)
     return (U + X) @ root
 
 
 def polar_factor(M: Array) -> Array:
-    """Compute the matrices with orthonormal columns that are nearest to given matrices (polar decomposition).
-
-    Shapes: M (..., d, r) -> (..., d, r).
-    """
+    """Compute the orthonormal columns nearest to matrices M (..., d, r) of full rank (polar decomposition)."""
     left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
     nearest: Array = left_vectors @ right_vectors
     return nearest
 
 
 def align(U: Array, V: Array) -> Array:
-    """Rotate the columns of U, by an orthogonal Q from the right, as near as possible to those of V (Procrustes).
-
-    Shapes: U, V (..., d, r) -> (..., d, r).
-    """
+    """Rotate U by an orthogonal Q from the right to the ``U Q`` nearest to V, both (..., d, r) (Procrustes)."""
     return U @ polar_factor(transpose(U) @ V)

@@ -35,28 +35,16 @@ MIN_SINGULAR_SHARE = 1e-12
 
 
 class RankRule(Protocol):
-    """A rule that chooses the number of directions (rank) tracked in a stream, anew after each block of rows.
-
-    Attribute `rank` is the present rank.
-    """
+    """A rule that chooses the number of directions (`rank`) tracked in a stream, anew after each block of rows."""
 
     rank: int
 
     def step(self, sigma: Array, energy: float) -> int:
-        """Choose the rank after a further block of rows, from the singular values of all rows so far.
-
-        Shapes: sigma (k,).
-        """
+        """Choose the rank from the singular values (k,) and the scatter's trace (``energy``) of all rows so far."""
 
 
 class Fixed(RankRule):
-    """The rule that keeps a constant number of directions (rank).
-
-    Parameters
-    ----------
-    rank : int
-        Number of directions.
-    """
+    """The rule that keeps a constant number of directions (rank)."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -70,12 +58,7 @@ class Fixed(RankRule):
 class Energy(RankRule):
     """The rule that takes the smallest rank whose squared singular values hold a share of the total variance (energy).
 
-    If the singular values of all tracked directions hold less, the rank is one more than their number.
-
-    Parameters
-    ----------
-    target : float
-        Share of the scatter's trace, from 0 to 1.
+    If all directions hold less than ``target``, from 0 to 1, the rank is one more than their number.
     """
 
     def __init__(self, target: float) -> None:
@@ -93,21 +76,10 @@ class Energy(RankRule):
 class Band(RankRule):
     r"""The rule that keeps the last singular value's share of their sum within a band (Grammenos et al. 2019, eq. 6).
 
-    The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta: above, the rank grows by
-    one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As printed, the rule goes 8, 9,
-    8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only if the next direction would not
-    be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
-
-    Parameters
-    ----------
-    rank : int
-        The first rank.
-    alpha, beta : float
-        The band, with 0 <= alpha < beta <= 1.
-    hysteresis : bool, optional
-        Whether the rule waits.
-    hold : int, optional
-        Number of blocks before a fall.
+    The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta, with 0 <= alpha < beta <=
+    1: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As
+    printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only if the
+    next direction would not be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
     """
 
     def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
@@ -138,12 +110,7 @@ class Band(RankRule):
         return self.rank
 
     def stationary_rank(self, sigma: Array) -> int:
-        """Apply the rule to the same singular values until the rank no longer changes, and return this rank.
-
-        The rule's present rank is changed.
-
-        Shapes: sigma (k,).
-        """
+        """Apply the rule to the same singular values (k,), descending, until `rank` is stationary, and return it."""
         for _ in sigma:  # as many steps as there are directions suffice
             self._steady_blocks = self.hold
             before = self.rank
@@ -154,39 +121,21 @@ class Band(RankRule):
 
 @dataclass(frozen=True)
 class Subspace:
-    """The leading principal directions of the rows of a stream, with their singular values and error bounds.
+    """The leading principal directions of the rows of a stream, with their singular values and error bounds."""
 
-    Parameters
-    ----------
-    head : Head
-        Weighted number of rows (a float), and their mean.
-    vectors : ndarray of shape (d, k)
-        Orthonormal directions.
-    sigma : ndarray of shape (k,)
-        Singular values of the centred rows, descending, above zero.
-    energy : float
-        Trace of the scatter of all rows, in squared units of the data.
-    omitted : float
-        Bound on the spectral norm of the difference between ``V diag(sigma^2) V'``, for the directions V, and the
-        scatter of all rows, by truncations and by rounding.
-    """
-
-    head: Head
-    vectors: Array
-    sigma: Array
-    energy: float = 0.0
-    omitted: float = 0.0
+    head: Head  # weighted number of rows (a float), and their mean
+    vectors: Array  # orthonormal directions V (d, k)
+    sigma: Array  # (k,), singular values of the centred rows, descending, above zero
+    energy: float = 0.0  # trace of the scatter of all rows, in squared units of the data
+    omitted: float = 0.0  # bound on the spectral norm of ``V diag(sigma^2) V'`` less the scatter, with rounding
 
     @classmethod
     def empty(cls, d: int) -> Subspace:
-        """Create the state of a stream before its first row: no directions."""
+        """Create the state of a stream of d features before its first row: no directions."""
         return cls(Head(0, np.zeros(d), np.zeros(d)), np.empty((d, 0)), np.empty(0))
 
     def diagonal(self) -> Array:
-        """Compute the diagonal of the low-rank scatter ``V diag(sigma^2) V'``, for the directions V: a sum per feature.
-
-        Shapes: -> (d,).
-        """
+        """Compute the diagonal (d,) of the low-rank scatter ``V diag(sigma^2) V'``, for the tracked directions V."""
         squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
         return squares
 
@@ -204,21 +153,10 @@ class Subspace:
 class Tracker:
     """Streaming PCA in a single pass over blocks of rows, of fixed rank (SPCA) or of a rank chosen by a rule (SAPCA).
 
-    Attribute `subspace` is the state after all blocks so far.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    rule : RankRule
-        Rule for the rank.
-    tracked : int, optional
-        Number of directions tracked; 0: as many as the rank (the paper's number, which loses 3 to 6 % of the variance
-        that twice as many hold).
-    forgetting : float, optional
-        Factor of the singular values before each block: the effective window has ``b / (1 - forgetting**2)`` rows.
-    center : bool, optional
-        Whether the rows' mean is followed and subtracted, exactly as if it had been known before.
+    Attribute `subspace` is the state after all blocks so far. ``tracked`` directions are tracked, or with 0 as many as
+    the rank: the paper's number, which loses 3 to 6 % of the variance that twice as many hold. Before each block of b
+    rows the singular values are multiplied by ``forgetting``, for an effective window of ``b / (1 - forgetting**2)``
+    rows. With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before.
     """
 
     def __init__(
@@ -241,10 +179,7 @@ class Tracker:
         return self.subspace.vectors[:, : self.rank]
 
     def update(self, block: NDArray[Any]) -> None:
-        """Update mean, directions and singular values by a block of rows; first scale earlier rows by ``forgetting``.
-
-        Shapes: block (b, d).
-        """
+        """Update the subspace by a block (b, d) of rows, b >= 1, after earlier rows are scaled by ``forgetting``."""
         rows, old = np.asarray(block, dtype=np.float64), _scale_subspace(self.subspace, self.forgetting)
         head = old.head._replace(n=old.head.n + len(rows))
         if self.center:
@@ -260,10 +195,7 @@ class Tracker:
 def track(
     rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
 ) -> Subspace:
-    """Compute the leading principal directions of rows in a single pass, block by block (streaming PCA of fixed rank).
-
-    Shapes: rows (n, d).
-    """
+    """Compute the ``rank`` leading principal directions of rows (n, d) in a single pass, by blocks (see `Tracker`)."""
     tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
     for part in row_chunks(rows, block):
         tracker.update(part)
@@ -271,13 +203,12 @@ def track(
 
 
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
-    """Merge the leading directions of several sets of rows into those of all rows together, with their means.
+    """Merge the leading directions of several sets of rows into k of all rows together, with their means.
 
-    The scaled directions, and rows for the differences of the means, are stacked; a QR decomposition and the SVD of its
-    triangle give the result (Grammenos et al. 2019, algorithm 5, extended by the means).
-
-    The merge is associative as long as nothing is truncated. The parts themselves fix their order: permuting them
-    changes no bit.
+    The ``factors`` scale each part's singular values: below 1 forgets, above 1 enhances. The scaled directions, and
+    rows for the differences of the means, are stacked; a QR decomposition and the SVD of its triangle give the result
+    (Grammenos et al. 2019, algorithm 5, extended by the means). The merge is associative as long as nothing is
+    truncated. The parts themselves fix their order: permuting them changes no bit.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
@@ -293,10 +224,7 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
 
 
 def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
-    """Merge the leading directions of several sets of rows in pairs, then the results in pairs, until one is left.
-
-    Each merge needs only two subspaces at once.
-    """
+    """Merge subspaces in pairs, then the results in pairs, until one of k directions is left (`merge`)."""
     while len(parts) > 1:
         parts = [merge(parts[i : i + 2], k) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
     return parts[0]
@@ -311,8 +239,7 @@ def _scale_subspace(part: Subspace, factor: float) -> Subspace:
 def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
     """Return count and mean of old and new rows, and the new rows less their mean, with a row between the means.
 
-    The last row, omitted if there are no old rows, stands for the difference of the means: with it, the scatters of
-    old and new rows add up to the scatter of all rows about their common mean.
+    The last row, omitted if there are no old rows, makes the scatters of old and new rows that about their common mean.
     """
     block_head, centred = centre_rows(rows)
     if not before.n:
@@ -325,11 +252,10 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
     """Compute the SVD of ``diag(sigma) vectors'`` stacked on ``rows``, as a basis, a rotation and singular values.
 
-    The basis (d, m) times the rotation (m, m') has the right singular vectors. The last number returned bounds the
-    spectral norm of the change of the scatter by leaving out directions at the level of rounding.
-
-    The residual is projected twice, and only its directions above rounding enter the basis: the literal algorithm
-    takes a QR's arbitrary directions instead, and is no longer orthonormal on a stream of low rank.
+    The basis (d, m) times the rotation (m, m') has the right singular vectors. The last number bounds the spectral norm
+    of the scatter's change by leaving out directions at the level of rounding. The residual is projected twice, and
+    only its directions above rounding enter the basis: the literal algorithm takes a QR's arbitrary directions instead,
+    and is no longer orthonormal on a stream of low rank.
     """
     # rows = inside @ vectors' + outside, with outside orthogonal to the vectors
     inside = rows @ vectors

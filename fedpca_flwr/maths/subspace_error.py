@@ -47,13 +47,7 @@ MAX_PAIRED_ROWS = 600  # rows, drawn once, whose inner products tell the number 
 
 
 class Distance(NamedTuple):
-    """Forecast of a distance between subspaces: its median and an interval that holds in 90 % of cases.
-
-    Parameters
-    ----------
-    median, low, high : float
-        Root of the summed squared sines.
-    """
+    """Forecast of a distance between subspaces (root of the summed squared sines): median, and a 90 % interval."""
 
     median: float
     low: float
@@ -62,33 +56,17 @@ class Distance(NamedTuple):
 
 @dataclass(frozen=True)
 class SubspaceError:
-    """Expected distance of a sample's leading components from the population's, as a function of the rows.
+    """Expected distance of a sample's leading components from the population's, as a function of the rows."""
 
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows of the sample.
-    slopes : ndarray of shape (k,)
-        T of each component: its squared sine at n rows, to first order.
-    shifts : ndarray of shape (k,)
-        b of each component: the relative shift of its variance at n rows.
-    directions : float
-        nu: number of directions over which the error is spread.
-    freedom : float
-        mu: degrees of freedom of the estimate.
-    limit : float
-        Largest possible distance.
-    """
-
-    n_rows: int
-    slopes: Array
-    shifts: Array
-    directions: float
-    freedom: float
-    limit: float
+    n_rows: int  # number of rows n of the sample
+    slopes: Array  # (k,), T of each component: its squared sine at n rows, to first order
+    shifts: Array  # (k,), b of each component: the relative shift of its variance at n rows
+    directions: float  # nu: number of directions over which the error is spread
+    freedom: float  # mu: degrees of freedom of the estimate
+    limit: float  # largest possible distance
 
     def distance(self, rows: float, population: float = np.inf) -> Distance:
-        """Forecast the distance between the components of some rows and those of the population they are drawn from."""
+        """Forecast how far the components of ``rows`` rows are from those of the population that holds the rows."""
         ratio = self.n_rows * (1 / rows - 1 / population)
         squared = float(np.sum(ratio * self.slopes / (1 + ratio * self.shifts)))
         quantiles = np.array([0.5, 0.5 - LEVEL / 2, 0.5 + LEVEL / 2])
@@ -97,8 +75,10 @@ class SubspaceError:
 
 
 def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> SubspaceError:
-    """Estimate from independent rows how far their leading components are from the population's.
+    """Estimate from n independent rows how far their k leading components are from the population's.
 
+    With ``scale``, each feature is divided by its standard deviation. Raise DataError if there are fewer than
+    `MIN_ROWS` rows, if they vary in no more than k directions, or if they do not resolve the k-th gap.
     Shapes: X (n, d).
     """
     n = len(X)

@@ -61,13 +61,7 @@ SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two h
 class ReproducibleSum:
     """A running sum of arrays of equal shape, whose bits do not depend on the order of the addends.
 
-    Each entry is three integers ("words") in multiples of a power of two, ``unit``, and of 2^-36 and 2^-72 of it
-    (Demmel and Nguyen 2015).
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Shape of the arrays.
+    Each entry is three integers ("words"), in multiples of ``unit``, a power of two, and of 2^-36 and 2^-72 of it.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -78,7 +72,10 @@ class ReproducibleSum:
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
-        """Add an array of finite numbers to the running sum."""
+        """Add an array of finite numbers to the running sum.
+
+        Raise ValueError if the array has another shape, and OverflowError if there were `MAX_ADDENDS` arrays before.
+        """
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
         if self._addends == MAX_ADDENDS:
@@ -97,7 +94,10 @@ class ReproducibleSum:
 
 
 def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) -> Array:
-    """Sum arrays so that the bits of the result do not depend on their order, with no more memory than the result."""
+    """Sum arrays of one shape with bits that do not depend on their order, with no more memory than the result.
+
+    The sum is written to ``out``, if given. More than `MAX_ADDENDS` arrays raise OverflowError.
+    """
     total = np.empty(addends[0].shape) if out is None else out
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
     for part in _slices(flat.size):
@@ -122,7 +122,7 @@ def _slices(size: int) -> Iterator[slice]:
 def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
     """Add ``addend`` (n,) to the reproducible sum of ``words`` (3, n) in grid steps of ``unit`` (n,), both in place.
 
-    The arrays ``remaining`` and ``rounded`` (n,) are for temporary values.
+    ``remaining`` and ``rounded`` (n,) are for temporary values.
     """
     with np.errstate(over="ignore"):  # an infinite quotient is beyond the grid, which is then raised
         np.divide(addend, unit, out=remaining)
@@ -139,8 +139,8 @@ def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, roun
 def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[np.intp]) -> None:
     """Enlarge the unit of the entries ``where`` by powers of 2^36, so that their addends fit; move their words along.
 
-    Words that fall below the last are dropped. A word of one addend is at most half of a unit of the word above it, so
-    that the addend rounded to the remaining words is what remains.
+    Words below the last are dropped. An addend's word is at most half a unit of the word above, so that what remains is
+    the addend rounded to the remaining words.
     """
     addends, raised = addend[where].astype(np.float64), unit[where] * WORD_RATIO
     with np.errstate(over="ignore"):
@@ -165,10 +165,7 @@ def _raise_grid(unit: Array, words: Array, addend: NDArray[Any], where: NDArray[
 
 
 def _total(unit: Array, words: Array) -> Array:
-    """Round ``words`` (3, n), integers in multiples of ``unit``, to float64 (n,); equal sums give the same bits.
-
-    Words are carried first, since the same sum can be written by several triples of words.
-    """
+    """Round ``words`` (3, n), multiples of ``unit``, to float64 (n,), carried first: equal sums have equal bits."""
     first, second, third = words
     carried = np.floor(third / WORD_RATIO)
     third, second = third - carried * WORD_RATIO, second + carried
@@ -181,42 +178,38 @@ def _total(unit: Array, words: Array) -> Array:
 
 
 class MomentsSum:
-    """Running moments (count, mean, scatter about the mean) of all parties' rows, with bits independent of the order.
-
-    Of each part, only count and mean are stored; its scatter is added at once.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    """
+    """Running moments of all parties' rows (count, mean, scatter about it), with bits independent of the order."""
 
     def __init__(self, d: int) -> None:
         self.heads: list[Head] = []
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add the count, mean and scatter of further rows."""
+        """Add the count, mean and scatter of further rows; raise ValueError if they have another number of features."""
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Return count, mean and scatter of all rows added so far."""
+        """Return count, mean and scatter of all rows added so far.
+
+        With ``within``, the scatter is the sum of the parts' scatters about their own means, without that of the means.
+        """
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 
 def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
-    """Combine count, mean and scatter of several sets of rows into those of all rows, with bits independent of order."""
+    """Combine count, mean and scatter of several sets of rows into those of all rows, in any order with the same bits.
+
+    With ``within``, the scatter is only the sum of the sets' scatters, without that of the means (as AP-COV takes). The
+    resulting scatter can be unpacked in its own memory (`empty_packed`).
+    """
     parts = list(parts)
     scatter = reproducible_sum([part.scatter for part in parts], out=empty_packed(parts[0].n_features))
     return _pooled([part.head for part in parts], scatter, within=within)
 
 
 def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
-    """Return moments of all rows from the parts' counts and means and the sum of their scatters, which is overwritten.
-
-    Unless ``within``, the scatter of the parts' means is added.
-    """
+    """Return all rows' moments from the parts' counts and means and the sum of their scatters, which is overwritten."""
     ordered = sorted(heads, key=head_order)
     pooled, deviations = pool_heads(ordered)
     if not within:
@@ -226,10 +219,7 @@ def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> M
 
 
 def two_product(a: Array, b: Array | float) -> Double:
-    """Multiply arrays exactly, as a rounded product p and its rounding error e: ``p + e == a * b`` (Dekker 1971).
-
-    Exact as long as neither the product's error nor the split of a factor is beyond float64's range.
-    """
+    """Multiply arrays exactly as rounded product p and error e: ``p + e == a * b``, within float64's range (Dekker)."""
     product, (a_high, a_low), (b_high, b_low) = a * b, _halves(a), _halves(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
@@ -241,12 +231,7 @@ def _halves(x: Array | float) -> tuple[Any, Any]:
 
 
 def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
-    """Compute, from the count n and mean m of rows, float64 numbers that add up exactly to n m, and others to n m^2.
-
-    The squares are those of each feature; the numbers are error-free products.
-
-    Shapes: -> (d,), (d,).
-    """
+    """Compute, for n rows of mean m, lists of arrays (d,) that add up exactly to n m, and to n m^2 by feature."""
     n, mean, rest = float(head.n), head.mean, head.remainder
     squares = [*two_product(mean, mean), *two_product(2 * mean, rest), *two_product(rest, rest)]
     sums = [part for value in (mean, rest) for part in two_product(value, n)]
@@ -254,16 +239,13 @@ def uncentred_parts(head: Head) -> tuple[list[Array], list[Array]]:
 
 
 def shift_head(head: Head, centre: Array) -> Head:
-    """Return the count and mean of the same rows after a centre is subtracted, to twice the digits of float64.
-
-    Shapes: centre (d,).
-    """
+    """Return the count and mean of the same rows after a centre (d,) is subtracted, to twice the digits of float64."""
     mean, lost = two_sum(head.mean, -centre)
     return Head(head.n, *two_sum(mean, lost + head.remainder))
 
 
 def pooled_head(rows: float, total: ExactNumbers) -> Head:
-    """Compute the mean of rows, to about twice the digits of float64, from their exact sum as integers n for n 2^-e."""
+    """Compute the mean of rows to twice float64's digits from their exact sum, integers n (d,) for n 2^-e."""
     over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
@@ -275,11 +257,10 @@ def pooled_head(rows: float, total: ExactNumbers) -> Head:
 
 
 def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> Array:
-    """Compute each feature's sum of squares about the mean from exact sums about zero, without cancellation.
+    """Compute each feature's sum of squares about the mean (d,) from exact sums about zero, without cancellation.
 
-    It is ``sum x^2 - (sum x)^2 / rows``, in integers, so no digit is lost however far from zero the mean is.
-
-    Shapes: -> (d,).
+    It is ``sum x^2 - (sum x)^2 / rows``, for ``rows`` rows or the sum of their weights, in integers: so no digit is
+    lost however far from zero the mean is.
     """
     over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
@@ -292,17 +273,8 @@ def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> 
 class MeanProducts:
     """The matrix ``n m m'``, for the count n and mean m of rows, computed in stripes where its entries are read.
 
-    Each entry is an unevaluated sum of two float64 numbers: the rounded product, and its rounding error.
-
-    Parameters
-    ----------
-    head : Head
-        Count n and mean m.
-
-    Attributes
-    ----------
-    high, low : PackedHalf
-        Packed triangles (d (d + 1) / 2,) of the rounded products and of their rounding errors, to be read by slices.
+    Each entry is an unevaluated sum of two float64 numbers: the rounded product, and its rounding error. Attributes
+    `high` and `low` are packed triangles (d (d + 1) / 2,) of these, to be read by slices.
     """
 
     def __init__(self, head: Head) -> None:
@@ -321,9 +293,10 @@ class MeanProducts:
         return int(self._starts[-1])
 
     def block(self, start: int, stop: int) -> Array:
-        """Return consecutive entries; those of the last call, or those that follow them, cost least.
+        """Return the entries from ``start`` to before ``stop`` of the packed triangle.
 
-        Shapes: -> (2, stop - start).
+        The entries of the last call, or those that follow them, cost least.
+        Shapes: -> (2, stop - start), the rounded products and their rounding errors.
         """
         if (start, stop) == self._place:
             return self._block
@@ -357,15 +330,7 @@ class MeanProducts:
 
 
 class PackedHalf:
-    """Rounded products, or their rounding errors, of `MeanProducts`: an array (size,) that is read by slices.
-
-    Parameters
-    ----------
-    products : MeanProducts
-        The products.
-    row : int
-        0 for the rounded products, 1 for the rounding errors.
-    """
+    """Rounded products (``row`` 0), or their rounding errors (1), of `MeanProducts`: an array read by slices."""
 
     dtype = np.dtype(np.float64)
 
@@ -387,9 +352,9 @@ class PackedHalf:
 def centre_scatter(sums: Double, head: Head) -> Array:
     """Subtract from the sum of products about zero the products of the mean, and return the scatter about the mean.
 
-    Both are unevaluated sums ``high + low`` of two float64 arrays, so that no digits are lost by cancellation.
-
-    Shapes: -> (d (d + 1).
+    ``sums`` is the sum ``high + low`` of ``x x'`` over all rows x, of which ``high`` is overwritten, and ``head`` their
+    count and mean. No digits are lost by cancellation, since both are unevaluated sums of two float64 arrays.
+    Shapes: high, low, packed (d (d + 1) / 2,) -> (d (d + 1) / 2,).
     """
     scatter, products = sums[0], MeanProducts(head)
     for part in _slices(scatter.size):

@@ -26,41 +26,38 @@ Elements = list[int]
 
 
 def secret_elements(key: bytes, n: int) -> Elements:
-    """Return uniformly distributed elements of the field from a key."""
+    """Return n uniform elements of the field (`PRIME` may stand for 0) from a 32-byte key, for one stream only."""
     stream = secret_stream(key, ELEMENT_BYTES * n)
     places = range(0, len(stream), ELEMENT_BYTES)
     return [int.from_bytes(stream[i : i + ELEMENT_BYTES], "little") & PRIME for i in places]
 
 
 def linear_tag(key: bytes, integers: Iterable[int]) -> int:
-    """Return the inner product of integers with a secret vector of the field."""
+    """Return the inner product, in the field, of integers and a secret vector from a 32-byte key that is used once."""
     integers = list(integers)
     return sum(a * x for a, x in zip(secret_elements(key, len(integers)), integers, strict=True)) % PRIME
 
 
 def combine_elements(elements: Sequence[int], others: Sequence[int], sign: int = 1) -> Elements:
-    """Add elements of the field, or subtract them, one by one."""
+    """Add equally many ``others`` to elements of the field, or with ``sign`` -1 subtract them, one by one."""
     return [(a + sign * b) % PRIME for a, b in zip(elements, others, strict=True)]
 
 
 def signed_integer(element: int) -> int:
-    """Return the integer of the smallest size that an element of the field stands for."""
+    """Return the integer of smallest size, -(PRIME // 2) to PRIME // 2, that an element of the field stands for."""
     return element if element <= PRIME // 2 else element - PRIME
 
 
 def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
-    """Write elements of the field as bytes.
-
-    Shapes: -> (n, ELEMENT_BYTES).
-    """
+    """Write elements of the field as little-endian bytes, in rows (n, ELEMENT_BYTES)."""
     text = b"".join(element.to_bytes(ELEMENT_BYTES, "little") for element in elements)
     return np.frombuffer(text, np.uint8).reshape(-1, ELEMENT_BYTES)
 
 
 def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
-    """Read elements of the field from bytes.
+    """Read elements of the field from little-endian bytes, in rows (n, ELEMENT_BYTES).
 
-    Shapes: rows (n, ELEMENT_BYTES).
+    Raise ValueError if a number is not below the prime: each element has one way to be written.
     """
     elements = [int.from_bytes(row.tobytes(), "little") for row in rows]
     if any(element >= PRIME for element in elements):
@@ -69,7 +66,7 @@ def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
 
 
 def scaled_integer(parts: Iterable[float], bits: int) -> int:
-    """Round the exact sum of float64 numbers to a multiple of a power of two."""
+    """Return the number of multiples of ``2^-bits``, bits < `MAX_FLOAT_BITS`, nearest to the exact sum of numbers."""
     total = 0
     for part in parts:
         numerator, denominator = part.as_integer_ratio()  # a power of two, of at most 2^1074
