@@ -124,7 +124,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name of the package on first use."""
+    """Import a public name, or the strategy of a class name, on first use; raise AttributeError for any other name."""
     if name in PUBLIC_MODULES:
         return getattr(import_module(PUBLIC_MODULES[name]), name)
     strategy = None

@@ -72,22 +72,11 @@ PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
 
 @dataclass(frozen=True)
 class Report:
-    """Result of a command. A function that returns a report is a command with the option ``--json``.
+    """Result of a command. A function that returns a report is a command with the option ``--json``."""
 
-    Parameters
-    ----------
-    text : str
-        The result for people.
-    content : object
-        The same result as values of JSON: None, bool, int, float, str, lists of such, and dictionaries with texts as
-        keys.
-    fault : str
-        What a check found or which part failed, a line for stderr; the exit code is then 1. Empty: all is well.
-    """
-
-    text: str
-    content: object
-    fault: str = ""
+    text: str  # the result for people
+    content: object  # the same as values of JSON: None, bool, int, float, str, lists, and dictionaries by text
+    fault: str = ""  # what a check found or which part failed, a line for stderr; the exit code is then 1
 
 
 class Command(TyperCommand):
@@ -95,7 +84,7 @@ class Command(TyperCommand):
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the flag of a list option before each of its values, as click expects, and parse the words."""
+        """Put the flag of a list option before each of its values, as click expects; refuse a flag without values."""
         lists = {flag for parameter in self.params if parameter.multiple for flag in parameter.opts}
         expanded: list[str] = []
         flag = ""
@@ -121,7 +110,10 @@ class Command(TyperCommand):
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and print its report; print an expected error in a line, and exit with code 2."""
+        """Run the command and print its report; return 1 for a report with a fault, and exit with code 2 on an error.
+
+        An expected error (of this package or of the system) is printed in one line.
+        """
         try:
             result = super().invoke(ctx)
             if not isinstance(result, Report):
@@ -147,7 +139,7 @@ class Group(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command by its name, and import the command unless a group."""
+        """Return a name, its command, which is imported, and the remaining words; raise a usage error for others."""
         try:
             name, listed, rest = super().resolve_command(ctx, args)
         except click.UsageError:
@@ -158,7 +150,11 @@ class Group(TyperGroup):
 
 
 def load(target: str) -> click.Command:
-    """Import a function as a command, with the texts of its docstring as help."""
+    """Import the function of a dotted name as a command, with the texts of its docstring as help.
+
+    The help is the docstring up to "Parameters", and each parameter's help is its text there. A positional parameter
+    without a default is an argument, all others are options.
+    """
     home, _, name = target.rpartition(".")
     module = import_module(home)
     function = getattr(module, name)
@@ -179,7 +175,7 @@ def load(target: str) -> click.Command:
 
 
 def _flag(name: str, callback: Callable[[click.Context, click.Parameter, bool], None], text: str) -> TyperOption:
-    """Return an option that no command's function sees, whose callback acts on the context."""
+    """Return an option that the command's function does not receive, and whose callback acts on the context."""
     return TyperOption(param_decls=[name], is_flag=True, expose_value=False, callback=callback, help=text)
 
 
@@ -189,7 +185,7 @@ def choose_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> 
 
 
 def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Discard the results, notes and progress of a command that was called with ``--quiet``."""
+    """Discard the results, notes and progress of a command called with ``--quiet``, until its context closes."""
     if value:
         ctx.meta[ERRORS_KEY] = sys.stderr
         nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (click closes it)
@@ -198,7 +194,10 @@ def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """Return an application without commands, whose help is plain text unless shown by a terminal."""
+    """Return an application without commands, whose help is plain text unless shown by a terminal.
+
+    Its tracebacks are Python's: those of typer would show local variables, which hold data.
+    """
     mode: Any = "markdown" if sys.stdout.isatty() else None
     settings = {"add_completion": False, **settings}
     return typer.Typer(cls=Group, pretty_exceptions_enable=False, rich_markup_mode=mode, **settings)
@@ -210,7 +209,7 @@ def readable(text: str) -> str:
 
 
 def show_version(value: bool) -> None:
-    """Print the version of the package, and end, if the option was given."""
+    """Print the version of the package and raise `typer.Exit`, if the option was set."""
     if value:
         print(f"fedpca-flwr {import_module('fedpca_flwr').__version__}")
         raise typer.Exit
@@ -235,18 +234,9 @@ def factory() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line of the package, and return its exit code.
+    """Run the command line of the package (by default the words of this process), and return its exit code.
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words of the command line; those of this process if there are none.
-
-    Returns
-    -------
-    int
-        The exit code: 0 if all is well; 1 if the command did its work, and a run failed or a check found something; 2
-        for a wrong command line, and for files or values that the command cannot take.
+    The code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
     """
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
@@ -263,30 +253,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
-    """Import and run only the command that the first word names."""
+    """Import and run only the command that the first word names, with `doc` as help, and return the exit code."""
     commands: dict[str, click.Command] = {name: TyperCommand(name, callback=loader) for name, loader in loaders.items()}
     settings: Any = {"help": readable(doc), "context_settings": HELP_OPTIONS, "rich_markup_mode": None}
     return run(Group(commands=commands, **settings), words, program)
 
 
 def run(command: click.Command, words: Sequence[str], program: str, **settings: Any) -> int:
-    """Run a command and return its exit code; print what is wrong with the command line in a line.
+    """Run a command on the words behind the program's name, and return its exit code.
 
-    Parameters
-    ----------
-    command : click.Command
-        A command or a group.
-    words : sequence of str
-        The words behind the program's name.
-    program : str
-        Name of the program.
-    **settings
-        Further arguments of click's context.
-
-    Returns
-    -------
-    int
-        The exit code.
+    A usage error is printed in one line and gives the code 2. `settings` are for click's context.
     """
     try:
         return command.main([*words], prog_name=program, standalone_mode=False, **settings) or 0

@@ -96,7 +96,7 @@ class FedPCA(Strategy):
         self._deadline = self.strategy.config.round_deadline
 
     def __repr__(self) -> str:
-        """Write the class, with its strategy in brackets."""
+        """Return the name of the class, with the strategy in brackets."""
         return f"{type(self).__name__}({self.strategy!r})"
 
     @property
@@ -269,7 +269,7 @@ class FedPCA(Strategy):
         train_config: ConfigRecord | None,
         evaluate_config: ConfigRecord | None,
     ) -> None:
-        """Refuse arguments of `start` that other strategies have and a PCA has no use for, all at once."""
+        """Raise one ConfigError for all arguments of `start` that other strategies use and a PCA does not."""
         faults = []
         if initial_arrays:
             faults.append(f"initial_arrays has {len(initial_arrays)} arrays, and a PCA begins with none: leave it out")
@@ -284,7 +284,7 @@ class FedPCA(Strategy):
             raise ConfigError("\n".join(faults))
 
     def _model_arrays(self) -> ArrayRecord:
-        """Return the arrays of the model by name."""
+        """Return the model's components, mean, scale and variances by name; without a mean, scores and variances."""
         model = self.model
         if model.mean_ is None:
             arrays = {"scores": model.scores_, "variances": model.explained_variance_}
@@ -449,13 +449,13 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
-    """Run a strategy on a Flower grid and return its model."""
+    """Run a strategy on a Flower grid and return its model; raise the error of the strategy, a party or the grid."""
     FedPCA(strategy).start(grid)
     return strategy.model
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Handle a message with BLAS limited to a single thread, so that results do not depend on the machine's threads.
+    """Answer a message by `call_next` with a single BLAS thread, so that results do not depend on the machine.
 
     The number of threads changes the order in which BLAS adds, and so the last bits of the sums.
     """
@@ -466,7 +466,7 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
 def _client_of_rows(
     rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy], options: dict[str, Any]
 ) -> MakeClient:
-    """Return a function that makes the client of a party with rows of the app."""
+    """Return a function that makes the client of a party whose rows the app loads."""
     run_config = _run_config(method, options)
     return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
 

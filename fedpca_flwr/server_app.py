@@ -31,13 +31,7 @@ RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] =
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the method of the run-config, write the model, and print the summary.
-
-    Parameters
-    ----------
-    grid : Grid
-    context : Context
-    """
+    """Run the method of the run-config, write the model, and print the summary; print and raise an error of the run."""
     try:
         strategy = FACTORY.strategy(context.run_config)
         with ExitStack() as contexts, route_to(StreamHandler(sys.stdout)), limit_flower_log(WARNING):
@@ -76,7 +70,7 @@ def _silence_flower(error: FedPCAError) -> None:
 
 
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
-    """Return a simulated model's captured variance and angles to the PCA of all rows, if comparable.
+    """Return a simulated model's captured variance and angles to the PCA of all rows; empty if not comparable.
 
     Nothing is compared for a kernel, for a model of other rows, or for a model of what covariates leave.
     """

@@ -17,7 +17,7 @@ from fedpca_flwr.strategies import FACTORY, METHODS
 
 
 def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingClient:
-    """Make the client of a party; a site also shows its log, and ends with its node."""
+    """Return the client of a PCA with a context of its own; a site also shows its log, and ends with its node."""
     if "data" in context.node_config:  # a site, and no party of a simulation
         show_log()
         end_with_node()
@@ -35,7 +35,7 @@ app = PCAClientApp(
 
 
 def app_for(refusal: ConfigError | None) -> ClientApp:
-    """Return the app, or one that answers every message by a refusal."""
+    """Return the app, or, if there is a refusal, an app that answers every message by it."""
     if refusal is None:
         return app
     return PCAClientApp(lambda own, context: FACTORY.refusing_client(own, refusal), mods=[metrics_of_site])

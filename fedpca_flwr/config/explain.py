@@ -11,7 +11,10 @@ from fedpca_flwr.errors import removal_text, value_text
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
-    """Return a line for each key that pydantic refused, with its value and the allowed values."""
+    """Return a line for each key that pydantic refused, with its value and the allowed values.
+
+    The keys of `fields` are in kebab-case. Unless `shows_values`, a line shows a value only if the value is a number.
+    """
     lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
     for fault in sorted(faults, key=lambda fault: bool(fault["type"] != "extra_forbidden")):

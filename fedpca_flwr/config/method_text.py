@@ -40,7 +40,10 @@ SHARED_RUN_KEYS = (
 
 @lru_cache
 def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
-    """Split a text such as "sub-it block-size=10" into the method's name and its options' words."""
+    """Split a text such as "sub-it block-size=10" into the method's name and its options' words.
+
+    Raise ConfigError if a quote is not closed, or if the text or the number of options is too large.
+    """
     require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
@@ -56,7 +59,11 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """Parse a method's options from the text of `method`, and raise all faults in a single error."""
+    """Parse a method's options from the text of `method`, and raise all faults in a single ConfigError.
+
+    `extra_options` are outside the text: ``n-components``, and options that callers in Python give by name. Faults are
+    words that are not ``key=value``, unknown options, options given twice, and values that are not allowed.
+    """
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
     faults = [_unknown_option_text(name, key, kind) for key in extra_options if key not in all_keys]
@@ -87,7 +94,7 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Parse a method's options, and check the keys of the run too; raise all faults in a single error."""
+    """Parse a method's options (`parse_options`), check the keys of the run too, and raise all faults in one error."""
     faults: list[FedPCAError] = []
     options: Options | None = None
     try:
@@ -104,7 +111,10 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run-config, in which the options of the method become part of the text `method`."""
+    """Return a run-config from keys of the run and options; the options become part of the text `method`.
+
+    Raise ConfigError for the faults of `parse_run_options`.
+    """
     run = {key: value for key, value in values.items() if key in RUN_KEYS}
     method_options = {key: value for key, value in values.items() if key not in run or key == "n-components"}
     return {**run, "method": canonical_text(name, parse_run_options(run, run["method"], kind, method_options))}
@@ -112,7 +122,7 @@ def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) ->
 
 @cache
 def method_option_keys(kind: type[Config]) -> tuple[str, ...]:
-    """Return the keys of a method's options that belong in the text `method`: all but keys of the run."""
+    """Return a method's options, in kebab-case, that belong in the text `method`: all but keys of the run."""
     keys = kind.keys()
     return tuple(key for key in keys if key not in RUN_KEYS)
 
@@ -132,7 +142,7 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """Return the text of a method with the options, such as "sub-it block-size=10"."""
+    """Return the text of a method, such as "sub-it block-size=10", with the options in order of their names."""
     words = [name]
     for key, value in sorted(options.items()):
         words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
@@ -145,7 +155,7 @@ def canonical_text(name: str, options: Config) -> str:
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """Return the options in a method's text whose values differ from the defaults, by key."""
+    """Return the options in a method's text whose values differ from the defaults, by key in kebab-case."""
     values = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
     return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
@@ -172,17 +182,17 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
 
 
 def text_digest(text: str) -> str:
-    """Return the digest that stands for a long text among the settings of a run."""
+    """Return ``sha256:`` and the hexadecimal digest that stands for a long text among the settings of a run."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def settings_digest(name: str, options: Config, config: RunConfig) -> str:
-    """Compute the SHA-256 of the settings that server and parties share."""
+    """Return the SHA-256, in hexadecimal digits, of the settings that server and parties share."""
     return hashlib.sha256(json.dumps(shared_settings(name, options, config)).encode()).hexdigest()
 
 
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
-    """Refuse a run if the server's settings (JSON) differ from this party's; name the differences.
+    """Raise ConfigError if the server's settings (JSON) differ from this party's, and name the differences.
 
     If the methods differ, their options do too, and only the methods are named.
     """
@@ -208,7 +218,7 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
 
 
 def _parse_value(text: str, annotation: object) -> Scalar:
-    """Return the number or boolean that the text is in TOML, or the text itself."""
+    """Return the number or boolean that the text is in TOML; else, or if `annotation` is str, the text itself."""
     if annotation is not str and re.fullmatch(r"[\w.+-]+", text):
         try:
             value = tomllib.loads(f"value = {text}")["value"]

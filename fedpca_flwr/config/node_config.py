@@ -51,7 +51,7 @@ def is_url(text: str) -> bool:
 
 
 def database_kind(url: str) -> str:
-    """Return "postgresql" or "duckdb" by the form of a database URL; empty for another URL."""
+    """Return `POSTGRESQL` or `DUCKDB` by the form of a database URL; empty for any other text."""
     return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 

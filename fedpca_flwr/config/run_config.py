@@ -26,7 +26,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return the error that a validator of a key raises, whose text pydantic shows unchanged."""
+    """Return the error by which a validator refuses the value of a key; pydantic shows its text unchanged."""
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 
@@ -44,7 +44,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def require_distinct_names(text: str) -> str:
-    """Return a text of names, unless a name is empty or occurs twice."""
+    """Return a text of names, separated by commas, unchanged; refuse an empty name and one that occurs twice."""
     try:
         names = split_names(text)
     except csv.Error:
@@ -65,9 +65,10 @@ MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 
 def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Refuse a configuration with too many keys or too long values, before any value is parsed.
+    """Raise ConfigError for too many keys, too long a key or value, or a lone surrogate, before anything is parsed.
 
-    The error is of the first fault, and quotes nothing that is too long.
+    `long_keys` has the limits of keys whose texts may be longer. The error is of the first fault, and quotes nothing
+    that is too long.
     """
     if len(values) > MAX_KEYS:
         raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MAX_KEYS}")
@@ -103,7 +104,7 @@ ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode
 
 
 def require_possible_path(path: str) -> str:
-    """Return a path, unless the operating system refuses such a path."""
+    """Return a path unchanged, whether its file exists or not; refuse a path that no file can have."""
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -117,7 +118,7 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """Return a path, unless the path begins with "~": a run must not read a user's home folder at a site."""
+    """Return a path unchanged; refuse "~" at its start, as a run must not read a user's home folder at a site."""
     if path.startswith("~"):
         raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
@@ -138,7 +139,11 @@ MAX_INDICATORS = 10_000
 
 
 def require_levels(text: str) -> str:
-    """Return a JSON text that lists the levels of each column of categories, if valid."""
+    """Return a JSON text of the levels of each column unchanged.
+
+    Refuse a column that occurs twice or has no level, a level that occurs twice or is 'other' or 'missing', and too
+    many levels.
+    """
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=tuple)
     except (ValueError, RecursionError):  # the second of a text that is nested deeply
@@ -201,18 +206,16 @@ class Config(BaseModel):
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:
-        """Return the names of all keys in kebab-case.
-
-        Returns
-        -------
-        tuple of str
-            The keys.
-        """
+        """Return the names of all keys in kebab-case."""
         return tuple(name.replace("_", "-") for name in cls.model_fields)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:
-        """Validate keys and values, and raise all faults in a single error; keys with an empty text are ignored."""
+        """Validate keys (kebab-case or snake_case) and values; raise all faults in a single ConfigError.
+
+        Keys with an empty text are ignored. The error has each key, its value if that may be shown, the allowed values,
+        and the nearest known key for a misspelt one.
+        """
         entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         kinds = tuple(map(type, entries.values()))
         validated = _validate if SCALAR_TYPES.issuperset(kinds) else _validate.__wrapped__
@@ -226,7 +229,7 @@ SCALAR_TYPES = {bool, int, float, str}
 
 @lru_cache
 def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Validate a configuration given as (key, type, value) triples, and cache the result."""
+    """Validate (key, type, value) triples, whose types tell True from 1, as a configuration; cache the result."""
     values = {key: value for key, _, value in items}
     require_short(values, source, kind.long_keys)
     try:

@@ -36,31 +36,24 @@ class SuperNodeConfig(Config):
 
     @property
     def connection(self) -> tuple[str, Path | None, Path | None]:
-        """Address of the SuperLink, its root certificates, and the key of the node."""
+        """Address of the SuperLink, and files of its root certificates and of the node's key, None if not set."""
         certificates, key = (Path(path) if path else None for path in (self.root_certificates, self.node_key))
         return self.superlink, certificates, key
 
 
 class SiteFile(NamedTuple):
-    """A site's file.
-
-    Parameters
-    ----------
-    supernode : SuperNodeConfig
-        Table ``[supernode]``.
-    node : NodeConfig
-        Table ``[site]``, validated.
-    node_config : dict
-        Table ``[site]`` as in the file, for the SuperNode.
-    """
+    """Content of a site's file: the tables ``[supernode]`` and ``[site]``."""
 
     supernode: SuperNodeConfig
-    node: NodeConfig
-    node_config: dict[str, Any]
+    node: NodeConfig  # table [site], validated
+    node_config: dict[str, Any]  # table [site] as in the file, for the SuperNode
 
 
 def read_site_file(path: Path) -> SiteFile:
-    """Read a site's file, in UTF-8 or as PowerShell writes it."""
+    """Read and validate a site's file, in UTF-8 or as PowerShell writes it.
+
+    Raise ConfigError, without texts of the file, if it cannot be read, is no TOML, or has other tables or keys.
+    """
     try:
         tables = tomllib.loads(read_text(path))
     except OSError as error:

@@ -38,22 +38,9 @@ code."""
 class PartyInfo(Config):
     """Statement of a client about itself in every reply: partition, name, columns and features.
 
-    Parameters
-    ----------
-    partition_id : int
-        Number of the client's partition, from 0.
-    num_partitions : int
-        Number of partitions that the client knows of.
-    name : str
-        Name of the party; empty if it has none.
-    columns : str
-        Digest of the column names in hexadecimal digits; empty if the columns have no names.
-    covariates : str
-        Positions of the columns of `adjust-for`, separated by spaces.
-    simulated : bool
-        Whether the rows are a partition of the run's data set.
-    features : int
-        Number of features of the rows; 0 if the client does not say.
+    `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
+    columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
+    `features` is 0 if the client does not say.
     """
 
     public = False
@@ -73,18 +60,9 @@ class PartyInfo(Config):
 
 
 class ErrorReport(Config):
-    """Statement of a client that could not answer: class and text of the error.
+    """Statement of a client that could not answer: class and text of its error.
 
-    Parameters
-    ----------
-    partition_id : int
-        Number of the client's partition; -1 if the client does not know it.
-    name : str
-        Name of the party; empty if it has none.
-    error : str
-        Name of the error's class.
-    message : str
-        Text of the error, without control characters.
+    `partition_id` is -1 if the client does not know its partition. `message` has no control characters.
     """
 
     public = False
@@ -147,12 +125,15 @@ def party_label(party: int, name: str) -> str:
 
 
 def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
-    """Return the labels of several parties in error texts, separated by commas; "a client" for -1."""
+    """Return the labels of parties in error texts, separated by commas; "a client" for -1, a party not known yet."""
     return ", ".join(party_label(party, names.get(party, "")) if party >= 0 else "a client" for party in parties)
 
 
 def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """Parse the metrics of a client's reply: its statement about itself, or an error report."""
+    """Parse the metrics of a client's reply, which may hold anything, as its statement or as an error report.
+
+    Raise ContractError if the metrics are neither, or if the text of an error holds control characters.
+    """
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
     except ConfigError as error:
@@ -166,7 +147,7 @@ def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
 
 
 def make_reply(result: FitRes, info: PartyInfo) -> Reply:
-    """Return a party's reply from Flower's result, with its arrays still as bytes."""
+    """Return a party's reply, with its arrays still as bytes; raise ContractError if the message states no rows."""
     if result.num_examples < 1:
         raise ContractError(f"{info.sender}: it reports {result.num_examples} rows, expected at least 1")
     return Reply(info.partition_id, info.name, info.sender, result.num_examples, result.parameters.tensors)
@@ -177,7 +158,7 @@ MAX_FEATURES = 2**24
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
-    """Return the errors that clients report instead of a statement, in order of the partitions."""
+    """Return an error for each report among the statements, of the class that it names, in order of the partitions."""
     errors = []
     for report in sorted(infos, key=attrgetter("partition_id")):
         if isinstance(report, ErrorReport):
@@ -187,7 +168,12 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 
 
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
-    """Return all faults in the clients' statements at the start of a run, such as different numbers of features."""
+    """Return all faults in the clients' statements at the start of a run; empty if the clients fit together.
+
+    If any claimed number of features is missing or too large, these are the only faults. Else they are mismatches,
+    duplicate partitions and, with `same_features`, different numbers of features. `partitions` is None if any number of
+    parties may take part.
+    """
     faults: list[FedPCAError] = []
     for info in infos:
         if not info.features:
@@ -211,7 +197,11 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """Return the faults of clients whose data, by their statements, do not belong to the same run."""
+    """Return a ConfigError for each mismatch between a client's data, by its statement, and the run.
+
+    `partitions` is None if any number of parties may take part. Clients whose column names are not those of the
+    majority are at fault.
+    """
     infos = sorted(infos, key=attrgetter("partition_id"))
     all_simulated = all(map(attrgetter("simulated"), infos))
     mismatches = []
@@ -256,7 +246,7 @@ def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[Pa
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return a list with an error if several clients claim the same partition; else an empty list."""
+    """Return a list with a QuorumError that names all partitions which several clients claim; else an empty list."""
     counts = Counter(map(attrgetter("partition_id"), infos))
     partitions = sorted(party for party, times in counts.items() if times > 1)
     if not partitions:
@@ -265,9 +255,9 @@ def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
-    """Return the error if more clients join than the run expects; the error names the surplus clients.
+    """Return the error if more clients joined than the run expects; `infos` has their statements by node.
 
-    The error names the clients that have no partition of their own, or all clients if each has one.
+    The error names the clients that have no partition of their own, or all clients if each has one, with their nodes.
     """
     times = Counter(info.partition_id for info in infos.values())
     extra = {cid: info for cid, info in infos.items() if info.partition_id >= expected or times[info.partition_id] > 1}
@@ -282,7 +272,10 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
 def impersonation_faults(
     nodes: Sequence[str], infos: Sequence[PartyInfo | ErrorReport], partition_by_node: Mapping[str, int]
 ) -> list[FedPCAError]:
-    """Return an error for each client that claims a partition other than before, or another client's."""
+    """Return a ContractError for each client that claims a partition other than before, or another client's.
+
+    `partition_by_node` has the first claim of each node. The partition -1 of an error report claims nothing.
+    """
     owners = {party: node for node, party in partition_by_node.items()}
     faults: list[FedPCAError] = []
     for node, info in zip(nodes, infos, strict=True):
@@ -296,7 +289,7 @@ def impersonation_faults(
 
 
 def raise_all(faults: Sequence[FedPCAError]) -> None:
-    """Raise the given errors together as an error of the first error's class; nothing without errors."""
+    """Raise the faults together as an error of the first fault's class; do nothing without faults."""
     if faults:
         raise combine_errors(faults)
 
@@ -307,5 +300,5 @@ def _prefix_lines(sender: str, text: str) -> str:
 
 
 def agreed_columns(infos: Sequence[PartyInfo]) -> str:
-    """Return the digest of column names that clients state, which is equal for all; empty without names."""
+    """Return the digest of column names from statements that agree (`mismatch_faults`); empty without column names."""
     return next((info.columns for info in infos if info.columns), "")

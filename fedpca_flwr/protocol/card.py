@@ -131,7 +131,7 @@ class PCAOptions(Config):
 
 
 def _require_count(value: object) -> object:
-    """Refuse a fraction and 'auto' as a number of components."""
+    """Return a number of components unchanged; refuse a fraction and 'auto'."""
     if value == "auto" or (isinstance(value, float) and 0 < value < 1):
         raise PydanticCustomError(
             "count",
@@ -219,7 +219,7 @@ class Disclosure(NamedTuple):
 def method_questions(
     script: Callable[[RunConfig, Any], Questions], config: RunConfig, options: PCAOptions
 ) -> Questions:
-    """Call a method's `script` function for its questions by name, and cache the result."""
+    """Return a method's questions by name, in the order of a run, from its `script` function; cache the result."""
     return script(config, options)
 
 
@@ -341,11 +341,6 @@ class Stage:
 
     A run composes the stages that its options select (`option_names`), and enters no other. A stage is made for each
     run and side.
-
-    Parameters
-    ----------
-    options : PCAOptions
-        Options of the run, which include those of the stage.
     """
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
@@ -367,7 +362,7 @@ class Stage:
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:
-        """Return whether any option of this stage differs from its default in the given values."""
+        """Return whether a method's options, or the run-config, differ from a default of the stage (`option_names`)."""
         fields = type(values).model_fields
         return any(getattr(values, name) != fields[name].default for name in cls.option_names)
 
@@ -387,9 +382,12 @@ class Stage:
         return {}
 
     def method_config(self, config: RunConfig) -> RunConfig:
-        """Return the run-config from which the method derives its own questions, if the stage changes keys."""
+        """Return the run-config from which the method derives its questions; the base returns it unchanged."""
         return config
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add the stage's questions and fields to the script of a run."""
+        """Add the stage's questions and fields to the script of the method and of earlier stages; the base adds none.
+
+        Raise ConfigError if options contradict the stage.
+        """
         return questions

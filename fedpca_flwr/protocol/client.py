@@ -69,7 +69,11 @@ class PartyRows(Protocol):
 
 
 class Site(Protocol):
-    """Interface of a site for `PCAClient`: configuration, rows, journal and permission."""
+    """Interface of a site for `PCAClient`: configuration, rows, journal and permission.
+
+    A `split` is "rows" if a party has some rows of all features, and "columns" if it has all rows of some features. A
+    method that refuses raises an error without a value of anyone's rows.
+    """
 
     run_id: str
     state: State
@@ -94,7 +98,7 @@ class Site(Protocol):
         """Return the method's options, parsed as an instance of the given class."""
 
     def select(self, split: str, needs: Collection[str] = ()) -> PartyRows:
-        """Return the party's rows that take part, as answers may use them."""
+        """Return the rows that take part; `needs` says what answers use besides moments: "groups" or "rows"."""
 
     def public(self, split: str, options: PCAOptions) -> Public:
         """Return the parameters of the run that server and parties know."""
@@ -103,10 +107,10 @@ class Site(Protocol):
         """Return the party's statement about itself that comes with every reply."""
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a method or options that the site's policy does not allow."""
+        """Refuse a method or options that the site's policy does not allow; `sums_only`: the server sees sums only."""
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse a reply of too many bytes; the error lists methods with smaller replies."""
+        """Refuse a reply of too many bytes; `alternatives` returns the end of the error from the largest size."""
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse sums over selected rows if values of a few single rows could be read from the sums."""
@@ -121,22 +125,19 @@ class Site(Protocol):
         """Record in the journal that answers over the selected rows leave in clear."""
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return an error as the metrics of a reply, without data, and write the details to the site's log."""
+        """Return class and text of an error as a reply's metrics, without data, and log the details at the site.
+
+        `late` says that an answer of the run has left before.
+        """
 
 
 class PartyClient(NumPyClient):
-    """Client of a party, which may let another client answer a question.
+    """Client of a party, which may let another client answer a question."""
 
-    Attributes
-    ----------
-    loadings : Loadings or None
-        Loadings by which the party projects rows; None before the last question is answered.
-    """
-
-    loadings: Loadings | None = None
+    loadings: Loadings | None = None  # loadings by which the party projects rows; None before its last answer
 
     def responder(self, config: Mapping[str, Any]) -> PartyClient:
-        """Return the client that answers a question: this client, or that of a method which this method continues with."""
+        """Return the client that answers a question: this one, or that of a method with which this method continues."""
         return self
 
     def reply_fields(self, phase: str) -> list[str]:
@@ -147,15 +148,8 @@ class PartyClient(NumPyClient):
 class PCAClient(PartyClient):
     """Base of every method's client (a party's half): answers the questions of the run's script, and no others.
 
-    Parameters
-    ----------
-    card : MethodCard
-        Card of the method.
-    site : Site
-        The site, with this party's rows, rules and memory.
-    make_transport : callable
-        Function of the site, the card and the options that returns the party's transport. It is called once the options
-        are known to be right.
+    `make_transport` returns the party's transport for the site, the card and the options; it is called once the options
+    are known to be right.
     """
 
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
@@ -169,7 +163,7 @@ class PCAClient(PartyClient):
         self._sums_rows = card.split == "rows" and not card.differentially_private
 
     def continue_from(self, previous: PCAClient, questions: Questions) -> None:
-        """Continue a run of another method's client, whose questions then come first in the script."""
+        """Continue the run of another method's client, whose questions so far come first in the script."""
         self.earlier_questions, self.alternatives = questions, previous.alternatives
 
     # What a method may write
@@ -190,7 +184,7 @@ class PCAClient(PartyClient):
         """Refuse to unmask a sum that lacks parties that dropped out; the base allows every sum."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
+        """Refuse a sum over parties (public keys) if its difference from an earlier sum reveals one party's summand.
 
         A differentially private method refuses none: the noise hides the difference.
         """
@@ -198,7 +192,7 @@ class PCAClient(PartyClient):
             self.site.permit_sum(members, self.card.split)
 
     def info(self) -> dict[str, Any]:
-        """Return the party's statement about itself that comes with every reply."""
+        """Return the party's statement about itself (`PartyInfo`) that comes with every reply."""
         return self.site.info(self.card.split)
 
     # What it knows
@@ -248,7 +242,7 @@ class PCAClient(PartyClient):
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return this party's statement if able to take part in the run, else the report of an error."""
+        """Return this party's statement with its number of features, or an error's report if it cannot take part."""
         try:
             if server_settings := str(config.get("settings", "")):
                 require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
@@ -305,7 +299,10 @@ class PCAClient(PartyClient):
             self.site.permit_selections(self.card, sums_only=self.transport.sums_only)
 
     def _permit_parties(self, parties: str) -> None:
-        """Refuse a question of a run in which too few parties take part, or other parties than at its first question."""
+        """Raise ContractError if too few parties take part, this party is not among them, or they have changed.
+
+        `parties` are partitions, separated by spaces. They must be those of the run's first question.
+        """
         minimum, members = self.site.config.minimum, set(parties.split())
         if len(members) < minimum or str(self.site.node.partition_id) not in members:
             raise ContractError(
@@ -361,7 +358,7 @@ class PCAClient(PartyClient):
         return reply, *statement
 
     def _store_reply(self, arrays: list[NDArray[Any]], rows: int, info: dict[str, Any]) -> None:
-        """Store a reply until the next question, unless too large."""
+        """Store a reply until the next question, unless it is larger than `MAX_STORED_REPLY_BYTES`."""
         if sum(array.nbytes for array in arrays) > MAX_STORED_REPLY_BYTES:
             return
         file = io.BytesIO()
@@ -417,11 +414,6 @@ class RefusingClient(PartyClient):
     """Client of a site that cannot take part, which answers every question with an error report.
 
     Nothing is raised where Flower makes a client, since an exception's text would travel.
-
-    Parameters
-    ----------
-    report : dict
-        Metrics of the report.
     """
 
     def __init__(self, report: dict[str, Any]) -> None:

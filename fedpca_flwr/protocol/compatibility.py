@@ -13,7 +13,11 @@ from fedpca_flwr.protocol.registry import Method
 
 
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
-    """Refuse keys of the run-config, such as 'weights', that the method or its options do not support."""
+    """Raise ConfigError for keys of the run-config that the method or its options do not support.
+
+    Such keys are `features`, `minimum`, `weights`, `levels`, `blind` and `max-share`. The error lists the methods that
+    accept the key.
+    """
     if config.features and card.split != "rows":
         raise ConfigError(
             f"run-config: 'features' names columns that all sites have, but with '{card.name}' each site has other "
@@ -45,7 +49,7 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
 
 
 def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:
-    """Refuse `max-share`, a limit on a single party's part, if the server cannot see single parties' moments."""
+    """Raise ConfigError for `max-share`, a limit on a party's part, if the server sees no single party's moments."""
     prefix = f"run-config: 'max-share' is {config.max_share:g}, but"
     if config.secure_aggregation:
         raise ConfigError(

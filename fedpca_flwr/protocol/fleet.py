@@ -13,7 +13,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 
 
 def parse_config_text(text: str, what: str) -> dict[str, Any]:
-    """Parse text such as ``key=value key='text'`` by Flower's parser; an error calls the config `what`."""
+    """Parse ``key=value key='text'``, or the TOML file of a path, as Flower does; raise ConfigError naming `what`."""
     try:
         return dict(parse_config_args([text]))
     except Exception as error:  # of the command line or of a file
@@ -23,15 +23,16 @@ def parse_config_text(text: str, what: str) -> dict[str, Any]:
 
 
 def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
-    """Return a Flower context with a site's configs, run 0 and node 0, for checks outside any run."""
+    """Return a Flower context with a site's configs, run 0, node 0 and no state, for checks outside any run."""
     return Context(run_id=0, node_id=0, node_config=dict(node_config), state=RecordDict(), run_config=dict(run_config))
 
 
 def require_registered(superlink: str, certificate: Path | None, key: Path) -> None:
-    """Raise an error unless the SuperLink knows this SuperNode's key.
+    """Raise FedPCAError unless the SuperLink at an address answers and knows this SuperNode's key.
 
     The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
-    The SuperLink complains of the interval only if it knows the key; no node becomes active.
+    The SuperLink complains of the interval only if it knows the key; no node becomes active. Without a certificate the
+    connection has no TLS. Raise ConfigError for a key that cannot be read or is not of Flower's kind.
     """
     try:
         import httpx
@@ -66,7 +67,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
 
 
 def _load_private_key(key: Path) -> ec.EllipticCurvePrivateKey:
-    """Load the private elliptic-curve key of a SuperNode from an SSH key file."""
+    """Load the private elliptic-curve key of a SuperNode from an SSH key file; raise ConfigError for any other file."""
     try:
         private = load_ssh_private_key(key.read_bytes(), None)
     except (OSError, ValueError) as error:

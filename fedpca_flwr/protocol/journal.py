@@ -40,17 +40,7 @@ Progress = Literal["new", "computing", "answered"]
 
 
 class Note(NamedTuple):
-    """Entry of a journal about a site's data, which a later run reads.
-
-    Parameters
-    ----------
-    content : str
-        Text of the entry.
-    run : str
-        Id of the run.
-    time : str
-        Time of the entry.
-    """
+    """Entry of a journal about a site's data, which a later run reads: text, id of the run, and time."""
 
     content: str
     run: str
@@ -67,27 +57,36 @@ class Journal(ABC):
 
     @abstractmethod
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Record a question before its answer, if `permit` accepts the phases that were answered before."""
+        """Record a question before its answer, if `permit` accepts the phases that were answered before.
+
+        `digest` is that of the question's fields, `configuration` that of the run-config which came with the question.
+        Raise ContractError if this party answers no more, or began with another configuration: what one configuration
+        allows must not be added to what another allows.
+        """
 
     @abstractmethod
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Return how far this party is with a question."""
+        """Return "computing" or "answered" for the last question of this run, and "new" for any other question."""
 
     @abstractmethod
     def has_begun(self) -> bool:
-        """Return whether this party has answered any question."""
+        """Return whether the journal holds a question of this run."""
 
     @abstractmethod
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
-        """Record the fields, the number of bytes and the digest of the answer to the last question."""
+        """Record fields and bytes of the last answer, and its SHA-256 (`digest`) if the journal outlasts the run."""
 
     @abstractmethod
     def evidence(self) -> tuple[list[str], str]:
-        """Return the digests by which this journal can prove the course of the run."""
+        """Return the digests of this run's answers, and of the last event; empty if the journal ends with the run."""
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record the noise multiplier of a noisy reply before its noise is drawn, if `permit` accepts."""
+        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, record nothing.
+
+        The multiplier is the noise's standard deviation, divided by the sensitivity. `relation` says which data are
+        neighbours.
+        """
 
     @property
     @abstractmethod
@@ -96,15 +95,19 @@ class Journal(ABC):
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record a note about this site's data, which `decide` makes from the notes of earlier runs."""
+        """Record the text that `decide` makes from the notes of this kind in all runs.
+
+        `data` is the digest of this site's data. `decide` receives the notes on the same data and on other data, and
+        raises an error to refuse the run.
+        """
 
     @abstractmethod
     def record_refusal(self, why: str) -> None:
-        """Record, once a run, that this party refused to take part before any answer."""
+        """Record, once a run, that this party refused to take part before any answer, and the kind of error."""
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Record that this party answers no further questions in this run, and why."""
+        """Record that this party answers no further questions in this run, and the kind of error."""
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:
@@ -130,11 +133,6 @@ class State:
     """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run.
 
     The records' views of one kind are made anew each time, so none is used.
-
-    Parameters
-    ----------
-    records : RecordDict
-        Flower's records.
     """
 
     def __init__(self, records: RecordDict) -> None:
@@ -146,7 +144,7 @@ class State:
         return isinstance(self.records.get(name), ArrayRecord)
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
-        """Return the list of arrays under this name; an error says that an earlier question is missing."""
+        """Return the list of arrays under this name; raise ContractError if the question that stores it never came."""
         record = self.records.get(name)
         if not isinstance(record, ArrayRecord):
             raise ContractError(f"the server's question follows '{name}', but it did not ask this party '{name}'")
@@ -171,11 +169,6 @@ class StateJournal(Journal):
     """Journal that lasts for a single run, in the state that Flower keeps for a party.
 
     Simulations use this journal alone. At a site with a journal of its own it holds how far that journal was read.
-
-    Parameters
-    ----------
-    state : RecordDict
-        Flower's state of the party.
     """
 
     def __init__(self, state: RecordDict) -> None:
@@ -214,7 +207,7 @@ class StateJournal(Journal):
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Compare a question with the digests in the state."""
+        """Return the progress of a question by the digests in the state."""
         record = self.record
         if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
             return "new"

@@ -32,7 +32,7 @@ CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def available_memory() -> int | None:
-    """Return the bytes of memory of this machine or container, or None if unknown."""
+    """Return the bytes of memory of this machine or container; None if the system does not say (Windows)."""
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -52,7 +52,10 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply."""
+    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
+
+    The array is the reply itself, or what a party holds while it answers.
+    """
     nbytes = largest = 0
     for question in script.values():
         if not question.optional:
@@ -62,12 +65,12 @@ def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, i
 
 
 def site_memory(largest: int) -> int:
-    """Estimate the memory of a site's process from the largest array of its answers."""
+    """Estimate the bytes of a site's process from those of the largest array of its answers (`max_reply_cost`)."""
     return int(SITE_FACTOR * largest)
 
 
 def server_memory(script: Questions, public: Public) -> tuple[int, float]:
-    """Estimate the memory of the server's process from its largest replies.
+    """Estimate the bytes of the server's process, and return these also as a multiple of the reply that takes most.
 
     Replies in clear are held, unless they are so many that their sums take less (`MAX_HELD_REPLIES`). Masked replies
     are added up as they come.
@@ -84,7 +87,11 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
 
 def require_party_memory(method: str, largest: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a method if this party's machine has less memory than the answers are estimated to need."""
+    """Raise ConfigError if this party's machine has less memory than the answers are estimated to need.
+
+    `alternatives` returns the end of the error: methods whose arrays have at most so many bytes. The size of this
+    machine's memory stays in the site's own log.
+    """
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:
         raise ConfigError(
@@ -95,7 +102,10 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Refuse a run if the server has less memory than the replies are estimated to need."""
+    """Raise ConfigError if the server has less memory than the replies are estimated to need.
+
+    `alternatives` returns the end of the error: methods with smaller replies.
+    """
     available, (nbytes, factor) = available_memory(), server_memory(script, public)
     if available is not None and nbytes > available:
         raise ConfigError(

@@ -76,13 +76,7 @@ class Node(ClientProxy):
 
 
 class GridNodes(SimpleClientManager):
-    """Nodes of a grid, which lists the nodes that are connected at the time.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid.
-    """
+    """Nodes of a grid, which lists the nodes that are connected at the time."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__()
@@ -94,7 +88,10 @@ class GridNodes(SimpleClientManager):
         return {str(node_id): Node(str(node_id)) for node_id in self.grid.get_node_ids()}
 
     def ask_properties(self, clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float) -> list[Any]:
-        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many."""
+        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many.
+
+        Wait at most `timeout` seconds. Return for each node its statement, unchecked, or the exception in its place.
+        """
         messages = [
             Message(RecordDict({"config": ConfigRecord(dict(question.config))}), int(client.cid), QUERY, ttl=timeout)
             for client in clients
@@ -110,7 +107,7 @@ class GridNodes(SimpleClientManager):
 
 
 def question_message(node: str, question: FitIns, fields: Sequence[str], server_round: int, ttl: float) -> Message:
-    """Return the message of a question to a node."""
+    """Return the message of a question to a node; `fields` names its arrays, and the reply is due in `ttl` seconds."""
     content = RecordDict(
         {"arrays": _array_record(question.parameters, fields), "config": ConfigRecord(dict(question.config))}
     )
@@ -118,7 +115,10 @@ def question_message(node: str, question: FitIns, fields: Sequence[str], server_
 
 
 def fit_result(reply: Message) -> FitRes:
-    """Return the result that a node's reply holds."""
+    """Return arrays, number of rows and statement of a node's reply, unchecked.
+
+    Raise RuntimeError if the node's app failed or no reply came, and KeyError if the reply lacks a record.
+    """
     # each record by its name: a view of one kind of records, as `array_records`, would hold the arrays in a circle of
     # references, until the collector comes
     content: Any = _content(reply)
@@ -129,7 +129,10 @@ def fit_result(reply: Message) -> FitRes:
 
 
 def answer_message(message: Message, client: PartyClient) -> tuple[Message, Loadings | None]:
-    """Return a client's reply to a message of our types."""
+    """Return a client's reply to a `QUERY` or `TRAIN` message, and the party's loadings after the last question.
+
+    Before, the loadings are None.
+    """
     config: dict[str, Any] = dict(message.content.config_records["config"])
     if message.metadata.message_type == QUERY:
         statement: dict[str, Any] = client.get_properties(config)
@@ -145,7 +148,7 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
 
 
 def pca_name(message: Message) -> str | None:
-    """Return the name of the PCA whose server sent a message, in either of Flower's ways."""
+    """Return the name of the PCA whose server sent a message, in either of Flower's ways; None for other messages."""
     records = message.content.config_records
     if message.metadata.message_type in (QUERY, TRAIN):
         return str(records["config"][PCA_KEY])
@@ -164,7 +167,7 @@ def _statement(reply: Message) -> Any:
 
 
 def _content(reply: Message) -> RecordDict:
-    """Return the records of a reply, or raise the error that came in its place."""
+    """Return the records of a reply; raise RuntimeError if an error came in its place."""
     if reply.has_error():
         raise RuntimeError(reply.error.reason)
     return reply.content

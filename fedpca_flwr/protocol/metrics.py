@@ -51,40 +51,18 @@ ByParty = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Record:
-    """Progress and cost of a run at some time: status, rounds, bytes and seconds by party, epsilon.
+    """Progress and cost of a run at some time: status, rounds, bytes and seconds by party, epsilon."""
 
-    Parameters
-    ----------
-    time : str
-        The time in ISO 8601.
-    run : str
-        Number of the run.
-    about : str
-        Method of the run, with its options.
-    status : str
-        State of the run.
-    refused : str
-        Kind of the error that has ended the run.
-    rounds : int
-        Number of rounds so far.
-    upload_bytes, download_bytes : mapping of str to int
-        Bytes from and to each party.
-    waited_seconds : mapping of str to float
-        Time in seconds that the server has waited for each party.
-    epsilon : float, optional
-        Privacy that the run spends.
-    """
-
-    time: str
+    time: str  # time in ISO 8601
     run: str
-    about: str
+    about: str  # method of the run, with its options
     status: str
-    refused: str = ""
+    refused: str = ""  # kind of the error that ended the run
     rounds: int = 0
-    upload_bytes: ByParty = field(default_factory=dict)
-    download_bytes: ByParty = field(default_factory=dict)
-    waited_seconds: ByParty = field(default_factory=dict)
-    epsilon: float | None = None
+    upload_bytes: ByParty = field(default_factory=dict)  # bytes from each party
+    download_bytes: ByParty = field(default_factory=dict)  # bytes to each party
+    waited_seconds: ByParty = field(default_factory=dict)  # seconds that the server has waited for each party
+    epsilon: float | None = None  # epsilon that the run spends
 
     @property
     def run_active(self) -> int:
@@ -97,7 +75,7 @@ class Record:
         return datetime.fromisoformat(self.time).timestamp()
 
     def line(self) -> str:
-        """Return the record as a line of JSON, without values that are empty or infinite."""
+        """Return the record as JSON in a line, without the line's end and without values that are empty or infinite."""
         return json.dumps(
             {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
         )
@@ -107,7 +85,8 @@ class Record:
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
     """Write metrics files of a run at the server, after each round, if its run-config names a file.
 
-    A disk that is full after the first record ends no run.
+    Raise ConfigError, before anything is computed, for a relative path or a folder that cannot be written to. A disk
+    that is full later ends no run.
     """
     name = strategy.config.metrics
     if not name:
@@ -174,7 +153,7 @@ def _append(name: str, record: Record) -> None:
 
 
 def write_records(name: str, at: str, records: Sequence[Record]) -> None:
-    """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there is any record."""
+    """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there are records, the latest last."""
     if not records:
         return
     with atomic_file(Path(f"{name}.jsonl")) as stream:

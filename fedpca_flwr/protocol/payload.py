@@ -176,7 +176,7 @@ class Payload:
         return values
 
     def _require_count(self, arrays: int, sender: str) -> None:
-        """Refuse a message whose number of arrays is not the number of declared fields."""
+        """Raise ContractError for a message whose number of arrays is not the number of declared fields."""
         if arrays != len(self.fields):
             expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
@@ -277,7 +277,7 @@ class Payload:
 
 
 def _array_view(tensor: bytes) -> NDArray[Any]:
-    """Return the array in bytes of NumPy's .npy format (header, then data), without a copy or pickle."""
+    """Return the array in bytes of the .npy format, without a copy; raise ValueError for other formats or objects."""
     # before the header: 6 bytes of magic, 2 of version, 2 with the length of the header
     start = 10 + int.from_bytes(tensor[8:10], "little")
     shape, fortran, dtype = _parse_header(tensor[:start])
@@ -286,7 +286,7 @@ def _array_view(tensor: bytes) -> NDArray[Any]:
 
 @lru_cache(maxsize=64)  # the arrays of all parties have the same headers
 def _parse_header(text: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran's, and dtype from the header of a .npy file."""
+    """Return shape, Fortran order and dtype of a plain .npy file's header; raise ValueError for any other header."""
     stream = io.BytesIO(text)
     if np.lib.format.read_magic(stream) != (1, 0):  # what NumPy writes for plain arrays
         raise ValueError("not the file format of plain arrays")
@@ -302,7 +302,11 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Check all replies to a question. Replies whose number of features is not the most frequent one are faulty."""
+    """Raise ContractError for a faulty reply among all replies to a question, by sender.
+
+    A number of features other than the most frequent one is a fault. `earlier_claims` has the numbers of features of
+    replies that were checked and consumed before. `sizes` has the symbols other than ``d`` and ``n``.
+    """
     if not replies:
         return
     claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}
@@ -337,7 +341,7 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
 
 
 def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
-    """Refuse values that a field of this `kind` cannot hold, such as vectors that are not orthonormal."""
+    """Raise ContractError for values that a field of its kind cannot hold, such as vectors that are not orthonormal."""
     if array.size == 0:
         return
     name = f"{sender}: field '{field.name}'"

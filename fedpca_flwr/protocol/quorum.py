@@ -44,7 +44,10 @@ AskProperties = Callable[[Sequence[ClientProxy], GetPropertiesIns, float], list[
 def ask_in_threads(
     clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
 ) -> list[Any]:
-    """Ask clients for their properties, each in a thread."""
+    """Ask each client in a thread for its properties, and return these, or the exception that Flower raised.
+
+    At most `max_workers` clients are asked at the same time; 0 stands for all.
+    """
 
     def ask(client: ClientProxy) -> Any:
         try:
@@ -59,39 +62,9 @@ def ask_in_threads(
 class Quorum:
     """Parties of a run: waits for exactly the expected clients and matches their replies.
 
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    settings : str
-        Settings of the run as JSON (`shared_settings`), sent to each client that joins; a client refuses other settings
-        than its own.
-    open_membership : bool
-        Whether any ``expected`` parties may take part, each under a name of its own, and not only those that hold all
-        partitions of the data.
-    same_features : bool
-        Whether all parties hold the same features, and not each other ones.
-
-    Attributes
-    ----------
-    expected : int
-        Number of parties that must take part; 0 until it is known. Parties that dropped out do not count.
-    dropped : dict of int to str
-        Labels of the parties that dropped out of a run with ``survivors``, by partition.
-    features : int
-        Number of features that most parties claim, for the forecast.
-    simulated : bool
-        Whether every party drew its rows from the run's data set.
-    columns : str
-        Digest of the column names on which the parties agree; empty if no party has any.
-    covariates : str
-        Positions of the columns of ``adjust-for``, on which the parties agree.
-    ask_properties : callable
-        Function that asks the clients that join for their statements, such as `ask_in_threads`.
-    partition_by_client : dict of str to int
-        The partition that each of Flower's clients claimed first.
-    pca_name : str
-        Name of the PCA among those of a Flower run.
+    `settings` (JSON of `shared_settings`) goes to each client that joins, and a client refuses other settings than its
+    own. With `open_membership` any ``expected`` parties may take part, each under a name of its own, and not only those
+    that hold all partitions of the data. With `same_features` all parties must hold the same features.
     """
 
     def __init__(
@@ -102,15 +75,15 @@ class Quorum:
         self.settings = settings
         self.open_membership = open_membership
         self.same_features = same_features
-        self.expected = config.clients
-        self.dropped: dict[int, str] = {}
-        self.features = 0
-        self.simulated = False
-        self.columns = ""
-        self.covariates = ""
+        self.expected = config.clients  # number of parties that must take part, without dropouts; 0 until known
+        self.dropped: dict[int, str] = {}  # labels of the parties that dropped out, by partition
+        self.features = 0  # number of features that most parties claim, for the forecast
+        self.simulated = False  # whether every party drew its rows from the run's data set
+        self.columns = ""  # digest of the column names on which the parties agree; empty without names
+        self.covariates = ""  # positions of the columns of `adjust-for`, on which the parties agree
         self.ask_properties: AskProperties = ask_in_threads
-        self.partition_by_client: dict[str, int] = {}
-        self.pca_name = DEFAULT_PCA_NAME
+        self.partition_by_client: dict[str, int] = {}  # partition that each of Flower's clients claimed first
+        self.pca_name = DEFAULT_PCA_NAME  # name of the PCA among those of a Flower run
         self._names: dict[int, str] = {}  # of the parties, as far as they have said them
         self._member_ids: frozenset[str] = frozenset()
         self._parties: list[dict[str, Any]] = []
@@ -126,10 +99,11 @@ class Quorum:
         return sorted(self.partition_by_client[cid] for cid in self._member_ids if cid in self.partition_by_client)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
-        """Return the clients of the run when all are online; the first call also checks their statements.
+        """Return the run's clients, in order of their ids, once all are online; the first call checks their statements.
 
         Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
-        ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough.
+        ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough. Raise
+        QuorumError if the deadline passes otherwise, or if more clients than expected joined at the start.
         """
         deadline = time.monotonic() + self.config.join_deadline
         if not self._member_ids:
@@ -138,7 +112,11 @@ class Quorum:
         return [clients[cid] for cid in sorted(clients)]
 
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the replies of a round in order of the partitions, and raise the faults of parties."""
+        """Return the replies of a round, whose arrays are not read yet, in order of the partitions.
+
+        `results` is emptied, so that no payload outlives its use. Raise an error that names the party if a reply is
+        missing, doubled, refused by its party or of another run.
+        """
         infos = [admission.parse_info(result.metrics) for _, result in results]
         nodes = [client.cid for client, _ in results]
         admission.raise_all(admission.impersonation_faults(nodes, infos, self.partition_by_client))
@@ -175,7 +153,7 @@ class Quorum:
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
-        """Return partition, name and number of rows of each party that answered the last round."""
+        """Return ``party`` (partition), ``name`` and ``rows`` of each party that answered the last round."""
         return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
@@ -185,7 +163,7 @@ class Quorum:
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
 
     def _drop(self, missing: Sequence[int], reasons: str, sufficient: int) -> None:
-        """Record parties that dropped out, or raise an error if the run cannot continue without the parties."""
+        """Record parties that dropped out; raise QuorumError unless `sufficient` parties (0: all) remain."""
         remaining = self.expected - len(missing)
         who = admission.party_labels(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
@@ -199,7 +177,10 @@ class Quorum:
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)
 
     def _wait(self, client_manager: ClientManager, required: int, deadline: float) -> dict[str, ClientProxy]:
-        """Wait until enough clients are online; after the deadline, accept `survivors` or raise an error."""
+        """Wait until `required` clients are online, and return the clients by their ids.
+
+        After the deadline, `survivors` or `minimum` clients suffice; with fewer, raise QuorumError.
+        """
         previous_count = -1
         while True:
             online = dict(client_manager.all())  # the call refreshes Flower's list of clients

@@ -21,15 +21,7 @@ ENTRY_POINT_GROUP = "fedpca_flwr.methods"
 
 
 class Method(NamedTuple):
-    """Pair of classes of a method: its server's half (strategy) and its party's half (client).
-
-    Parameters
-    ----------
-    strategy : type of PCAStrategy
-        Half of the server.
-    client : type of PCAClient
-        Half of a party.
-    """
+    """Pair of classes of a method: its server's half (strategy) and its party's half (client)."""
 
     strategy: type[PCAStrategy]
     client: type[PCAClient]
@@ -38,18 +30,10 @@ class Method(NamedTuple):
 class Registry(Mapping[str, Method]):
     """Mapping from names to methods, whose modules are imported on first use.
 
-    Parameters
-    ----------
-    package : str
-        Package of the modules.
-    locations : mapping of str to str
-        Place of each strategy by the method's name: ``"module:class"``. The class attribute ``party`` is the method's
-        client. Classes of a method with successors find these in their attribute ``registry``: methods import none.
-    compose : callable
-        Function of a method's own card that returns the card with the stages that fit.
+    `locations` has ``"module:class"`` of each strategy in `package`, by the method's name. The class attribute
+    ``party`` is the method's client. Classes of a method with successors find these in their attribute ``registry``:
+    methods import none. `compose` returns a method's own card with the stages that fit.
 
-    Notes
-    -----
     A package that is installed beside this one adds a method by an entry point of the group `ENTRY_POINT_GROUP`. The
     name of the entry point is the method's name, and the entry point gives a `Method`. No method of this project is
     replaced.
@@ -69,7 +53,7 @@ class Registry(Mapping[str, Method]):
         self._classes: dict[str, type[PCAStrategy]] = {}  # of this process, as their authors wrote them
 
     def __getitem__(self, name: str) -> Method:
-        """Import the method with this name at its first use, and return the method."""
+        """Import the method with this name at its first use, and return it; raise KeyError for an unknown name."""
         if name in self._loaded_methods:
             return self._loaded_methods[name]
         if name in self._locations:
@@ -100,7 +84,8 @@ class Registry(Mapping[str, Method]):
         """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
 
         A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Other
-        processes do not know the class: a package gives its methods to all by an entry point.
+        processes do not know the class: a package gives its methods to all by an entry point. Raise ConfigError if the
+        class is no strategy, lacks a card or `aggregate`, or has the name of an installed method.
         """
         if not isinstance(method, type):
             return method
@@ -120,11 +105,14 @@ class Registry(Mapping[str, Method]):
         return card.name
 
     def class_of(self, name: str) -> type[PCAStrategy] | None:
-        """Return the class that this process was given for a method, or None for a method that is installed."""
+        """Return the class, as its author wrote it, that `name_of` added for a method; None for an installed method."""
         return self._classes.get(name)
 
     def lookup(self, name: str) -> Method:
-        """Return the method with a name, or raise an error that suggests the nearest name."""
+        """Return the method with a name, in which capitals and underscores do not matter.
+
+        Raise ConfigError for an unknown name, with all names and the nearest, or with what replaces a former method.
+        """
         spelling = name.lower().replace("_", "-")
         if spelling in self:
             return self[spelling]
@@ -138,11 +126,14 @@ class Registry(Mapping[str, Method]):
         )
 
     def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method that a text such as "sub-it block-size=10" names, without its options."""
+        """Return the method that a text such as "sub-it block-size=10" names; raise ConfigError as `lookup` does."""
         return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config from a mapping that holds keys of the run and options of the method."""
+        """Return a run-config from keys of the run and options of a method, in kebab-case, with ``method``.
+
+        Raise ConfigError for an unknown method, a key that is neither, an option given twice, or a value not allowed.
+        """
         card = self.parse_method(values["method"]).strategy.card
         return make_run_config(card.name, card.options, values)
 
@@ -169,7 +160,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def _require_method(kind: type) -> MethodCard:
-    """Return the card of a strategy's class; refuse a class that is not a method, and list what it lacks."""
+    """Return the card of a strategy's class; raise ConfigError, with what is missing, for a class that is no method."""
     expected = "expected a class derived from fedpca_flwr.questions.method.Strategy, with a card and 'aggregate'"
     if not issubclass(kind, PCAStrategy):
         raise ConfigError(f"the class {kind.__name__} is not a method, {expected}")
@@ -187,7 +178,7 @@ def _require_method(kind: type) -> MethodCard:
 
 
 def _load_entry_point(point: EntryPoint) -> Method:
-    """Load a method of another package; refuse an object that is no `Method` or has another name."""
+    """Load another package's method; raise ConfigError for an object that is no `Method` or has another name."""
     method = point.load()
     if not isinstance(method, Method) or method.strategy.card.name != point.name:
         raise ConfigError(

@@ -38,7 +38,7 @@ EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
-    """Return a short reason for a failed reply, recognised from the text of Flower's error."""
+    """Return a short reason for Flower's failure, recognised from its text; `deadline` is the key of the time limit."""
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
     template = next((our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "")
     if template:
@@ -56,7 +56,7 @@ party."""
 
 
 def max_magnitude(fields: Fields) -> float:
-    """Return the largest absolute value in all floating-point fields of a reply."""
+    """Return the largest absolute value in all floating-point fields of a reply; 0 without such values."""
     largest = 0.0
     for array in fields.values():
         if array.dtype.kind == "f" and array.size:
@@ -65,28 +65,28 @@ def max_magnitude(fields: Fields) -> float:
 
 
 def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """Return a context in which overflows raise or are ignored, if values exceed 1e140; else no context."""
+    """Return a context in which overflows, invalid operations and divisions by zero raise or are ignored.
+
+    For values up to `MAX_SAFE_MAGNITUDE` the context does nothing.
+    """
     return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
 class Magnitudes:
-    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers.
-
-    Parameters
-    ----------
-    sums_only : bool
-        Whether the server sees sums only, and so no party's numbers.
-    """
+    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers."""
 
     def __init__(self, *, sums_only: bool) -> None:
-        """Start without rounds; if only sums are seen, no party can be named."""
+        """Start without rounds; if the server sees sums only, no party can be named."""
         self.sums_only = sums_only
         self._rounds: list[tuple[str, dict[str, float]]] = []
         self._max_magnitude = 0.0  # of all rounds
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with a round's replies inside a with statement; an arithmetic error names a likely culprit."""
+        """Compute with a round's replies inside a with statement; an error names the party with outlying numbers.
+
+        `sizes` has the largest number of each reply, by sender. An arithmetic error becomes a ContractError.
+        """
         self._rounds.append((phase, dict(sizes)))
         self._max_magnitude = max(self._max_magnitude, *sizes.values(), 0.0)
         try:
@@ -98,9 +98,10 @@ class Magnitudes:
             raise ContractError(self._failure_text(phase, type(error).__name__)) from error
 
     def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
-        """Return the error with the name of the party whose numbers differ by many orders of magnitude.
+        """Return the error with the name of the party whose numbers differ by many orders of magnitude; else unchanged.
 
-        Other parties may have computed with these numbers.
+        Other parties may have computed with these numbers. If the server itself (`at_server`) finds an option wrong,
+        the error remains a ConfigError, and the option comes first.
         """
         digits, sender, text = self._largest_deviation()
         if self.sums_only or digits < MIN_OUTLIER_DIGITS or self._max_magnitude <= MAX_SAFE_MAGNITUDE:
@@ -173,7 +174,7 @@ class StreamingSum:
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the fields of a party's reply, whose shapes must equal those of the first reply."""
+        """Add the fields of a party's reply; raise ContractError if a shape is not that of the first reply."""
         if not self._sums:
             self._sums = {name: ReproducibleSum(array.shape) for name, array in fields.items()}
         for name, array in fields.items():
@@ -184,30 +185,15 @@ class StreamingSum:
             self._sums[name].add(array)
 
     def total(self, replies: Sequence[Reply]) -> Total:
-        """Return the sum of the fields so far, with the number of replies."""
+        """Return the sum of the fields so far, with the replies that were added."""
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
 class ReplyCollector:
     """Collector of the replies to a question: checks each, and passes its fields to `consume`.
 
-    Parameters
-    ----------
-    payload : Payload
-        Fields that each reply must have.
-    sizes : mapping of str to int
-        Values of the symbols in shapes.
-    consume : callable, optional
-        Function of the fields and the sender of a reply (`Round.consume`).
-    digest : callable, optional
-        Function of a reply's arrays that returns their digest for the log; without it there are no digests.
-
-    Attributes
-    ----------
-    magnitudes : dict of str to float
-        Largest number of each checked reply, by sender.
-    digests : dict of int to str
-        Digest of each checked reply, by partition.
+    `sizes` has the values of symbols in shapes. `consume` receives the fields and the sender (`Round.consume`).
+    `digest` returns the digest of a reply's arrays for the log; without `digest` there are none.
     """
 
     def __init__(
@@ -222,8 +208,8 @@ class ReplyCollector:
         self.sizes = sizes
         self.consume = consume
         self.digest = digest
-        self.digests: dict[int, str] = {}
-        self.magnitudes: dict[str, float] = {}
+        self.digests: dict[int, str] = {}  # digest of each checked reply, by partition
+        self.magnitudes: dict[str, float] = {}  # largest number of each checked reply, by sender
         # by partition: bytes of the reply, and the small fields that are kept
         self._consumed: dict[int, tuple[int, Fields]] = {}
         self._claims: dict[str, int | None] = {}  # by sender: number of features of each consumed reply
@@ -257,7 +243,10 @@ class ReplyCollector:
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Read and check the replies that were not consumed on arrival, and set their fields."""
+        """Read and check the replies that were not consumed on arrival, and set their fields.
+
+        Raise ContractError if any reply is wrong.
+        """
         remaining = [reply for reply in replies if not reply.consumed_bytes]
         fields_by_sender = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in remaining}
         check_together(self.payload, fields_by_sender, self.sizes, self._claims)

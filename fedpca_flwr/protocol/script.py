@@ -11,7 +11,7 @@ from fedpca_flwr.protocol.question import SERVER, Public, Questions
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Refuse a question out of order, or asked too often, by the script (the run's list of questions)."""
+    """Raise ContractError for a question that the script lacks, has at another place, or does not allow so often."""
     names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(
@@ -31,7 +31,10 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Refuse a constant of the run, such as its centre, whose value differs from an earlier question."""
+    """Raise ContractError if a constant of the run, such as its centre, differs from an earlier question.
+
+    The first value of each constant is stored in `state`.
+    """
     for entry in payload.fields:
         value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
         is_constant, is_stored = bool(entry.constant and value.size), name in state
@@ -44,5 +47,5 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
 
 def max_questions(script: Questions, public: Public) -> int:
-    """Return the largest number of questions in a run by its script (the list of questions)."""
+    """Return the largest number of questions that a run can ask by its script, optional ones included."""
     return sum(question.max_times(public) for question in script.values())

@@ -47,7 +47,8 @@ FIRST_REMINDER_SECONDS = 30.0
 def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
     """Collect exceptions of a Flower grid inside a with statement, and make Flower's grids poll by `ReplyPoller`.
 
-    A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is as before.
+    No party has raised these exceptions. A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is
+    as before.
     """
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
@@ -56,7 +57,7 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
 
     @contextmanager
     def collect() -> Iterator[None]:
-        """Store an exception in `errors` before raising."""
+        """Append an exception to `errors` before it is raised further."""
         try:
             yield
         except Exception as error:
@@ -84,30 +85,14 @@ def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
 
 @dataclass
 class PendingReply:
-    """Message without a reply so far.
-
-    Parameters
-    ----------
-    message : Message
-        The message.
-    ids : list of str
-        Ids under which the message was sent: once more each time that the reply may have been lost.
-    since : float
-        Time of the first sending, on the monotonic clock.
-    until : float
-        Deadline, on the monotonic clock.
-    patience : float
-        Seconds after the first sending when the message is sent again.
-    reply : Future
-        Future of the reply; its result is None once the deadline has passed.
-    """
+    """Message without a reply so far; times are on the monotonic clock, in seconds."""
 
     message: Message
-    ids: list[str]
-    since: float
-    until: float
-    patience: float
-    reply: Future[Message | None] = field(default_factory=Future)
+    ids: list[str]  # ids of the message, which is sent once more each time that the reply may have been lost
+    since: float  # time of the first sending
+    until: float  # time of the deadline
+    patience: float  # seconds after the first sending when the message is sent again
+    reply: Future[Message | None] = field(default_factory=Future)  # its result is None once the deadline has passed
 
 
 class ReplyPoller:
@@ -118,11 +103,6 @@ class ReplyPoller:
     busy. A message whose reply does not come is sent again from time to time: a SuperNode whose reply the SuperLink
     could not store does not send it again by itself, and a party answers the same question with the same bytes. While
     other replies still come, no message is sent again: thousands of simulated parties wait for their turn.
-
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -133,7 +113,10 @@ class ReplyPoller:
         self._failing_since: float | None = None
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages, wait for their replies until the timeout, and return the replies."""
+        """Send messages now, and return an iterator of the replies on arrival.
+
+        Replies that come later than `timeout` seconds are left out; None sets no limit.
+        """
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
@@ -220,7 +203,7 @@ def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Mess
 
 @contextmanager
 def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
-    """Log during a with statement, at growing intervals, which parties have not replied."""
+    """Call `log_awaited` at growing intervals during a with statement, to log which parties have not replied."""
     over = Event()
 
     def wait_and_log() -> None:
@@ -241,22 +224,14 @@ FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, Fit
 
 
 class PCAServer(Server):
-    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel.
-
-    Parameters
-    ----------
-    strategy : PCAStrategy
-        Strategy of the run.
-    while_clients_work : callable
-        Function that returns a context manager for the parties' work, if they share this process.
-    """
+    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel."""
 
     def __init__(
         self,
         strategy: PCAStrategy,
         while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Store the strategy, and a context to enter while clients compute."""
+        """Store the strategy, and a context to enter while parties that share this process compute."""
         super().__init__(client_manager=SimpleClientManager(), strategy=strategy)
         self.strategy: PCAStrategy = strategy
         self.while_clients_work = while_clients_work

@@ -57,12 +57,15 @@ class Factory(Protocol):
         """Set configuration, options and transport of a new strategy from a run-config."""
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
-        """Return the client (a party's half) for a Flower context, with rows from the node-config."""
+        """Return a party's client for a Flower context, with rows by the node-config.
+
+        The client refuses every question if the site is not configured.
+        """
 
     def client_of_rows(
         self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return the client (a party's half) for a Flower context, with rows that the caller loaded."""
+        """Return a party's client as `client` does, but for rows (n, d) that the caller loads."""
 
 
 class KeywordSignature:
@@ -84,19 +87,7 @@ class KeywordSignature:
 class PCAStrategy(Strategy):
     """Base of every method's strategy: asks the method's questions, a question in each Flower round.
 
-    Parameters
-    ----------
-    **keywords
-        The method's options and the keys of a run, as in Python: ``PooledCovariance(n_components=5, clients=3)``.
-
-    Attributes
-    ----------
-    done : bool
-        Whether the program has ended and the run is over.
-    certificate : float
-        Bound on the largest angle to the exact components, in degrees, of a method that converges to them.
-    round_log : list of dict
-        Cost of each round: ``phase``, bytes ``up`` and ``down`` by party, ``seconds``.
+    Keywords are the method's options and the run's keys, as in ``PooledCovariance(n_components=5, clients=3)``.
     """
 
     card: ClassVar[MethodCard]
@@ -115,7 +106,7 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def from_config(cls, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> Self:
-        """Return the strategy of a run from a configuration and options that are parsed already."""
+        """Return the strategy of a run, ready to start, from a configuration and options that are parsed already."""
         strategy = cls.__new__(cls)
         strategy.prepare(config, options, transport)
         return strategy
@@ -131,13 +122,13 @@ class PCAStrategy(Strategy):
         self.quorum = Quorum(config, settings, open_membership=self.card.open_membership, same_features=rows)
         self._model: PCAModel | None = None
         self.done = False
-        self.certificate = 0.0
+        self.certificate = 0.0  # bound in degrees on the angle to the exact components, if the method converges to them
         self.alternatives: Alternatives = no_alternatives
         self.before_questions: Callable[[], None] = lambda: None  # once the parties and their features are known
         self.after_round: Callable[[], None] = lambda: None
         self._program: Program | None = None
         self._round = Round("")  # the question of this round
-        self.round_log: list[dict[str, Any]] = []
+        self.round_log: list[dict[str, Any]] = []  # cost of each round (`_log_round`)
         self._sent_bytes: dict[str, int] = {}  # bytes sent in this round, by the id of Flower's client
         self.provenance: dict[str, Any] = {}  # of a run on a grid, whose questions and replies have digests in the log
         self._question_digests: dict[str, str] = {}  # of this round, by the id of Flower's client
@@ -186,7 +177,10 @@ class PCAStrategy(Strategy):
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
-        """Return which components rounding leaves determined, with notes for the model's reader."""
+        """Return exactness, the number of components that rounding leaves resolved, and notes for the model's reader.
+
+        If noise hides rounding, only exactness is stated.
+        """
         if self.card.differentially_private:
             return Certainty(self.exact, [])
         ways = [SCALE_REMEDY] if self.options.could_scale else []
@@ -195,7 +189,10 @@ class PCAStrategy(Strategy):
         return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes."""
+        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes.
+
+        The keys of `measured` are names of `fedpca_flwr.model.measurements`.
+        """
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
         all_notes = [*notes, *certainty.notes]
@@ -228,7 +225,7 @@ class PCAStrategy(Strategy):
 
     @property
     def model(self) -> PCAModel:
-        """Model of a finished run; an error before the end."""
+        """Model of a finished run; before the end a ContractError says how many rounds the run needs."""
         if self._model is None or not self.done:
             raise ContractError(
                 f"'{self.card.name}' has no model yet: {len(self.round_log)} rounds have ended, and this run needs up "
@@ -238,7 +235,10 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
-        """Return the party's client for rows that a user's own ClientApp loaded."""
+        """Return the client of a party whose rows (n, d) a user's own ClientApp loaded.
+
+        `keywords` are those of the strategy. The run-config of the context is not used.
+        """
         with cls._python_spelling():
             run_config = cls._run_config(keywords)
         return cls.factory.client_of_rows(context, lambda: rows, run_config)
@@ -381,7 +381,7 @@ class PCAStrategy(Strategy):
         return self.sees_single_replies and not self.card.differentially_private
 
     def _check_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the checked replies of a round in order of the partitions, and log the round."""
+        """Log a round, and return its checked replies in order of the partitions; raise errors that name parties."""
         replies = self.quorum.match_replies(results, failures)
         self._collector.mark_consumed(replies)
         self._log_round(self._round.phase, replies)
@@ -400,7 +400,7 @@ class PCAStrategy(Strategy):
         return replies
 
     def _log_round(self, phase: str, replies: list[Reply]) -> None:
-        """Append the phase, bytes and seconds of a round to the log of rounds."""
+        """Append a round's ``phase``, bytes ``up`` and ``down`` by party, and ``seconds`` to the log of rounds."""
         sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
         sent = [(self.quorum.partition_by_client.get(cid, last_place), size) for cid, size in self._sent_bytes.items()]
         sent += [(party, 0) for party in self.quorum.dropped.keys() - {party for party, _ in sent}]

@@ -39,60 +39,19 @@ class Party(Protocol):
         """Journal in which the party records the questions and answers of a run."""
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that answer a question, or parts that add up to the fields.
-
-        Parameters
-        ----------
-        phase : str
-            Name of the question.
-        request : mapping of str to ndarray
-            Fields of the question, checked.
-
-        Returns
-        -------
-        mapping, or sequence of mappings, of str to ndarray
-            The fields.
-        """
+        """Compute the fields that answer a question, or parts that add up to the fields; the request is checked."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise.
-
-        Parameters
-        ----------
-        dropped : int
-            Number of parties that dropped out.
-        """
+        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand.
-
-        Parameters
-        ----------
-        members : sequence of str
-            Names of the parties in the sum.
-        """
+        """Refuse a sum over parties (names) if its difference from an earlier sum reveals a single party's summand."""
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """Run a generator of questions, and replace each question by those of the generator ``ask(question)``.
+    """Run a program, and replace each of its questions by those of the program ``ask(question)``.
 
-    Parameters
-    ----------
-    program : Program
-        The program.
-    ask : callable
-        Function of a question that returns a program: it asks whatever answers the question, and returns what
-        ``program`` continues with.
-
-    Yields
-    ------
-    Round
-        Questions of the programs that ``ask`` returns.
-
-    Returns
-    -------
-    object
-        Return value of ``program``.
+    `program` continues with the return value of ``ask(question)``. Return what `program` returns.
     """
     answer = None
     while True:
@@ -107,15 +66,7 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
     """Add up the parts of a party's answer, field by field; an answer without parts is returned unchanged.
 
-    Parameters
-    ----------
-    answer : mapping of str to ndarray, or sequence of such mappings
-        The answer, or parts whose sum it is; a field that a part lacks is zero there.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        The fields.
+    A field that a part lacks is zero in that part.
     """
     if isinstance(answer, Mapping):
         return answer
@@ -129,40 +80,14 @@ class Transport(ABC):
     sums_only: bool = False  # whether the server sees sums over parties only
 
     def parties_per_sum(self, parties: int) -> int:
-        """Return the number of parties in the smallest sum that the server sees; 1 in clear.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-
-        Returns
-        -------
-        int
-            Number of parties in a sum; 1 if the server sees single replies.
-        """
+        """Return the number of a run's parties in the smallest sum that the server sees; 1 in clear."""
         return parties if self.sums_only else 1
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the script: the method's questions as they travel, and further questions, for example for keys.
+        """Return the method's questions as they travel, and further questions, for example for keys.
 
-        Parameters
-        ----------
-        method : str
-            Name of the method in errors.
-        questions : mapping of str to Question
-            The method's own questions.
-
-        Returns
-        -------
-        mapping of str to Question
-            The script.
-
-        Raises
-        ------
-        ConfigError
-            If the method's answers cannot travel in this way.
+        Raise ConfigError, which names `method`, if its answers cannot travel in this way.
         """
 
 
@@ -261,19 +186,4 @@ class PartyTransport(Transport):
 
     @abstractmethod
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the fields that a party sends in this phase, in clear or masked.
-
-        Parameters
-        ----------
-        party : Party
-            Party's half of the run.
-        phase : str
-            Name of the question.
-        request : mapping of str to ndarray
-            Fields of the question, checked.
-
-        Returns
-        -------
-        mapping of str to ndarray
-            Fields of the reply.
-        """
+        """Return the fields that a party sends in this phase, in clear or masked; the request is checked."""

@@ -24,9 +24,9 @@ from fedpca_flwr.errors import ConfigError, ContractError
 
 
 def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
-    """Create a folder if missing, check that files can be written, and return the folder.
+    """Return a folder, created if missing; raise ConfigError if no file can be written to it.
 
-    So a folder that cannot be written to is known before anything is computed.
+    So a run with such a folder fails before anything is computed.
     """
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a binary stream to a file that appears only when complete (temporary file, then rename).
+    """Open a binary stream to a file that appears only when complete.
 
     The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
     """
@@ -56,7 +56,7 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file; refuse to overwrite an existing file, such as a key."""
+    """Write a new file; raise ConfigError if it exists already, such as a key, or cannot be written."""
     try:
         with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
             stream.write(content)
@@ -69,7 +69,7 @@ def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark."""
+    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark; `errors` is that of `bytes.decode`."""
     content = file.read_bytes()
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
@@ -77,7 +77,10 @@ def read_text(file: Path, errors: str = "strict") -> str:
 
 @contextmanager
 def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
-    """Open an atomic stream to a file that the node-config key names; only its owner may read the file."""
+    """Open an atomic stream to a file that the node-config key names; only its owner may read the file.
+
+    Raise ConfigError if the file cannot be written. The error names the key; the path stays in the site's own log.
+    """
     try:
         with atomic_file(target, 0o600) as stream:
             yield stream
@@ -86,7 +89,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Refuse a path that could not be written at the end of a run; an existing file stays unchanged."""
+    """Raise ConfigError if the file of a node-config key cannot be written; an existing file stays unchanged."""
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -99,18 +102,18 @@ def require_site_file(key: str, target: Path) -> None:
 
 
 def unreadable_error(key: str, path: str, error: OSError) -> ConfigError:
-    """Return the error for a file, named by a node-config key, that cannot be read."""
+    """Return the error for a node-config key's file that cannot be read; only the site's own log shows the path."""
     return ConfigError(f"node-config: the file of '{key}' cannot be read", local=f"{path}: {error.strerror}")
 
 
 def _unwritable_error(key: str, target: Path, error: OSError) -> ConfigError:
-    """Return the error for a file, named by a node-config key, that cannot be written."""
+    """Return the error for a node-config key's file that cannot be written; only the site's own log shows the path."""
     text = f"node-config: the file of '{key}' cannot be written ({error.strerror}): name one that can"
     return ConfigError(text, local=str(target))
 
 
 def archive_path(path: str | os.PathLike[str], what: str) -> Path:
-    """Return a path with suffix ``.npz`` (appended if missing); refuse a folder in an error about `what`."""
+    """Return a path with suffix ``.npz`` (appended if missing); raise ConfigError, naming `what`, for a folder."""
     path = Path(path).expanduser()
     if path.is_dir() or not path.name:
         raise ConfigError(f"{what} is kept in a file, and {path} is a folder; give a name in it")
@@ -130,7 +133,7 @@ class TooLargeError(ContractError):
 def write(
     target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
 ) -> None:
-    """Write arrays and JSON metadata to a zip archive (.npz), complete or not at all."""
+    """Write arrays, and metadata as JSON in the member `text`, to a zip archive (.npz), complete or not at all."""
     description = json.dumps(metadata, indent=2, allow_nan=False)
     with atomic_file(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -143,33 +146,11 @@ def write(
 def read(
     target: Path, *, text: str, names: Collection[str] | None = None, max_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read the arrays and the JSON metadata of an archive that `write` wrote.
+    """Read the arrays and the JSON metadata (member `text`) of an archive that `write` wrote.
 
-    A damaged or foreign file can make its readers fail in any way, so any error may come.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-    text : str
-        Name of the archive's member with the JSON.
-    names : collection of str, optional
-        Names that arrays may have; any by default.
-    max_bytes : int, optional
-        Largest number of bytes of all unpacked members together; by default `MAX_UNPACK_RATIO` times the file, or
-        `SMALL_ARCHIVE_BYTES` if that is more.
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-        The arrays by name.
-    metadata : dict
-        The values of the JSON.
-
-    Raises
-    ------
-    TooLargeError
-        If the members unpack to more; nothing is read then.
+    Raise ValueError for arrays of other names than `names` (default: any), and TooLargeError, before anything is read,
+    for more unpacked bytes than `max_bytes` (default: `MAX_UNPACK_RATIO` times the file, or `SMALL_ARCHIVE_BYTES` if
+    that is more). A damaged or foreign file can make its readers fail in any way, so any error may come.
     """
     arrays = {}
     with zipfile.ZipFile(target) as archive:
@@ -189,7 +170,7 @@ MAX_INTEGER_DIGITS = 300
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON, and refuse numbers that are not finite or have too many digits."""
+    """Parse JSON; raise ValueError for no JSON, deep nesting, and numbers that are not finite or too long."""
     try:
         return json.loads(text, parse_constant=_finite_float, parse_float=_finite_float, parse_int=_bounded_integer)
     except RecursionError:
@@ -197,7 +178,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _finite_float(text: str) -> float:
-    """Parse a float of a JSON text, and refuse a value that is not finite."""
+    """Parse a float of a JSON text; raise ValueError if the value is not finite."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError("the JSON holds a number that is not finite")
@@ -205,14 +186,14 @@ def _finite_float(text: str) -> float:
 
 
 def _bounded_integer(text: str) -> int:
-    """Parse an integer of a JSON text, and refuse more than `MAX_INTEGER_DIGITS` characters."""
+    """Parse an integer of a JSON text; raise ValueError for more than `MAX_INTEGER_DIGITS` characters."""
     if len(text) > MAX_INTEGER_DIGITS:
         raise ValueError(f"the JSON holds a whole number of more than {MAX_INTEGER_DIGITS} digits")
     return int(text)
 
 
 def _require_size(archive: zipfile.ZipFile, target: Path, max_bytes: int | None) -> None:
-    """Refuse an archive whose stated unpacked size exceeds `max_bytes`, or else 4 times its file and 1 GiB."""
+    """Raise TooLargeError if the members' stated sizes together exceed `max_bytes` (default: that of `read`)."""
     size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
     limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
     if size > limit:

@@ -36,7 +36,7 @@ CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NO
 
 
 def utc_time(before: timedelta = timedelta(0)) -> str:
-    """Return the time in UTC, to seconds, as ISO 8601."""
+    """Return the time in UTC, to seconds, as ISO 8601; `before` is the span by which it is earlier than now."""
     return (datetime.now(UTC) - before).isoformat(timespec="seconds")
 
 
@@ -50,56 +50,23 @@ class LockedError(StoreError):
 
 @dataclass(frozen=True)
 class Schema:
-    """Declaration of a kind of store: its file name, SQL tables, format number and sealed tables.
-
-    Parameters
-    ----------
-    name : str
-        Name of the store in errors.
-    file : str
-        Name of the file in the folder.
-    application : bytes
-        Four bytes by which SQLite's files are told apart.
-    format : int
-        Version of the tables; another version is refused, unless it is among the upgrades.
-    tables : str
-        SQL that makes the tables, statements separated by semicolons.
-    sealed_tables : tuple of str
-        Tables in which no value may change unnoticed.
-    old_patterns : tuple of str
-        Patterns of the files in which versions before 0.1.0 stored the same.
-    upgrades : tuple of tuple
-        Older versions of the tables, each with the SQL statements that make of it the present one.
-    """
+    """Declaration of a kind of store: its file name, SQL tables, format number and sealed tables."""
 
     name: str  # how errors name it
     file: str  # its name in the folder
     application: bytes  # four bytes, by which SQLite's files are told apart
-    format: int  # of the tables; another one is refused
+    format: int  # version of the tables; another one is refused unless it is among the upgrades
     tables: str  # SQL that makes them, statements separated by semicolons
     sealed_tables: tuple[str, ...] = ()  # the tables in which no value may change unnoticed
     old_patterns: tuple[str, ...] = ()  # patterns of the files in which versions before 0.1.0 kept the same
-    upgrades: tuple[tuple[int, tuple[str, ...]], ...] = ()  # older versions, and SQL statements
+    upgrades: tuple[tuple[int, tuple[str, ...]], ...] = ()  # older formats, and SQL that makes the present one
 
 
 class Store:
-    """SQLite file in a folder, whose sealed tables and large values are checked by SHA-256 digests.
-
-    Parameters
-    ----------
-    folder : str or PathLike
-        The folder.
-    schema : Schema
-        Declaration of the store.
-
-    Raises
-    ------
-    ConfigError
-        If the folder cannot be used, or is a file.
-    """
+    """SQLite file in a folder, whose sealed tables and large values are checked by SHA-256 digests."""
 
     def __init__(self, folder: str | os.PathLike[str], schema: Schema) -> None:
-        """Set the folder and the file of the store; nothing is created yet."""
+        """Set the folder and the file, create nothing; raise ConfigError for a folder that is a file or unusable."""
         self.folder = Path(folder).expanduser().absolute()
         self.file = self.folder / schema.file
         self.schema = schema
@@ -114,11 +81,11 @@ class Store:
         self.empty_digest = self._digest(None)  # digest of sealed tables without rows
 
     def prepare(self) -> None:
-        """Create the folder if missing, and refuse a folder that cannot be written to."""
+        """Create the folder if missing; raise ConfigError if no file can be written to it."""
         require_writable_folder(self.folder, mode=0o700)
 
     def exists(self) -> bool:
-        """Return whether the store's file exists; refuse remains of a lost file and files of old versions."""
+        """Return whether the store's file exists; raise StoreError for remains of a lost or an old version's file."""
         if self.file.exists():
             return True
         for file in self.folder.glob(f"{self.schema.file}-*"):
@@ -134,7 +101,10 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error."""
+        """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error.
+
+        A missing file is created. Raise StoreError if the file is damaged, foreign, locked or of another format.
+        """
         try:
             if not self.exists():
                 self._create()
@@ -171,20 +141,20 @@ class Store:
     # Sealed tables
 
     def verified_digest(self, database: sqlite3.Connection) -> str:
-        """Return the digest of the sealed tables, and refuse tables whose stored digest differs."""
+        """Return the digest of the sealed tables; raise StoreError if the tables were changed by other means."""
         digest = self._digest(database)
         if database.execute("SELECT digest FROM seal").fetchall() != [(digest,)]:
             raise self.damaged_error()
         return digest
 
     def seal(self, database: sqlite3.Connection) -> str:
-        """Compute and store the digest of the sealed tables, for later checks."""
+        """Compute, store and return the digest of the sealed tables, for later checks."""
         digest = self._digest(database)
         database.execute("UPDATE seal SET digest = ?", (digest,))
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Refuse to save if the sealed tables no longer have the digest of an earlier reading."""
+        """Raise ContractError if another run changed the sealed tables since the reading that had this digest."""
         if self.verified_digest(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
@@ -192,7 +162,10 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query, and refuse values of other types than `kinds` (a type for each column)."""
+        """Return the rows of an SQL query, whose columns are of `kinds`: `str`, or `int` from 0 to `MAX_TABLE_INTEGER`.
+
+        Raise StoreError if a value is something else.
+        """
         rows = database.execute(query).fetchall()
         for row in rows:
             for value, kind in zip(row, kinds, strict=True):
@@ -203,7 +176,7 @@ class Store:
     # Large values
 
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
-        """Store bytes in pieces, under their SHA-256 digest, and return the digest."""
+        """Store bytes in pieces, and return their SHA-256 in hexadecimal digits, by which `get` finds the bytes."""
         digest, view = hashlib.sha256(content).hexdigest(), memoryview(content)
         database.executemany(
             "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
@@ -215,7 +188,7 @@ class Store:
         return digest
 
     def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
-        """Return the bytes stored under a SHA-256 digest, after a check of digest and size."""
+        """Return the `size` bytes with a SHA-256 digest; raise StoreError if they are missing or damaged."""
         content = bytearray()
         for (value,) in database.execute("SELECT value FROM piece WHERE digest = ? ORDER BY number", (digest,)):
             content += value if isinstance(value, bytes) else b""
@@ -261,7 +234,7 @@ class Store:
         )
 
     def _unusable_error(self, error: Exception) -> StoreError:
-        """Translate an error of SQLite or of the system, without its text, which may quote stored data."""
+        """Return the StoreError for an error of SQLite or the system, without its text, which may quote stored data."""
         reason = getattr(error, "strerror", None) or getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
         if reason in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}:
             return self.damaged_error()

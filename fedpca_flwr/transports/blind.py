@@ -86,7 +86,7 @@ DISCLOSURE_NOTE = (
 
 
 def secret_key(party: Party, *labels: bytes) -> bytes:
-    """Derive a key from the secret that the parties of a run share."""
+    """Derive a key of 32 bytes from the secret that the parties of a run share; each use has labels of its own."""
     return _derived_key(require_secret(party, "secret"), *labels)
 
 
@@ -97,7 +97,10 @@ def _derived_key(secret: bytes, *labels: bytes) -> bytes:
 
 
 def open_sum(party: Party, phase: str, sealed: NDArray[np.uint8], limits: Sequence[int]) -> list[int]:
-    """Open a sealed sum of an earlier question that the server hands back, or refuse one that anybody has changed.
+    """Return the n integers of a sealed sum that the server hands back; raise DisclosureError for a changed sum.
+
+    The sum must be that of one answer of each party to the earlier question `phase`, and no integer may exceed its
+    public limit in size.
 
     Shapes: sealed (n + 1, ELEMENT_BYTES).
     """
@@ -143,7 +146,10 @@ class Blind(Masked):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the questions for the secret, then the method's, with masked replies where they are not sealed."""
+        """Return the questions for the secret, then the method's, with masked replies where they are not sealed.
+
+        Raise ConfigError if the method's first sum is not sealed.
+        """
         self.method_questions = require_summable(method, questions)
         first = next(iter(questions))
         if questions[first].reply != SEALED:
@@ -167,7 +173,7 @@ class SealedSum:
         self._elements: Elements = []
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the elements of a party, or refuse another number of them."""
+        """Add the elements of a party; raise ContractError if there are more or fewer than in the first answer."""
         elements = [int.from_bytes(row.tobytes(), "little") for row in fields["sealed"]]
         self._elements = self._elements or [0] * len(elements)
         if len(elements) != len(self._elements):
@@ -178,10 +184,7 @@ class SealedSum:
         self._elements = combine_elements(self._elements, elements)
 
     def complete(self, replies: Sequence[Reply]) -> NDArray[np.uint8]:
-        """Return the sum of all replies; those that were not consumed on arrival are added now.
-
-        Shapes: -> (n + 1, ELEMENT_BYTES).
-        """
+        """Return the sum of all replies (n + 1, ELEMENT_BYTES); those not consumed on arrival are added now."""
         for reply in replies:
             if not reply.consumed_bytes:
                 self.add(reply.fields, reply.sender)
@@ -245,7 +248,10 @@ class BlindParty(Blind, MaskedParty):
         return {"encrypted": encrypted}
 
     def _sign_secret(self, party: Party, encrypted: NDArray[np.uint8]) -> Fields:
-        """Derive the secret from all contributions, and return a signature on its digest."""
+        """Derive the secret from all contributions, and return a signature on its digest.
+
+        Raise DisclosureError for a contribution that was altered on its way.
+        """
         contributions = [require_secret(party, "contribution")]
         for member, text in enumerate(encrypted):
             if member != self._partition:
@@ -263,7 +269,7 @@ class BlindParty(Blind, MaskedParty):
         return {"signature": self.policy.signer.sign("run secret", secret_key(party, b"digest"))}
 
     def _require_agreement(self, party: Party, signatures: NDArray[np.uint8]) -> None:
-        """Refuse to send anything of the rows unless all parties have signed the digest of this party's secret."""
+        """Raise DisclosureError unless all parties, in order, have signed the digest of this party's secret."""
         digest = secret_key(party, b"digest")
         for member, signature in enumerate(signatures):
             self.policy.signer.require_signature(member, "run secret", signature, digest)

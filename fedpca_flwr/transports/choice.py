@@ -14,7 +14,7 @@ from fedpca_flwr.transports.surviving import SurvivingParty, SurvivingServer
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
-    """Return the server's side of the transport that the run-config selects: clear, masked, blind, surviving."""
+    """Return the server's side of the transport that the run-config selects: clear, masked, blind or surviving."""
     if config.transport == "clear":
         return ClearServer()
     if config.blind:
@@ -23,7 +23,7 @@ def server_transport(config: RunConfig) -> ServerTransport:
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return a party's side of the transport that the run-config selects: clear, masked, blind, surviving."""
+    """Return the party's side of the transport that the run-config selects, with the site's identity and rules."""
     node, config = site.node, site.config
     if config.transport == "clear":
         return ClearParty()

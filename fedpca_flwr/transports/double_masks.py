@@ -54,7 +54,7 @@ WRONG_SHARES_TEXT = (
 
 
 def require_threshold(survivors: int, parties: int) -> None:
-    """Refuse a required number of survivors that is not more than two thirds of the parties.
+    """Raise ConfigError unless the survivors ``t`` are more than two thirds of the ``n`` parties, and at most all.
 
     For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest
     party reveals only a share of the seed or of the key; ``c`` parties that collude with the server give both. So ``2 t
@@ -81,18 +81,10 @@ def min_colluders(survivors: int, parties: int) -> int:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """Public run key and public mask key of each party, by the party's position in the list of parties.
+    """Public run key and public mask key of each party, by the party's position in the list of parties."""
 
-    Parameters
-    ----------
-    keys : sequence of bytes
-        For each position the public run key of a party, then its public mask key.
-    context : bytes
-        Digest of the run (`Signer.context`), on which messages between parties depend; the server does not know it.
-    """
-
-    keys: Sequence[bytes]  # by place: the public run key of a party, then its public mask key
-    context: bytes = b""  # the run (`Signer.about`); the server does not know it
+    keys: Sequence[bytes]  # by position: the public run key of a party, then its public mask key
+    context: bytes = b""  # digest of the run (`Signer.context`); the server does not know it
 
     def run_key(self, position: int) -> bytes:
         """Return a party's public run key, from which the keys that encrypt its messages are derived."""
@@ -118,28 +110,18 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class Channels:
-    """Encrypted channels of a party to the others, relayed by a server that can neither read nor alter messages.
-
-    Parameters
-    ----------
-    public_keys : PublicKeys
-        Public keys of all parties.
-    position : int
-        Position of this party.
-    private : bytes
-        Private run key of this party.
-    """
+    """Encrypted channels of a party to the others, relayed by a server that can neither read nor alter messages."""
 
     public_keys: PublicKeys
-    position: int  # this party's place
-    private: bytes  # its run key
+    position: int  # position of this party
+    private: bytes  # private run key of this party
 
     def seal(self, recipient: int, shares: bytes) -> bytes:
-        """Encrypt Shamir shares for another party."""
+        """Return Shamir shares encrypted for another party, by its position."""
         return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
     def unseal(self, sender: int, sealed: bytes) -> bytes:
-        """Decrypt Shamir shares from another party."""
+        """Decrypt Shamir shares from another party; raise ContractError if they were altered or are of other keys."""
         try:
             return self._cipher(sender, self.position).decrypt(bytes(12), sealed, None)
         except InvalidTag:
@@ -162,7 +144,11 @@ class Channels:
 def hide(
     vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
 ) -> Words:
-    """Return a party's vector plus its pairwise masks with the other members and its self mask."""
+    """Return a party's vector plus its pairwise masks with the other members and its self mask.
+
+    `members` are the positions of all parties with masks, `private` is the party's mask key, and `seed` that of its
+    self mask. `context` is `PublicKeys.mask_context`.
+    """
     vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
     return vector
@@ -176,7 +162,12 @@ def unmask(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """Remove the survivors' self masks and the dropouts' pairwise masks from a sum of hidden vectors."""
+    """Return the sum of hidden vectors without the survivors' self masks and the dropouts' pairwise masks.
+
+    `members` are the positions of all parties with masks, `survivors` those of the vectors in the sum. `revealed` has,
+    by revealing party and member, a share of the member's seed or key. Raise ContractError if the shares do not give
+    the keys, or if the unmasked sum does not count the survivors.
+    """
     total = total.copy()
     for position in members:
         try:

@@ -31,31 +31,19 @@ logger = logging.getLogger("fedpca_flwr.client")
 
 @dataclass(frozen=True)
 class SumPolicy:
-    """Rules of a site for sums with other sites: number of parties, its minimum, signer, and survivors.
+    """Rules of a site for sums with other sites: number of parties, its minimum, signer, and survivors."""
 
-    Parameters
-    ----------
-    parties : int
-        Number of parties that the site knows of.
-    min_parties : int
-        Smallest number of parties in a sum.
-    signer : Signer
-        This party in this run: masks depend on the run, its configuration and the list of members.
-    survivors : int
-        Smallest number of survivors of a run that continues without some parties; 0 for a run with all.
-    """
-
-    parties: int  # how many there are
-    min_parties: int  # with fewer it refuses
+    parties: int  # number of parties that the site knows of
+    min_parties: int  # smallest number of parties in a sum
     signer: Signer  # this party in this run: masks depend on the run, its configuration and the list of members
-    survivors: int = 0  # of a run that goes on without some: with so many at least
+    survivors: int = 0  # smallest number of survivors, if a run continues without some parties; else 0
 
     def members(self, parties: Iterable[int]) -> list[str]:
         """Return the parties' public keys in hexadecimal, which name the same site in every run."""
         return [self.signer.identity.member_keys[party].hex() for party in parties]
 
     def require_size(self, parties: int) -> None:
-        """Refuse a sum over fewer parties than the site's minimum."""
+        """Raise DisclosureError for a sum over fewer parties than the site's minimum."""
         if parties < self.min_parties:
             raise DisclosureError(
                 f"the sum would have {parties} different parties, this site asks for at least {self.min_parties} "
@@ -64,7 +52,10 @@ class SumPolicy:
 
 
 def require_summable(method: str, questions: Questions) -> Questions:
-    """Return a method's questions, or refuse a method that needs more than sums of the parties' replies."""
+    """Return a method's questions unchanged; raise TravelError if one needs more than the sum of the replies.
+
+    If an option of the method helps, raise a plain ConfigError that names the option.
+    """
     unsummable = [name for name, question in questions.items() if not question.in_clear and question.limits is None]
     if unsummable:
         suggestion = questions[unsummable[0]].suggestion
@@ -77,7 +68,7 @@ def require_summable(method: str, questions: Questions) -> Questions:
 
 
 def mask_question(question: Question, *further_fields: Field) -> Question:
-    """Return a question whose reply is a vector of masked words; a question in clear stays unchanged."""
+    """Return a question with `further_fields` before its request and masked words as reply; unchanged if in clear."""
     if question.in_clear:
         return question
     request = Payload((*further_fields, *question.request.fields))
@@ -85,7 +76,10 @@ def mask_question(question: Question, *further_fields: Field) -> Question:
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
-    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits."""
+    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits.
+
+    Raise ContractError if a limit, which follows from the request, is not finite.
+    """
     layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from the request alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")
@@ -98,13 +92,7 @@ def encode_answer(party: Party, phase: str, question: Question, request: Fields)
 
 
 class MaskedSum:
-    """Sum of masked vectors modulo 2^64. Vectors are added on arrival, in any order, and need not be stored.
-
-    Parameters
-    ----------
-    layout : Layout
-        Layout of the vectors.
-    """
+    """Sum of masked vectors modulo 2^64. Vectors are added on arrival, in any order, and need not be stored."""
 
     def __init__(self, layout: Layout) -> None:
         """Start a sum of zeros with the length of the layout."""
@@ -112,7 +100,7 @@ class MaskedSum:
         self._words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the masked vector of a party to the sum, or refuse a vector of another length."""
+        """Add the masked vector of a party to the sum; raise ContractError for a vector of another length."""
         vector = fields["masked"]
         if vector.size != self.layout.size:
             raise ContractError(
@@ -129,7 +117,7 @@ class MaskedSum:
         return self._words
 
     def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
-        """Decode the sum of all replies, after a check that its counter equals the number of parties."""
+        """Decode the sum of all replies, with the server's estimate; raise ContractError unless the masks cancel."""
         total = self.complete(replies)
         if (parties := int(total[0])) != len(replies):
             raise ContractError(
@@ -141,13 +129,13 @@ class MaskedSum:
 
 
 def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
-    """Decode the words of an unmasked sum into the total of each field."""
+    """Return the total of each field from the words of an unmasked sum over `parties`; `estimate` is the server's."""
     fields, low = layout.decode(words, estimate)
     return Total(fields, parties, low, partial(layout.decode_exactly, words), layout.error_bound(parties))
 
 
 def require_secret(party: Party, name: str) -> bytes:
-    """Load a secret of this run from the party's journal, or raise an error if there is none."""
+    """Load a secret of this run from the party's journal; raise ContractError if there is none."""
     value = party.journal.load_secret(name)
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")

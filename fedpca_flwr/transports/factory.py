@@ -38,25 +38,23 @@ APP_ROWS_PLACEHOLDER = "rows of the app"
 
 @dataclass(frozen=True)
 class RunFactory:
-    """Factory of both sides of a run by its run-config: the server's strategy and the parties' clients.
-
-    Parameters
-    ----------
-    methods : Registry
-        All methods by name.
-    """
+    """Factory of both sides of a run by its run-config: the server's strategy and the parties' clients."""
 
     methods: Registry
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the server's strategy for a run-config, ready for the run."""
+        """Return the server's strategy for a run-config, ready for the run; raise ConfigError as `prepare` does."""
         kind = self.methods.parse_method(_method_text(run_config)).strategy
         strategy = kind.__new__(kind)
         self.prepare(strategy, run_config)
         return strategy
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Check the run-config, and give a new strategy its options and its transport."""
+        """Check the run-config, and give a new strategy of its method the options and the transport.
+
+        Raise ConfigError for a key that no run has, an option that the method lacks, a value that is not allowed, and
+        keys that do not go with the method.
+        """
         text, card = _method_text(run_config), strategy.card
         self._refuse_options_as_keys(run_config, text, card)
         extra_options = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
@@ -71,7 +69,7 @@ class RunFactory:
         strategy.alternatives = partial(alternatives, self.methods, card)
 
     def client(self, context: Context, load: LoadTable = local_table) -> PCAClient | RefusingClient:
-        """Return a party's client for Flower's context, or a client that refuses an invalid configuration.
+        """Return a party's client for Flower's context, with rows from `load` (see `Site`).
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
         """
@@ -87,10 +85,11 @@ class RunFactory:
     def client_of_rows(
         self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
     ) -> PCAClient | RefusingClient:
-        """Return a party's client in a user's own Flower app, which loads the rows itself.
+        """Return a party's client in a user's own Flower app, which loads the rows (n, d) itself.
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
-        Flower's simulation. The node-config may have keys of the app's own, unless they resemble keys of a site.
+        Flower's simulation. An error of `rows` is reported without its text. The node-config may have keys of the app's
+        own, unless they resemble keys of a site.
         """
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
@@ -109,11 +108,11 @@ class RunFactory:
         return self.client(app_context, load)
 
     def refusing_client(self, context: Context, error: FedPCAError) -> RefusingClient:
-        """Return the client of a party that cannot take part."""
+        """Return a client that answers every question with the report of an error."""
         return RefusingClient(Site(context, local_table, self.methods).report(error))
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
-        """Refuse method options given as run-config keys; keys that no method knows pass."""
+        """Raise ConfigError for options of a method as keys of the run-config; keys that no method knows pass."""
         lines, words = [], []
         for key, value in run_config.items():
             if key in RUN_KEYS or value == "":

@@ -80,7 +80,7 @@ class Masked(Transport):
         self.method_questions: Questions = {}
 
     def uses_commitments(self, parties: int) -> bool:
-        """Return whether each party shares masks with only some others, so that parties first commit to keys."""
+        """Return whether a party shares masks with only some others, so that keys are committed and opened first."""
         return not self._is_noisy and neighbours.degree(parties) < parties - 1
 
     @property
@@ -149,13 +149,7 @@ class MaskedServer(Masked, ServerTransport):
 
 
 class MaskedParty(Masked, PartyTransport):
-    """Party's side of the masked transport, which adds this party's masks to its encoded answers.
-
-    Parameters
-    ----------
-    policy : SumPolicy
-        Rules of the site for sums.
-    """
+    """Party's side of the masked transport, which adds this party's masks to its encoded answers."""
 
     def __init__(self, policy: SumPolicy) -> None:
         """Keep the site's rules for sums."""
@@ -194,7 +188,7 @@ class MaskedParty(Masked, PartyTransport):
         return self.policy.signer.identity.party
 
     def _create_key(self, party: Party) -> Fields:
-        """Create a key pair, and return the signed public key or a signed commitment."""
+        """Create and store a key pair; return the public key, or a commitment to it, with a signature on the key."""
         private = new_private_key()
         public = public_key(private)
         party.journal.store_secret("private", private)
@@ -205,7 +199,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(sent_key, np.uint8), "signature": self.policy.signer.sign("run keys", public)}
 
     def _open_commitment(self, party: Party, commitments: NDArray[np.uint8]) -> Fields:
-        """Check that the server relays this party's own commitment, store all, and return the public key."""
+        """Store all commitments and return the public key; raise DisclosureError if this party's own was altered."""
         public = require_secret(party, "public")
         if commitments[self._partition].tobytes() != neighbours.commitment(self._partition, public):
             raise DisclosureError(
@@ -243,7 +237,10 @@ def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
-    """Stack the replies' public keys and signatures into two arrays, for the server to relay."""
+    """Stack the replies' public keys and signatures into two arrays, for the server to relay.
+
+    Shapes: publics (parties, key), signatures (parties, signature).
+    """
     return {
         "publics": np.stack([reply.fields["public"] for reply in replies]),
         "signatures": np.stack([reply.fields["signature"] for reply in replies]),

@@ -48,7 +48,7 @@ def commitment(party: int, public: bytes) -> bytes:
 
 
 def require_opened(commitments: Sequence[bytes], publics: Sequence[bytes]) -> None:
-    """Refuse public keys that differ from the commitments of their parties."""
+    """Raise DisclosureError, with the parties, if public keys differ from the commitments in the same order."""
     opened = enumerate(zip(commitments, publics, strict=True))
     mismatched = [str(party) for party, (committed, public) in opened if commitment(party, public) != committed]
     if mismatched:

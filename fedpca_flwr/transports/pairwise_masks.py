@@ -56,7 +56,7 @@ def split_keys(joined: bytes, size: int = KEY_BYTES) -> list[bytes]:
 
 
 def hash_pieces(pieces: Iterable[bytes], prefix: HASH | None = None) -> HASH:
-    """Return the SHA-256 object of byte strings, each preceded by its length, so that different lists differ."""
+    """Return a new SHA-256 of byte strings (after `prefix`), each preceded by its length, so that lists differ."""
     digest = prefix.copy() if prefix else hashlib.sha256()
     for piece in pieces:
         digest.update(len(piece).to_bytes(8, "little"))
@@ -88,12 +88,15 @@ def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Seq
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask: the keystreams shared with each other party, added or subtracted by the order of the keys."""
+    """Return a party's mask (`mask_from_secrets`); the public keys are distinct, and this party's is among them."""
     return mask_from_secrets(public_key(private), shared_secrets(private, publics), context, size)
 
 
 def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask from X25519 secrets: each pair's keystream, added at the smaller key, else subtracted."""
+    """Return a party's mask: the keystream with each peer, added if the party's key is the smaller, else subtracted.
+
+    `secrets` has the X25519 secrets by the peers' public keys (`shared_secrets`). `context` is a `transcript`.
+    """
     total = np.zeros(size, np.uint64)
     add_mask(total, local_key, secrets, context)
     return total
@@ -109,13 +112,7 @@ def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], con
 
 
 class Buffers:
-    """Buffers for a single block of a keystream, allocated once and used for all masks of a vector.
-
-    Parameters
-    ----------
-    size : int
-        Number of words of the vectors.
-    """
+    """Buffers for a single block of a keystream, allocated once and used for all masks of a vector."""
 
     def __init__(self, size: int) -> None:
         """Allocate zeros and words for a single block of the keystream."""
@@ -125,7 +122,7 @@ class Buffers:
 
 
 def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | None = None) -> None:
-    """Add the ChaCha20 keystream of a key to words in place, or subtract the keystream, by ``operation``."""
+    """Add the ChaCha20 keystream of a key to words in place, by `numpy.add`, or subtract it, by `numpy.subtract`."""
     stream, buffers = keystream(key), buffers or Buffers(words.size)
     for start in range(0, words.size, BLOCK_WORDS):
         block = words[start : start + BLOCK_WORDS]
@@ -134,14 +131,20 @@ def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | No
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the X25519 secret with each other party, by its public key; a secret serves all sums of a run."""
+    """Return the X25519 secret with each other party, by its public key, for all sums of a run.
+
+    Raise ContractError if a public key is a point of small order.
+    """
     key = X25519PrivateKey.from_private_bytes(private)
     local_key = key.public_key().public_bytes_raw()
     return {peer: _exchange_key(key, peer) for peer in publics if peer != local_key}
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key that two parties derive for a single request, equal on either side."""
+    """Return the 256-bit key that two parties derive for a single request, equal on either side.
+
+    Raise ContractError if the public key is a point of small order.
+    """
     return derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 
@@ -151,7 +154,7 @@ def keystream(key: bytes) -> CipherContext:
 
 
 def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
-    """Return the X25519 secret of a private key and a peer's public key, or refuse an invalid public key."""
+    """Return the X25519 secret of a private key and a peer's; raise ContractError for a point of small order."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError:
@@ -161,6 +164,6 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
 
 
 def derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:
-    """Derive the 256-bit key of two parties for a single request from their shared secret, by HKDF-SHA256."""
+    """Derive the 256-bit key of two parties, in any order, for one request from their shared secret, by HKDF-SHA256."""
     info = KEY_PURPOSE + context + b"".join(sorted([local_key, peer]))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(shared)

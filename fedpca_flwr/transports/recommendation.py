@@ -23,7 +23,7 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """Name the exact methods for the same kind of data whose largest reply fits in a number of bytes."""
+    """Return the end of an error, which lists exact methods for such data with replies of at most `max_bytes`."""
     candidates = []
     for name, method in methods.items():
         other = method.strategy.card
@@ -54,7 +54,7 @@ def transports_of(method: Method) -> tuple[str, ...]:
 
 
 def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:
-    """Return the questions of a run under its transport, or None if the transport or an option is refused."""
+    """Return all questions of a run, in order, or None if the run's transport or an option is refused."""
     card = method.strategy.card
     try:
         return server_transport(config).script(card.name, card.script(config, card.options.parse(options)))

@@ -27,21 +27,11 @@ NO_ANSWER_TEXT = "nothing is answered"
 
 @dataclass(frozen=True)
 class Signer:
-    """Signer of a party's messages in a run, which also checks the signatures of the other members.
+    """Signer of a party's messages in a run, which also checks the signatures of the other members."""
 
-    Parameters
-    ----------
-    identity : Identity
-        The party's private key and its list of members.
-    run : str
-        Flower's id of the run.
-    configuration : str
-        Text of the run's configuration.
-    """
-
-    identity: Identity
+    identity: Identity  # the party's private key and its list of members
     run: str  # Flower's id of the run
-    configuration: str  # the run's
+    configuration: str  # text of the run's configuration
 
     @property
     def context(self) -> bytes:
@@ -49,11 +39,11 @@ class Signer:
         return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)
 
     def sign(self, subject: str, *parts: bytes) -> NDArray[np.uint8]:
-        """Return this party's signature on byte strings, bound to the run and to a subject."""
+        """Return this party's signature (64,) on byte strings, bound to the run and to a subject."""
         return np.frombuffer(self.identity.sign(self._message(self.identity.party, subject, parts)), np.uint8)
 
     def require_signature(self, party: int, subject: str, signature: NDArray[np.uint8], *parts: bytes) -> None:
-        """Refuse a signature on byte strings that the given party did not make in this run."""
+        """Raise DisclosureError, with the party, unless it made this signature (64,) on `parts` in this run."""
         if not self.identity.is_signed_by(party, self._message(party, subject, parts), signature.tobytes()):
             raise DisclosureError(
                 f"the signature of party {party} under the {subject} is not right by its key in this site's list "
@@ -65,7 +55,10 @@ class Signer:
     def require_keys(
         self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], local_key: bytes
     ) -> None:
-        """Refuse run keys unless each is signed by a different party and this party's own key is present."""
+        """Raise DisclosureError unless each run key is signed by a different party and this party's is `local_key`.
+
+        Shapes: signatures (len(parties), 64).
+        """
         partitions, times = range(len(self.identity.member_keys)), Counter(parties)
         for party in parties:
             if party not in partitions:

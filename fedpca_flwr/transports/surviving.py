@@ -108,7 +108,10 @@ class Surviving(Transport):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the run's questions: each masked sum stands between the stages keys and shares, agree and reveal."""
+        """Return the run's questions: each masked sum stands between the stages keys and shares, agree and reveal.
+
+        Raise TravelError for several sums, unless all are differentially private.
+        """
         questions = require_summable(method, questions)
         sums = [name for name, question in questions.items() if not (question.in_clear or question.closing)]
         several = len(sums) != 1 and not all(questions[name].differentially_private for name in sums)
@@ -137,13 +140,7 @@ class Surviving(Transport):
 
 
 class SurvivingServer(Surviving, ServerTransport):
-    """Server's side of the transport that survives dropouts: relays keys and shares, and unmasks the survivors' sum.
-
-    Parameters
-    ----------
-    threshold : int
-        Number of survivors that the run requires.
-    """
+    """Server's side of the transport that survives dropouts: relays keys and shares, and unmasks the survivors' sum."""
 
     def __init__(self, threshold: int) -> None:
         """Keep the number of survivors that the run requires."""
@@ -217,7 +214,7 @@ class SurvivingServer(Surviving, ServerTransport):
         return decode_total(layout, opened, len(survivors))
 
     def _sum_last_round(self, question: Round, run: Run) -> Program:
-        """Sum the last round under pairwise masks if all survivors remain; a smaller sum would show who left."""
+        """Sum the last round under pairwise masks; None if a survivor left, as a smaller sum would show who."""
         total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
         replies = yield Round(question.phase, question.request, consume=total.add)
         if len(replies) < len(self._summed_parties):
@@ -226,20 +223,14 @@ class SurvivingServer(Surviving, ServerTransport):
 
 
 def _require_rows(rows: NDArray[np.uint8], expected: int, sender: str) -> NDArray[np.uint8]:
-    """Return an array with a row for each of the other parties, or refuse another number of rows."""
+    """Return an array with a row for each other party; raise ContractError for another number of rows."""
     if len(rows) != expected:
         raise ContractError(f"{sender}: it sent something for {len(rows)} parties, expected {expected}")
     return rows
 
 
 class SurvivingParty(Surviving, PartyTransport):
-    """Party's side of the transport that survives dropouts: masks the answer, and reveals shares once.
-
-    Parameters
-    ----------
-    policy : SumPolicy
-        Rules of the site for sums.
-    """
+    """Party's side of the transport that survives dropouts: masks the answer, and reveals shares once."""
 
     def __init__(self, policy: SumPolicy) -> None:
         """Keep the site's rules for sums."""
@@ -375,7 +366,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return public_key(require_secret(party, "private")) + public_key(require_secret(party, "masking"))
 
     def _check_positions(self, party: Party, listed: NDArray[np.int64], candidates: Sequence[int]) -> list[int]:
-        """Check that a list of positions is sorted, long enough, among candidates, and with this party."""
+        """Return positions; raise ContractError if unsorted, too few, not of `candidates`, or without this party."""
         positions: list[int] = listed.tolist()
         local_position = self._channels(party).position
         if (
@@ -391,7 +382,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return positions
 
     def _require_enough(self, parties: int) -> None:
-        """Refuse to continue with fewer parties than the number of survivors that the run requires."""
+        """Raise ContractError for fewer parties than the number of survivors that the run requires."""
         if parties < self.policy.survivors:
             raise ContractError(
                 f"the server goes on with {parties} parties, fewer than the run's 'survivors' = {self.policy.survivors}"
@@ -404,10 +395,10 @@ def _agreement_parts(party: Party) -> list[bytes]:
 
 
 def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
-    """Store the parties' positions in the list of keys in this party's journal, under a name."""
+    """Store positions in the list of keys in this party's journal, under a name."""
     party.journal.store_secret(name, np.asarray(positions, "<i8").tobytes())
 
 
 def _load_positions(party: Party, name: str) -> list[int]:
-    """Load the parties' positions in the list of keys from this party's journal."""
+    """Load positions in the list of keys, stored under a name, from this party's journal."""
     return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]
