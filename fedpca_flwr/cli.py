@@ -30,7 +30,6 @@ COMMANDS = {
     "monitor": ("fedpca_flwr.simulations.monitor.main", "Look for odd rows and for drift in new rows."),
     "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
     "audit": ("fedpca_flwr.site.comparison.main", "Lay a model beside its sites' journals, and say what matches."),
-    "verify": ("fedpca_flwr.site.verification.main", "Check what the sites have signed about a model, offline."),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
     "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),

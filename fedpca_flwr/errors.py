@@ -132,6 +132,9 @@ SUBSTITUTES = {
         "let each site take its scores as covariates of PLINK 2's --glm, then combine the sites' tables by a "
         "meta-analysis (docs/genotypes.md)",
     ),
+    **dict.fromkeys(
+        ("receipt", "verify"), "the command `audit` compares a model's log with the sites' journals of the run"
+    ),
     **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
     "release=two-stage": "leave out 'release', which needs no bound, and 'centre-clip', or take release='joint' with "
     "'clip'",

@@ -100,7 +100,6 @@ else](server.md#what-a-site-answers). `python -m fedpca_flwr methods write` make
 
 - With `prune`, {PRUNING} replace `alleles`, and `left_out` comes
   with `frequencies`.
-- With `receipt`, `witness` and `sign` follow `project` and ask for a signature on [a receipt](../receipt.md).
 - With `blind`, the questions on the page [A blind server](blind.md) replace those of `p-cov`.
 """
 

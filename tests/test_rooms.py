@@ -110,13 +110,6 @@ ROOMS = {
         ),
     ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
-    "receipt": _together(
-        _stage("receipt.py", "ReceiptStage"),
-        Room(
-            ["fedpca_flwr/model/receipt.py", "fedpca_flwr/site/verification.py", "tests/site/test_receipt.py"],
-            {COMMANDS: ['"verify"']},
-        ),
-    ),
     "reader parquet": Room(
         ["fedpca_flwr/site/parquet_file.py", "tests/site/test_readers.py"], {READERS: [r"\bPARQUET\b"]}
     ),

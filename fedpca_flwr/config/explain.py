@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
@@ -49,6 +49,13 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
             reason = f"expected {', '.join(alternatives)} or {last}" if alternatives else f"expected {last}"
         lines.append(f"{source}: '{key}' {value_words}, {reason}")
     return "\n".join(lines)
+
+
+def explain_entry(kind: type, faults: Sequence[Any], source: str) -> str:
+    """Return a line on the first entry that pydantic refused in a typed dict or named tuple of a file."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+    return explain_faults(fields, faults[:1], source, shows_values=True)
 
 
 def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:

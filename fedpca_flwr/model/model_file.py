@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from fedpca_flwr.errors import ContractError, DataError, value_text
-from fedpca_flwr.model.history import history_of
+from fedpca_flwr.model.history import History, history_of
 from fedpca_flwr.state import files
 
 INFINITY_TEXT = "infinity"
@@ -92,6 +93,19 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
     ContractError
         If the file holds something else.
     """
+    arrays, metadata, _ = _read_checked(path, most_bytes)
+    return arrays, metadata
+
+
+def read_history(path: str | os.PathLike[str]) -> History:
+    """Read a model's file, and return the log in it, checked."""
+    return _read_checked(path)[2]
+
+
+def _read_checked(
+    path: str | os.PathLike[str], most_bytes: int | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any], History]:
+    """Return a model's arrays, metadata and checked log from a file, or raise one of our errors."""
     target = model_path(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")
@@ -113,17 +127,17 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
             metadata["log"] = {**log, "measured": {}, "notes": [*log.get("notes", []), *texts]}
         if metadata.get("noise_variance_", 0.0) is None:
             metadata["noise_variance_"] = float("nan")
-        _check_contents(arrays, metadata)
+        history = _check_contents(arrays, metadata)
         metadata["log"]["measured"] = measurements_from_json(metadata["log"].get("measured", {}))
-    except ContractError:
-        raise
+    except ContractError as error:
+        raise ContractError(f"{target}: {error}") from None
     except Exception as error:  # what is in the file may be anything
         raise damaged_file_error(path, error) from None
-    return arrays, metadata
+    return arrays, metadata, history
 
 
-def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> None:
-    """Refuse arrays with other shapes than a model's or infinite values, and an invalid log, row count or names."""
+def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> History:
+    """Return the checked log, and refuse arrays of other shapes or with infinite values, and an invalid log."""
     log, n, names = metadata["log"], metadata["n_samples_"], metadata.get("feature_names_in_")
     if not isinstance(log, dict) or isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n <= MAX_ROWS:
         raise ContractError("the model's history is not whole")
@@ -148,14 +162,18 @@ def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, A
         valid = array is not None and array.shape == shape and array.dtype == np.float64
         if array is None or not valid or not (unknown or np.isfinite(array).all()):
             raise ContractError(f"the model's {name} is not a finite float64 array of shape {shape}")
-    history_of(log, k, d)
+    history = history_of(log, k, d)
     if names is not None and not (len(names) == d and all(isinstance(feature, str) for feature in names)):
         raise ContractError("the model's feature_names_in_ are not a text for each feature")
+    return history
 
 
 def damaged_file_error(path: str | os.PathLike[str], error: Exception) -> ContractError:
     """Return the error for a file that does not hold a whole model."""
-    why = (
-        f"it has no {value_text(error.args[0])}" if isinstance(error, KeyError) and error.args else type(error).__name__
-    )
-    return ContractError(f"{model_path(path)} is not a whole model file ({why})")
+    why = type(error).__name__
+    if isinstance(error, KeyError) and error.args:
+        why = f"it has no {value_text(error.args[0])}"
+    elif isinstance(error, ValidationError):
+        entry = ".".join(map(str, error.errors()[0]["loc"][:2])) or "log"
+        why = f"the entry {value_text(entry)} of its log is not what it must be"
+    return ContractError(f"{model_path(path)} is not a whole model file ({why}); get the file again from who saved it")

@@ -77,10 +77,6 @@ class Journal(ABC):
         """Record fields and bytes of the last answer, and its SHA-256 (`digest`) if the journal outlasts the run."""
 
     @abstractmethod
-    def evidence(self) -> tuple[list[str], str]:
-        """Return the digests of this run's answers, and of the last event; empty if the journal ends with the run."""
-
-    @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
         """Record a noise multiplier before the noise is drawn; if `permit` raises an error, record nothing.
 
@@ -222,11 +218,6 @@ class StateJournal(Journal):
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
         self.record["answered"] = True
-
-    @override
-    def evidence(self) -> tuple[list[str], str]:
-        """Return nothing: nobody can read this journal after the run."""
-        return [], ""
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:

@@ -3,9 +3,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
+from pydantic import ConfigDict, Field, TypeAdapter
 from typing_extensions import override
+
+from fedpca_flwr.state.store import DamageError
+
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -13,6 +19,9 @@ class Account:
     """Base of the records that a site's journal stores about rows, releases and sums, as JSON."""
 
     kind: ClassVar[str]  # of the events
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        strict=True, extra="forbid", alias_generator=lambda name: name.replace("_", " ")
+    )
 
     def text(self) -> str:
         """Return the account as JSON for the journal, without empty fields."""
@@ -21,7 +30,11 @@ class Account:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the account of this class that a journal stores as JSON."""
-        return cls(**{name.replace(" ", "_"): value for name, value in json.loads(text).items()})
+        try:
+            account: Self = VALIDATORS[cls.kind].validate_json(text)
+            return account
+        except ValueError:
+            raise DamageError(f"an event of kind '{cls.kind}' does not hold what this version writes there") from None
 
     def sentence(self) -> str:
         """Return the account as words for a reader of the journal."""
@@ -45,7 +58,7 @@ class Release(Account):
     kind = "release"
     phase: str
     relation: str
-    multiplier: float
+    multiplier: Finite
 
     @override
     def sentence(self) -> str:
@@ -68,8 +81,8 @@ class HeldOut(Account):
     """
 
     kind = "held out"
-    rows: int
-    held_out: int
+    rows: Count
+    held_out: Count
     subset: str
 
     @override
@@ -96,7 +109,7 @@ class OpenedSum(Account):
 
     kind = "opened"
     members: Sequence[str]
-    rows: int
+    rows: Count
     weights: str = ""  # their digest; empty: each row counts once
     levels: str = ""  # digest of the levels that the run has declared, and of what rows have of them; empty: none
 
@@ -119,7 +132,7 @@ class BoundAnswer(Account):
     """
 
     kind = "bound"
-    bound: float
+    bound: Finite
     within: bool
 
     @override
@@ -133,8 +146,12 @@ class BoundAnswer(Account):
 
 
 ACCOUNTS: dict[str, type[Account]] = {kind.kind: kind for kind in (Release, HeldOut, OpenedSum, BoundAnswer)}
+VALIDATORS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in ACCOUNTS.items()}
 
 
 def event_text(kind: str, text: str) -> str:
     """Return the text of a journal's event in words; JSON of an account is turned into a sentence."""
-    return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
+    try:
+        return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
+    except DamageError:
+        return text

@@ -17,6 +17,8 @@ from fedpca_flwr.state.store import Store
 
 PHASE = re.compile(r"(phase \d+ of \d+)\b")
 TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
+MAX_WIDTH = 200
+"""Characters up to which a column of the table is as wide as its longest text."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Audit:
             return f"event {self.gap} is missing, was added or was changed; what follows it proves nothing"
         last = self.events[-1].chain if self.events else "none"
         return (
-            f"{len(self.events)} events, none is missing or was changed since it was written; last digest: {last} "
-            "(keep it elsewhere: whoever owns the file could make the whole chain anew, with another last digest)"
+            f"{len(self.events)} events, each with the digest that follows from its content and the event before; last "
+            f"digest: {last} (keep it elsewhere: whoever owns the file could make the whole chain anew, or leave out "
+            "its end, with another last digest)"
         )
 
     def table(self) -> str:
@@ -54,9 +57,9 @@ class Audit:
         for event in self.events:
             fields = {**event._asdict(), "about": event_text(event.kind, event.about)}
             rows.append([printable_text(str(fields[name])) for name in TABLE_COLUMNS])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        widths = [min(MAX_WIDTH, max(map(len, column))) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *map(_further_line, self.further_refusals)])
+        return "\n".join([*lines, *map(printable_text, map(_further_line, self.further_refusals))])
 
     def runs(self) -> list[dict[str, Any]]:
         """Summarise the events of each run and party: questions, bytes sent, and how the run ended."""
@@ -108,9 +111,8 @@ class Audit:
             lines.append(f"run {run['run']} (client {run['party']}): {title}")
             counts = f"{run['questions']} questions, {run['bytes']:,} bytes left, {end}"
             lines.append(f"  {run['began']} to {run['last']}: {counts}")
-        return "\n".join(
-            [*lines, *map(_further_line, self.further_refusals)] or ["no run has asked this site anything"]
-        )
+        lines += map(_further_line, self.further_refusals)
+        return "\n".join(map(printable_text, lines or ["no run has asked this site anything"]))
 
     def export(self, file: Path) -> None:
         """Write the events as JSON lines, from which a reader can recompute the chain of digests.

@@ -12,11 +12,20 @@ beside the last of these (`FurtherRefusals`), until the site answers a run again
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from fedpca_flwr.state.store import StoreError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedpca_flwr.config.explain import explain_entry
+from fedpca_flwr.errors import value_text
+from fedpca_flwr.state.store import DamageError, StoreError
+
+Number = Annotated[int, Field(ge=0, le=2**62)]
+Word = Annotated[str, Field(max_length=200)]
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class Event(NamedTuple):
@@ -42,24 +51,50 @@ class Event(NamedTuple):
         Digest of the event and of the `chain` before.
     """
 
-    number: int
-    time: str
-    run: str
-    party: int
-    kind: str
-    about: str
-    digest: str
-    bytes: int
-    chain: str
+    number: Annotated[int, Field(ge=1, le=2**62)]
+    time: Word
+    run: Word
+    party: Number
+    kind: Word
+    about: Annotated[str, Field(max_length=2**24)]
+    digest: Word
+    bytes: Number
+    chain: Word
+
+
+@cache
+def _row_type(kind: type[Row]) -> TypeAdapter[Row]:
+    """Return the validator of a row's class, which converts nothing."""
+    return TypeAdapter(kind, config=ConfigDict(strict=True))
+
+
+def parse_row(kind: type[Row], values: object, place: str) -> Row:
+    """Return a row of a journal, or refuse values of other types, sizes or lengths than its class declares."""
+    if not isinstance(values, dict):
+        raise DamageError(f"{place} is not a JSON object")
+    try:
+        row: Row = _row_type(kind).validate_python(values)
+        return row
+    except ValidationError as error:
+        raise DamageError(explain_entry(kind, error.errors(), place)) from None
+
+
+def _read_rows(
+    database: sqlite3.Connection, kind: type[Row], table: str, place: str, values: Mapping[str, str | int]
+) -> Iterator[Row]:
+    """Yield the rows of a table in order of their numbers, each checked against its class."""
+    names = list(kind._fields)  # type: ignore[attr-defined]
+    condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
+    query = f"SELECT {', '.join(names)} FROM {table} WHERE {condition} ORDER BY number"
+    # SQLite takes any bytes for a text; half a surrogate pair stands for a byte that is no UTF-8, and is refused
+    database.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    for row in database.execute(query, values):
+        yield parse_row(kind, dict(zip(names, row, strict=True)), f"{place} {value_text(row[0])}")
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Yield in order the journal's events whose fields have the given values."""
-    condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
-    names = ", ".join(Event._fields)
-    yield from map(
-        Event._make, database.execute(f"SELECT {names} FROM event WHERE {condition} ORDER BY number", values)
-    )
+    """Read in order the journal's events whose fields have the given values."""
+    return _read_rows(database, Event, "event", "event", values)
 
 
 class FurtherRefusals(NamedTuple):
@@ -75,10 +110,10 @@ class FurtherRefusals(NamedTuple):
         Time and run of the last refusal.
     """
 
-    number: int
-    times: int
-    time: str
-    run: str
+    number: Number
+    times: Number
+    time: Word
+    run: Word
 
 
 MAX_REFUSAL_EVENTS = 10
@@ -89,9 +124,7 @@ def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
     """Return the counts of refused runs that have no events of their own."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
         return []
-    return list(
-        map(FurtherRefusals._make, database.execute("SELECT number, times, time, run FROM further ORDER BY number"))
-    )
+    return list(_read_rows(database, FurtherRefusals, "further", "refusals after event", {}))
 
 
 def counting_event(database: sqlite3.Connection) -> int:
@@ -121,15 +154,19 @@ def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
     database.execute("UPDATE chain SET events = ?, last = ?", (count + 1, digest))
 
 
-def chain_end(database: sqlite3.Connection) -> tuple[int, str]:
+class ChainEnd(NamedTuple):
+    """Number of events that a journal states, and the digest of the last one; empty without events."""
+
+    events: Number
+    last: Word
+
+
+def chain_end(database: sqlite3.Connection) -> ChainEnd:
     """Return the number of events that the journal states, and the digest of the last event."""
     rows = database.execute("SELECT events, last FROM chain").fetchall()
     if len(rows) != 1:
-        raise StoreError(
-            "the journal is damaged: the digest of its last event is missing; restore the journal from a copy, or "
-            "name another folder"
-        )
-    return int(rows[0][0]), str(rows[0][1])
+        raise DamageError("the digest of its last event is missing")
+    return parse_row(ChainEnd, dict(zip(ChainEnd._fields, rows[0], strict=True)), "the end of its chain of digests")
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
@@ -167,10 +204,7 @@ def first_gap(database: sqlite3.Connection) -> int:
     return 0 if ends == [(len(chain), chain[-1].chain if chain else "")] else len(chain) + 1
 
 
-def require_intact(database: sqlite3.Connection, file: Path) -> None:
+def require_intact(database: sqlite3.Connection) -> None:
     """Refuse a journal whose chain of digests shows a missing or changed event."""
     if gap := first_gap(database):
-        raise StoreError(
-            f"{file} is damaged: its event {gap} is missing or was changed; restore the journal from a copy, or name "
-            "another folder"
-        )
+        raise DamageError(f"event {gap} is missing or was changed")

@@ -5,7 +5,7 @@ what the server says that it asked, and the server received what the site sent. 
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -15,11 +15,14 @@ from typer import Argument
 
 from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, ContractError, printable_text
-from fedpca_flwr.model.history import History, Provenance, history_of
-from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.history import History, Provenance
+from fedpca_flwr.model.model_file import read_history
 from fedpca_flwr.site.audit import Audit, audit
-from fedpca_flwr.site.chain import Event, first_wrong_link
+from fedpca_flwr.site.chain import Event, first_wrong_link, parse_row
+from fedpca_flwr.state.store import DamageError
 
+BAR = "\\|"
+"""A bar within a cell of a table in Markdown."""
 TABLE_HEAD = ("", "question", "asked", "answered", "time at the site", "bytes")
 
 
@@ -63,19 +66,18 @@ def read_journal(path: Path) -> Audit:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         events = [
-            Event(*(EVENT_KINDS[name](values[name]) for name in Event._fields)) for values in map(json.loads, lines)
+            parse_row(Event, json.loads(line), f"line {number}, event") for number, line in enumerate(lines, start=1)
         ]
-    except (ValueError, TypeError, KeyError):
-        raise ContractError(
-            f"{path} is no exported journal: write it with `python -m fedpca_flwr site journal FOLDER --export FILE`"
-        ) from None
-    return Audit(events, first_wrong_link(events))
-
-
-EVENT_KINDS: Mapping[str, Callable[[Any], Any]] = {
-    name: int if name in {"number", "party", "bytes"} else str for name in Event._fields
-}
-"""Type of each field of an exported event."""
+    except (ValueError, RecursionError):
+        fault = "it is not JSON lines"
+    except DamageError as error:
+        fault = str(error)
+    else:
+        return Audit(events, first_wrong_link(events))
+    raise ContractError(
+        f"{path} is no exported journal ({fault}): write it with `python -m fedpca_flwr site journal FOLDER --export "
+        "FILE`"
+    )
 
 
 @dataclass
@@ -161,16 +163,19 @@ class Comparison:
         for journal in self.journals:
             lines += ["", f"# {printable_text(journal['path'])}", "", f"The journal: {journal['verdict']}."]
             for party in journal["parties"]:
-                lines += ["", *(f"| {' | '.join(row)} |" for row in (TABLE_HEAD, ["---"] * len(TABLE_HEAD)))]
+                lines += ["", _table_line(TABLE_HEAD), _table_line(["---"] * len(TABLE_HEAD))]
                 for number, (*texts, nbytes) in enumerate((entry.values() for entry in party["exchanges"]), start=1):
-                    lines.append(f"| {' | '.join(map(printable_text, [str(number), *texts, f'{nbytes:,}']))} |")
+                    lines.append(_table_line([str(number), *texts, f"{nbytes:,}"]))
             for party in journal["parties"]:
                 lines.append(f"\nParty {party['party']}: {party['status']}, as the site tells.")
         lines += ["", "# Verdict", ""]
         if content["without journal"]:
             lines.append(f"No journal was given of: {printable_text(', '.join(content['without journal']))}.")
         if not self.faults:
-            lines.append("All entries that the model and these journals share about the run are equal.")
+            lines.append(
+                "The model's log and these journals have the same SHA-256 of every question and of every answer, and "
+                "of the settings. Nothing else was compared."
+            )
         return "\n".join([*lines, *(f"- {printable_text(fault)}" for fault in self.faults)])
 
     def _run_texts(self) -> dict[str, str]:
@@ -190,8 +195,9 @@ class Comparison:
     def _compare(self, label: str, party: int, events: Sequence[Event]) -> list[dict[str, Any]]:
         """Compare a party's questions and answers, and collect the differences."""
         settings = next((event.digest for event in events if event.kind == "run"), "")
-        if settings and settings != self.provenance.settings:
-            self.faults.append(f"{label}: the site had other settings (SHA-256 {settings})")
+        if settings != self.provenance.settings:
+            words = f"other settings (SHA-256 {settings})" if settings else "no settings of this run in its journal"
+            self.faults.append(f"{label}: the site had {words}")
         exchanges = []
         pairs = zip_longest(self._server_exchanges(party), journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
@@ -210,6 +216,11 @@ class Comparison:
             if str(party) in entry.digests:
                 question, reply = entry.digests[str(party)]
                 yield Exchange(entry.phase, question, reply)
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    """Return a line of a table in Markdown, in which no text can make or hide a cell."""
+    return f"| {' | '.join(printable_text(cell).replace('|', BAR) for cell in cells)} |"
 
 
 def _verdict(server: str, site: str) -> str:
@@ -243,8 +254,7 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     ConfigError
         If the model is not of a run on a grid of Flower's.
     """
-    loaded: Any = PCAModel.load(model)
-    history = history_of(loaded.log, *loaded.components_.shape)
+    history = read_history(model)
     if history.provenance is None:
         raise ConfigError(
             f"{model} does not say which run made it, because it was computed in one process or by a version before "

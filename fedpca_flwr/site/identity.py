@@ -48,7 +48,7 @@ class Identity:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of all public keys in order, by which sites notice that their lists differ."""
-        return members_digest(self.member_keys)
+        return hashlib.sha256(b"".join(self.member_keys)).digest()
 
     def sign(self, message: bytes) -> bytes:
         """Return the Ed25519 signature of a message by the party's private key."""
@@ -61,22 +61,6 @@ class Identity:
         except (InvalidSignature, ValueError):
             return False
         return True
-
-
-def members_digest(member_keys: Sequence[bytes]) -> bytes:
-    """Return the SHA-256 of the public keys of all parties."""
-    return hashlib.sha256(b"".join(member_keys)).digest()
-
-
-def count_members(path: str) -> int:
-    """Return the number of lines with a public key in a list of members."""
-    try:
-        lines = read_text(Path(path).expanduser()).splitlines()
-    except (OSError, UnicodeDecodeError):
-        raise ConfigError(
-            f"{path} cannot be read as a list of members: name the file of node-config 'identities'"
-        ) from None
-    return sum(bool(line.split("#")[0].strip()) for line in lines)
 
 
 def load_identity(node: NodeConfig) -> Identity:

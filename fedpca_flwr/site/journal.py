@@ -23,7 +23,7 @@ from fedpca_flwr.protocol import journal
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
 from fedpca_flwr.site.watch import journal_logger
-from fedpca_flwr.state.store import LockedError, Schema, Store, StoreError, utc_time
+from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError, utc_time
 
 logger = logging.getLogger("fedpca_flwr.client")
 
@@ -163,19 +163,11 @@ class FileJournal(journal.Journal):
             self._add_event(database, "answer", what, content, nbytes)
 
     @override
-    def evidence(self) -> tuple[list[str], str]:
-        """Return the digests of this run's answers, and of the last event."""
-        run, party = self.key
-        with self._transaction() as database:
-            answers = [event.digest for event in events(database, run=run, party=party, kind="answer")]
-            return answers, chain_end(database)[1]
-
-    @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones."""
         with self._transaction() as database:
             # a changed journal must not lower the privacy budget that was spent
-            require_intact(database, self._store.file)
+            require_intact(database)
             run_releases, other_releases = list[Release](), list[Release]()
             for event in events(database, kind=Release.kind):
                 releases = run_releases if (event.run, event.party) == self.key else other_releases
@@ -192,14 +184,13 @@ class FileJournal(journal.Journal):
         with self._transaction() as database:
             if not database.execute("SELECT value FROM data_key").fetchall():
                 database.execute("INSERT INTO data_key VALUES (?)", (secrets.token_bytes(32),))
-            (value,) = database.execute("SELECT value FROM data_key").fetchone()
-        return bytes(value)
+            return _blob(database.execute("SELECT value FROM data_key").fetchone(), "the key of its digests")
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
         """Add the note that `decide` returns given the notes on the same and on other data."""
         with self._transaction() as database:
-            require_intact(database, self._store.file)  # a changed journal must not hide notes of earlier runs
+            require_intact(database)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()
             for event in events(database, kind=kind):
                 notes = same if event.digest == data else other_notes
@@ -311,7 +302,7 @@ class FileJournal(journal.Journal):
         """Return a secret of this run in the open transaction, or None."""
         query = "SELECT value FROM secret WHERE run = ? AND party = ? AND name = ?"
         row = database.execute(query, (*self.key, name)).fetchone()
-        return bytes(row[0]) if row else None
+        return _blob(row, f"its secret '{name}'") if row else None
 
     def _run_notes(self, database: sqlite3.Connection, kind: str) -> list[str]:
         """Return the texts of this run's events of a kind, such as "question"."""
@@ -331,3 +322,11 @@ class FileJournal(journal.Journal):
         """Delete the copies of rows that versions before 0.3 have left in the journal's folder."""
         for copied in Path(self.folder).expanduser().glob("rows.*"):
             shutil.rmtree(copied, ignore_errors=True)
+
+
+def _blob(row: tuple[object], name: str) -> bytes:
+    """Return the bytes that a row of the journal holds."""
+    (value,) = row
+    if not isinstance(value, bytes):
+        raise DamageError(f"{name} is of type {type(value).__name__}, expected bytes")
+    return value

@@ -16,7 +16,6 @@ from fedpca_flwr.stages.blind import Blind
 from fedpca_flwr.stages.clusters.stage import Clusters
 from fedpca_flwr.stages.genotypes.stage import Genotypes
 from fedpca_flwr.stages.odd_rows import OddRows
-from fedpca_flwr.stages.receipt import ReceiptStage
 from fedpca_flwr.stages.weights import Weights
 
 STAGES: tuple[type[Stage], ...] = (
@@ -25,7 +24,6 @@ STAGES: tuple[type[Stage], ...] = (
     Genotypes,
     Clusters,
     OddRows,
-    ReceiptStage,
     Blind,
 )
 

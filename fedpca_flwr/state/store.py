@@ -29,6 +29,9 @@ PIECE_BYTES = 2**24  # bytes of a large value in one row: SQLite allows 10^9
 MAX_TABLE_INTEGER = 2**53
 """A whole number in a table; of larger ones no float64 is exact."""
 
+REMEDY = "restore it from a copy, or name another folder"
+"""What to do about a damaged file, at the end of an error."""
+
 STORE_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
 CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (digest, number));
@@ -42,6 +45,10 @@ def utc_time(before: timedelta = timedelta(0)) -> str:
 
 class StoreError(ContractError):
     """Error for a store's SQLite file that is damaged, foreign or cannot be used."""
+
+
+class DamageError(Exception):
+    """Fault in the rows of a store ("event 3: 'bytes' is 'x'"), to which `Store.transaction` adds file and remedy."""
 
 
 class LockedError(StoreError):
@@ -137,6 +144,8 @@ class Store:
                 database.execute("COMMIT")  # after an error, SQLite rolls the transaction back
         except sqlite3.Error as error:
             raise self._unusable_error(error) from None
+        except DamageError as error:
+            raise StoreError(f"{self.file} is damaged ({error}); {REMEDY}") from None
 
     # Sealed tables
 
@@ -229,9 +238,7 @@ class Store:
 
     def damaged_error(self) -> StoreError:
         """Return the error for a file that is damaged or belongs to another program."""
-        return StoreError(
-            f"{self.file} is damaged, or not a {self.schema.name}; restore it from a copy, or name another folder"
-        )
+        return StoreError(f"{self.file} is damaged, or not a {self.schema.name}; {REMEDY}")
 
     def _unusable_error(self, error: Exception) -> StoreError:
         """Return the StoreError for an error of SQLite or the system, without its text, which may quote stored data."""

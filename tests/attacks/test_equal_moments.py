@@ -123,10 +123,6 @@ def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProx
     return differs(script, pair, worlds, seed, monkeypatch, told)[0]
 
 
-RANDOM = {"witness", "sign"}
-"""Questions of the receipt: nonces, commitments with a secret salt, and signatures of these."""
-
-
 def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) -> tuple[str, int]:
     """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
     noted: list[list[dict[str, np.ndarray]]] = [[], []]
@@ -148,8 +144,6 @@ def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) 
             if "error" in said:
                 return "", answers
             answers += 1
-            if phase in RANDOM:
-                continue
             if noted[0]:
                 here, there = (list(fields[-1].values()) for fields in noted)
             elif script.secure:

@@ -9,7 +9,7 @@ import json
 import shutil
 import sqlite3
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,15 +24,12 @@ from fedpca_flwr.model import federation, stream_state
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.state.store import Schema, Store
 from tests.families import cut, rows
+from tests.foreign import JSON_VALUES, paths_in
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
 
 X = rows(120, 5)
 DRAWS = 120
-JSON_VALUES = [
-    *(None, True, -1, 0, 0.5, -5, 1e308, -1e308, 10**30, 2**63, 10**400, "x", "", "9" * 1000, "\x1b[2J<img src=x>"),
-    *([], {}, [[1]], [None] * 3, {"a": {"b": []}}, float("nan"), float("inf")),
-]
 SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
@@ -41,12 +38,6 @@ def spoilt_arrays(array: np.ndarray) -> list[np.ndarray]:
     shorter = array[..., :-1] if array.ndim else array
     others = [array.astype("U3"), np.zeros(0), -array, array + 0j, array + 1e5]
     return [array * np.nan, array * 1e300, shorter, *others]
-
-
-def paths_in(value: Any, path: tuple = ()) -> Iterator[tuple]:
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield (*path, key)
-        yield from paths_in(inner, (*path, key))
 
 
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:

@@ -96,14 +96,18 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         ({"covariance_": np.eye(12, 11)}, ["covariance_", "(12, 12)"]),
         ({"factors_": np.ones((3, 11))}, ["factors_", "(3, 12)"]),
         ({"adjustment_": Adjustment(np.array([0]), np.ones((1, 11)))}, ["adjustment_slopes", "(1, 12)"]),
-        *[({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, []) for place in (-1, 12)],
+        *[({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, ["model.npz"]) for place in (-1, 12)],
         ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
         ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
         *[
-            ({"log": history}, ["model.npz", "ValidationError"])
-            for history in (
-                *({"parties": 3}, {"parties": [{"rows": "all"}]}, {"rounds": [{}]}),
-                *({"method": 3}, {"notes": [1]}, {"exact": "no"}),
+            ({"log": history}, ["model.npz", entry])
+            for history, entry in (
+                ({"parties": 3}, "'parties'"),
+                ({"parties": [{"rows": "all"}]}, "'parties.0'"),
+                ({"rounds": [{}]}, "'rounds.0'"),
+                ({"method": 3}, "'method'"),
+                ({"notes": [1]}, "'notes.0'"),
+                ({"exact": "no"}, "'exact'"),
             )
         ],
     ],

@@ -78,7 +78,7 @@ def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
 
 
 def test_commands_that_print_findings_print_json_too():
-    names = "audit, verify, trace, compare, methods, monitor, site worth, site variants, site relatives"
+    names = "audit, trace, compare, methods, monitor, site worth, site variants, site relatives"
     for name in [*names.split(", "), "site doctor", "site journal", "site status"]:
         assert "--json" in {word for option in cli.load(cli.COMMANDS[name][0]).params for word in option.opts}, name
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sqlite3
 
 import numpy as np
@@ -42,13 +43,13 @@ def audited(capsys, model, journals):
     return code, capsys.readouterr().out
 
 
-def rewritten(journal, **values):
-    """Change the first answer of a journal as its owner could: all later links of the chain are made anew."""
+def rewritten(journal, kind="answer", **values):
+    """Change the first event of a kind as the journal's owner could: all later links of the chain are made anew."""
     last = ""
     with contextlib.closing(sqlite3.connect(journal / "site.sqlite")) as database, database:
         for name, value in values.items():
-            first = "(SELECT min(number) FROM event WHERE kind = 'answer')"
-            database.execute(f"UPDATE event SET {name} = ? WHERE number = {first}", (value,))
+            first = "(SELECT min(number) FROM event WHERE kind = ?)"
+            database.execute(f"UPDATE event SET {name} = ? WHERE number = {first}", (value, kind))
         for number, *fields in database.execute("SELECT * FROM event ORDER BY number").fetchall():
             last = chain_digest(last, (number, *fields[:-1]))
             database.execute("UPDATE event SET chain = ? WHERE number = ?", (last, number))
@@ -125,10 +126,28 @@ def test_a_journal_of_another_run_is_named(tmp_path, capsys):
     assert (code, f"the journal has no entry about run {number}" in page) == (1, True)
 
 
-def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys):
-    rows = np.random.default_rng(0).normal(size=(40, 3))
-    model = run("p-cov", [rows[:20], rows[20:]], n_components=1).save(tmp_path / "model.npz")
+@pytest.mark.parametrize("method", ["p-cov", "vertical"])
+def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys, method):
+    rows = np.random.default_rng(0).normal(size=(40, 4))
+    parties = [rows[:, :2], rows[:, 2:]] if method == "vertical" else [rows[:20], rows[20:]]
+    model = run(method, parties, n_components=1).save(tmp_path / "model.npz")
     assert audited(capsys, model, [tmp_path]) == (2, "")
+
+
+def test_a_model_with_an_infinite_measurement_is_compared(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    loaded = PCAModel.load(model)
+    loaded.log["measured"]["condition"] = np.inf
+    assert audited(capsys, loaded.save(tmp_path / "other.npz"), journals)[0] == 0
+
+
+def test_a_name_of_a_question_makes_no_cell_of_the_table(tmp_path, capsys):
+    model, journals = finished_run(tmp_path)
+    loaded = PCAModel.load(model)
+    loaded.log["rounds"][0] |= {"phase": "sums | the same | the same |", "digests": {"0": ["ab" * 32, "cd" * 32]}}
+    _, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[:1])
+    (line,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
+    assert len(re.split(r"(?<!\\)\|", line)) == 8
 
 
 def test_the_log_says_which_run_made_a_model(tmp_path):
