@@ -80,33 +80,19 @@ class AdaptiveOptions(method.Options):
         return self.target or eigen.EXACT_ANGLE_DEGREES
 
     def cost(self, candidate: Candidate) -> float:
-        """Return a candidate's cost: bytes up, plus bytes down and rounds times the prices in the options."""
+        """Return a candidate's cost in bytes: bytes up, plus bytes down and rounds times the prices in the options."""
         return candidate.up + self.download_weight * candidate.down + candidate.rounds * self.round_bytes
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Method that the adaptive run may choose: its name, its options, and the forecast of rounds and bytes.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    options : Mapping
-        Options that differ from their defaults, by their keys in the run-config.
-    rounds : int
-        Rounds after the survey.
-    up : float
-        Bytes that a party sends, in the mean over the parties.
-    down : float
-        Bytes that a party receives, in the mean over the parties.
-    """
+    """Method that the adaptive run may choose: its name, its options, and the forecast of rounds and bytes."""
 
     method: str
-    options: Mapping[str, Any]
-    rounds: int
-    up: float
-    down: float
+    options: Mapping[str, Any]  # those that differ from their defaults, by their keys in the run-config
+    rounds: int  # after the survey
+    up: float  # bytes that a party sends, in the mean over the parties
+    down: float  # bytes that a party receives, in the mean over the parties
 
     @property
     def text(self) -> str:
@@ -237,6 +223,7 @@ class AdaptiveClient(method.Client):
         """Return a client of the method that the server chose, with this party's policy, data and journal.
 
         A run chooses once, and once more where the first choice did not suffice. The second choice is an exact method.
+        Raise ContractError for a method that is no candidate.
         """
         name, _ = method_text.split_method_text(text)
         if name not in CANDIDATE_METHODS:
@@ -251,7 +238,10 @@ class AdaptiveClient(method.Client):
         return inner
 
     def _earlier_questions(self, text: str, name: str) -> method.Questions:
-        """Record the server's choice in the journal, and return the questions asked before the chosen method's."""
+        """Record the server's choice in the journal, and return the questions asked before the chosen method's.
+
+        Raise ContractError for a third choice, and for `compressed` as the second.
+        """
         choices = [self.journal.load_secret(name) for name in ("chosen", "chosen then")]
         if choices[0] is None:
             self.journal.store_secret("chosen", text.encode())

@@ -83,7 +83,10 @@ class ApproximateCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Solve the scatter within parties, and measure the omitted variance and the angle to exact."""
+        """Solve the scatter within parties, and measure the omitted variance and the angle to exact.
+
+        Raise DataError if the rows of each party are identical.
+        """
         # averaged raw second moments leave nothing out
         pooling = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total

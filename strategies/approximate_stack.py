@@ -73,7 +73,10 @@ class ApproximateStack(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Stack the parties' low-rank factors, weighted by rows or equally, and return the SVD's solution."""
+        """Stack the parties' low-rank factors, weighted by rows or equally, and return the SVD's solution.
+
+        Raise DataError if the rows of each party are identical.
+        """
         parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
         pooled = factors.stack_factors(parts)
         n_components = self.n_components(pooled.head.n, pooled.head.mean.size)

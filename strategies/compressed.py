@@ -79,7 +79,11 @@ class CompressedOptions(method.Options):
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
-        """Return the codec that the options name, which encodes a party's scatter into bytes."""
+        """Return the codec that the options name, which encodes a party's scatter (d, d) into bytes.
+
+        ``step`` is that of ``shared-step`` in the unit of the scatter, ``seed`` that of the random products of
+        ``sketch``.
+        """
         rank = min(self.rank or 2 * self.n_components, d)
         codecs_by_name: dict[str, codecs.ScatterCodec] = {
             "auto": codecs.Quantise(self.bits),
@@ -243,7 +247,10 @@ class Compressed(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Fetch an approximate scatter, and correct the approximation on leading eigenvectors until a bound holds."""
+        """Fetch an approximate scatter, and correct the approximation on leading eigenvectors until a bound holds.
+
+        Raise ConfigError if the codec leaves no positive eigenvalue.
+        """
         options, k = self.options, self.options.n_components
         scatter = short_words.ShortScatter(self) if uses_short_words(self.config) else CodedScatters(self)
         yield from scatter.ask()
@@ -320,36 +327,16 @@ class CodedScatters:
     """Approximate scatter of all rows from the parties' encoded scatters, which corrections improve.
 
     The attributes are those of `fedpca_flwr.questions.short_words.ShortScatter`.
-
-    Parameters
-    ----------
-    run : Compressed
-        Strategy whose options choose the codec.
-
-    Attributes
-    ----------
-    head : Head
-        Count and mean of all rows.
-    total : float
-        Trace of their scatter.
-    unit : float
-        Unit of the matrix and of all bounds.
-    matrix : ndarray of shape (d, d)
-        Approximate scatter.
-    block : ndarray of shape (d, b), or None
-        Block of the last correction.
-    error_bound, block_error_bound, leading_error_bound : float
-        Bounds on the spectral norm of the error: everywhere, on the block, and on its leading columns.
     """
 
-    head: moments.Head
-    total: float
-    unit = 1.0
-    matrix: method.Array
-    block: method.Array | None = None
-    error_bound: float
-    block_error_bound: float
-    leading_error_bound: float | None = None
+    head: moments.Head  # count and mean of all rows
+    total: float  # trace of their scatter
+    unit = 1.0  # of the matrix and of all bounds
+    matrix: method.Array  # (d, d) approximate scatter
+    block: method.Array | None = None  # (d, b) of the last correction
+    error_bound: float  # on the spectral norm of the matrix's error
+    block_error_bound: float  # on that of the error on the block
+    leading_error_bound: float | None = None  # on that of the error on the block's leading columns
 
     def __init__(self, run: Compressed) -> None:
         """Keep the run; `ask` sets the scatter and the error bounds."""
@@ -376,9 +363,9 @@ class CodedScatters:
         self.matrix = moments.unpack_symmetric(scatter_sum.pooled().scatter, d)
 
     def correct(self, vectors: method.Array, number: int) -> method.Program:
-        """Ask for the encoding errors' products with the leading eigenvectors, and correct the matrix.
+        """Ask for the encoding errors' products with orthonormal leading eigenvectors (d, b), and correct the matrix.
 
-        Shapes: vectors (d, b).
+        The ``number`` of corrections before decides the bits of the block.
         """
         coded, bits, block = codecs.encode_components(vectors, refine.block_bits(number))
         request: method.Fields = {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}

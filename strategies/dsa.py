@@ -31,15 +31,8 @@ CARD = method.MethodCard(
 class DSAParty(graph.GraphParty):
     """Party of DSA: averages iterates with neighbours, and steps along Sanger's direction of its own scatter.
 
-    Notes
-    -----
-    The stored iterate is ``[X, H(X)]``. One iteration of party i, with the neighbours' average of X [1]_::
-
-        X <- sum_j w_ij X_j + alpha H_i(X_i)
-
-    References
-    ----------
-    .. [1] Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed Principal Component Analysis.
+    The stored iterate is ``[X, H(X)]``. Party i iterates ``X <- sum_j w_ij X_j + alpha H_i(X_i)`` (Gang and Bajwa 2022,
+    A Linearly Convergent Algorithm for Distributed Principal Component Analysis).
     """
 
     block_names = BLOCK_NAMES

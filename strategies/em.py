@@ -109,7 +109,11 @@ class EMOptions(method.PCAOptions):
 
 
 def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
-    """Return the questions of EM: observed values, E-step sums, and the projection of rows with imputed values."""
+    """Return the questions of EM: observed values, E-step sums, and the projection of rows with imputed values.
+
+    The last question has the model that completes rows. Raise ConfigError for ``model='factors'`` with ``max-share`` or
+    ``levels``, and for moments to ``keep`` that secure sums do not have.
+    """
     require_storable_sums(method.by_transport(config, clear="nothing", masked=options.keep), within=False)
     if options.model == "factors" and config.max_share:
         raise method.ConfigError(
@@ -137,7 +141,11 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
 
 
 def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
-    """Return the number q of factors, below both rows and features so that a dimension is left for the noise."""
+    """Return the number q of factors: the ``requested`` one, or k + `EXTRA_FACTORS`.
+
+    q is below the number of rows and of features, so that a dimension is left for the noise. Raise ConfigError if k or
+    the requested number is not.
+    """
     check_components(k, rows, features)
     limit = min(rows, features) - 1
     if max(k, requested) > limit:

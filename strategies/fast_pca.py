@@ -33,14 +33,9 @@ CARD = method.MethodCard(
 class FastPCAParty(graph.GraphParty):
     """Party of FAST-PCA: averages with neighbours, and steps along a tracked mean of all Sanger directions.
 
-    Notes
-    -----
     The stored iterate is ``[X, T, H(X)]``, of which neighbours get X and T. The estimates T_i keep the mean of all
-    ``H_i(X_i)``, whatever the weights, so their common limit is zero only at the components of the pooled scatter [1]_.
-
-    References
-    ----------
-    .. [1] Gang and Bajwa 2021, FAST-PCA: A Fast and Exact Algorithm for Distributed PCA, arXiv 2108.12373.
+    ``H_i(X_i)``, whatever the weights, so their common limit is zero only at the components of the pooled scatter (Gang
+    and Bajwa 2021, FAST-PCA: A Fast and Exact Algorithm for Distributed PCA, arXiv 2108.12373).
     """
 
     block_names = BLOCK_NAMES

@@ -43,7 +43,11 @@ class QROptions(method.ScaleOptions):
 
 
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
-    """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows."""
+    """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows.
+
+    Raise ConfigError for ``rank`` with scaling, without centring, with a fraction of the variance or with fewer rows
+    than components, and for ``wire="float32"`` with ``rank`` or with scaling.
+    """
     in_float32 = options.wire == "float32"
     if in_float32 and (options.rank or options.scale):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")

@@ -413,7 +413,10 @@ class SAPCA(method.Strategy):
         return merged, rows
 
     def _rank(self, merged: streams.Subspace, ranks: Sequence[int]) -> int:
-        """Return the number of components that the rank rule chooses from the merged singular values."""
+        """Return the number of components that the rank rule chooses from the merged singular values.
+
+        Raise ConfigError if the tracked directions hold less than the requested share of the variance.
+        """
         rule, sigma = self.options.make_rule(), merged.sigma
         if isinstance(rule, streams.Band):
             rule.rank = min(sigma.size, max(ranks))

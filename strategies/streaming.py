@@ -171,19 +171,9 @@ class Streaming(method.Strategy):
 
     @override
     def squared_error(self, model: method.PCAModel) -> float:
-        """Return the mean squared projection error of the rows that the parties of this run project.
+        """Return the mean squared projection error that the last round must measure.
 
         Absent members project nothing, and a party that appends rows projects these rows only.
-
-        Parameters
-        ----------
-        model : PCAModel
-            Model of the run.
-
-        Returns
-        -------
-        float
-            Mean squared error that the last round must measure.
         """
         assert self._present_moments is not None
         return squared_error(model, self._present_moments)
@@ -201,7 +191,10 @@ class Streaming(method.Strategy):
         self._late_members = [reply.member for reply in replies if int(reply.fields["latest"]) > revision]
 
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
-        """Ask for digests and changed moments, update the stored members, and return what happened to each."""
+        """Ask for digests and changed moments, update the stored members, and return what happened to each.
+
+        Raise ConfigError if a party that takes part is to leave, or if its name looks like a stored sum's.
+        """
         replies: list[method.Reply] = yield self._state_question("digest")
         self._compare_revisions(replies)
         for reply in replies:
@@ -227,7 +220,10 @@ class Streaming(method.Strategy):
         return operations, None
 
     def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
-        """Ask for the secure sum of all moments, update the stored sum, and return what happened, with evidence."""
+        """Ask for the secure sum of all moments, update the stored sum, and return what happened, with evidence.
+
+        Raise ConfigError if the federation is a sum over other parties.
+        """
         replies: list[method.Reply] = yield self._state_question("members")
         self._compare_revisions(replies)
         names = sorted(reply.member for reply in replies)
@@ -283,7 +279,10 @@ def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
 
 
 def squared_error(model: method.PCAModel, row_moments: moments.Moments) -> float:
-    """Return the mean squared error per row after projection on the model's components, from the rows' moments."""
+    """Return the mean squared error per row after projection on the model's components, from the rows' moments.
+
+    The moments are in the unit of the data, the error in squared units of the scaled features.
+    """
     components, mean = model.loadings()
     centred_moments = moments.Moments(row_moments.count, mean, np.zeros_like(mean), row_moments.scatter_about(mean))
     scale = np.ones_like(mean) if model.scale_ is None else model.scale_

@@ -69,7 +69,11 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
 
 
 def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> method.Questions:
-    """Return the questions of SUB-IT: products with blocks, or a sketch with corrections in a warm start."""
+    """Return the questions of SUB-IT: products with blocks, or a sketch with corrections in a warm start.
+
+    Raise ConfigError for blocks or rounds too few for the components, and for a warm start with scaling, without
+    centring or without acceleration.
+    """
     if options.acceleration == "none" and 0 < options.block_size < options.n_components:
         raise method.ConfigError(
             f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "

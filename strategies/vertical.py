@@ -183,7 +183,10 @@ class Vertical(method.Strategy):
         return method.Solution(pairs=pairs, total=self.total)
 
     def _merge(self) -> method.Fitting:
-        """Ask for the parties' leading singular directions, merge them, and measure the sum of squares along each."""
+        """Ask for the parties' leading singular directions, merge them, and measure the sum of squares along each.
+
+        Raise ConfigError if the parties send fewer directions than components.
+        """
         k, rank = self.options.n_components, self.options.directions_sent(self.n_rows)
         total_directions = sum(min(rank, width) for width in self.widths)
         if total_directions < k:

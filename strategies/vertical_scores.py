@@ -214,7 +214,7 @@ class VerticalScores(method.Run):
 
 
 def common_component_count(replies: list[method.Reply]) -> int:
-    """Return the parties' common number of components, or refuse loadings that come from different runs."""
+    """Return the number of components in all first replies, or refuse loadings that come from different runs."""
     witness = replies[0]
     for reply in replies:
         if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):

@@ -84,18 +84,9 @@ PROMAX_POWER = 4
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the rotation of loadings for which the squared loadings in each column vary most (Kaiser 1958).
+    """Compute the rotation (k, k) after which squared loadings (d, k) vary most within each column (Kaiser 1958).
 
-    Parameters
-    ----------
-    loadings : ndarray of shape (d, k)
-    kaiser : bool, default True
-        Scale each feature's loadings to length 1 for the search.
-
-    Returns
-    -------
-    ndarray of shape (k, k)
-        An orthogonal matrix.
+    With ``kaiser`` each feature's loadings are scaled to length 1 for the search.
     """
     if kaiser:
         lengths = np.linalg.norm(loadings, axis=1)
@@ -114,18 +105,9 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
 
 
 def promax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the matrix that brings loadings nearest to powers of their varimax (Hendrickson and White 1964).
+    """Compute the matrix (k, k) that brings loadings (d, k) nearest to powers of their varimax.
 
-    Parameters
-    ----------
-    loadings : ndarray of shape (d, k)
-    kaiser : bool, default True
-        Scale each feature's loadings to length 1 for the search.
-
-    Returns
-    -------
-    ndarray of shape (k, k)
-        Its columns are scaled so that the factors have variance 1; the factors may be correlated.
+    Its columns are scaled so that the factors, which may be correlated, have variance 1 (Hendrickson and White 1964).
     """
     orthogonal = varimax(loadings, kaiser=kaiser)
     rotated = loadings @ orthogonal

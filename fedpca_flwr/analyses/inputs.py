@@ -19,33 +19,13 @@ Analysis = TypeVar("Analysis", bound=Callable[..., Any])
 
 
 def takes_moments(analysis: Analysis) -> Analysis:
-    """Decorate an analysis so that an argument ``moments`` that is no `SecondMoments` raises a ConfigError.
-
-    Parameters
-    ----------
-    analysis : callable
-
-    Returns
-    -------
-    callable
-        Raises a `ConfigError` for any other first argument.
-    """
+    """Decorate an analysis so that an argument ``moments`` that is no `SecondMoments` raises a ConfigError."""
     advice = "they are a model's 'moments_' after run('p-cov', parties, keep='moments'), or SecondMoments.of(rows)"
     return takes("moments", SecondMoments, advice)(analysis)
 
 
 def takes_model(analysis: Analysis) -> Analysis:
-    """Decorate an analysis or a plot so that an argument ``model`` that is no `PCAModel` raises a ConfigError.
-
-    Parameters
-    ----------
-    analysis : callable
-
-    Returns
-    -------
-    callable
-        Raises a `ConfigError` for any other first argument.
-    """
+    """Decorate an analysis or a plot so that an argument ``model`` that is no `PCAModel` raises a ConfigError."""
     return takes("model", PCAModel, MODEL_ADVICE)(analysis)
 
 
@@ -53,34 +33,23 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 
 
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
-    """Return a decorator of analyses and plots that refuses an argument of another type, and flags that are no bool.
+    """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument.
-    kind : type or tuple of type
-        Types that are allowed.
-    advice : str
-        End of the error: where such a value comes from.
-
-    Returns
-    -------
-    callable
-        Decorator, whose function raises a `ConfigError` for another type.
+    The decorated function raises a ConfigError for another type; ``advice``, its end, says where such a value comes
+    from.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
 
     def decorate(analysis: Analysis) -> Analysis:
-        """Return the function with a check of the argument."""
+        """Return the function with a check of the argument and of the flags, options whose default is a bool."""
         parameters = signature(analysis).parameters
         place = list(parameters).index(name)
         flags = [option for option, parameter in parameters.items() if isinstance(parameter.default, bool)]
 
         @wraps(analysis)
         def wrapper(*args: Any, **options: Any) -> Any:
-            """Check the type of the argument, and call the function."""
+            """Check the types of the argument and of the flags, raise ConfigError for others, and call the function."""
             value = args[place] if len(args) > place else options.get(name)
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
@@ -95,45 +64,21 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
 
 
 class ScatterBlocks(NamedTuple):
-    """Positions, means and blocks of the scatter for two groups of features, such as predictors x and responses y.
+    """Positions, means and blocks of the scatter for two groups of features, such as predictors x and responses y."""
 
-    Parameters
-    ----------
-    x, y : ndarray of int of shape (p,), (r,)
-        Positions of the features.
-    mean_x, mean_y : ndarray of shape (p,), (r,)
-    S_xx, S_xy, S_yy : ndarray of shape (p, p), (p, r), (r, r)
-        Sums of the products of centred features.
-    """
-
-    x: NDArray[np.intp]
-    y: NDArray[np.intp]
-    mean_x: Array
-    mean_y: Array
-    S_xx: Array
-    S_xy: Array
-    S_yy: Array
+    x: NDArray[np.intp]  # (p,) positions
+    y: NDArray[np.intp]  # (r,) positions
+    mean_x: Array  # (p,)
+    mean_y: Array  # (r,)
+    S_xx: Array  # (p, p) sums of the products of centred features
+    S_xy: Array  # (p, r)
+    S_yy: Array  # (r, r)
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """Return positions, means and scatter blocks (xx, xy, yy) of two groups of features.
+    """Return positions, means and scatter blocks (xx, xy, yy) of two groups of features; x defaults to all but y.
 
-    Parameters
-    ----------
-    moments : SecondMoments
-    y : sequence of str or int
-        The second group.
-    x : sequence of str or int, optional
-        The first group; by default all other features.
-
-    Returns
-    -------
-    ScatterBlocks
-
-    Raises
-    ------
-    ConfigError
-        For unknown features, a feature in both groups, and an empty group.
+    Raise ConfigError for unknown features, a feature in both groups, and an empty group.
     """
     y_columns = moments.places(y)
     x_columns = np.setdiff1d(np.arange(moments.n_features), y_columns) if x is None else moments.places(x)
@@ -158,18 +103,7 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
-    """Refuse features whose value is equal in all rows.
-
-    Parameters
-    ----------
-    moments : SecondMoments
-    columns : ndarray of int
-        Positions of the features.
-
-    Raises
-    ------
-    DataError
-    """
+    """Raise DataError if features, given by their positions, have the same value in all rows."""
     constant = [column for column in columns if moments.is_constant[column]]
     if constant:
         names = moments.names(constant) or tuple(map(str, constant))
@@ -177,56 +111,21 @@ def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
 
 
 def require_count(option: str, k: int, maximum: int) -> None:
-    """Refuse an option that is no whole number from 1 to a maximum.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option.
-    k : int
-        Its value.
-    maximum : int
-        The largest count that is allowed.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise ConfigError unless an option's value is a whole number from 1 to a maximum."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= maximum:
         raise ConfigError(f"'{option}' is {value_text(k)}, expected 1 to {maximum}")
 
 
 def require_share(option: str, share: float, example: float) -> None:
-    """Refuse an option that is no fraction between 0 and 1.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option.
-    share : float
-        Its value.
-    example : float
-        A value that the error suggests.
-
-    Raises
-    ------
-    ConfigError
-    """
+    """Raise ConfigError, with an example of a value, unless an option's value is a fraction between 0 and 1."""
     if not (isinstance(share, float) and 0 < share < 1):
         raise ConfigError(f"'{option}' is {value_text(share)}, expected a fraction between 0 and 1, as {example}")
 
 
 def require_resolved(values: Array) -> None:
-    """Refuse variances that are unknown (NaN), or whose last is no more than rounding.
+    """Raise ContractError if descending variances (k,) are unknown (NaN), or the last is no more than rounding.
 
-    Parameters
-    ----------
-    values : ndarray of shape (k,)
-        Variances, descending; NaN for a private model whose components are all noise.
-
-    Raises
-    ------
-    ContractError
+    They are unknown in a private model whose components are all noise.
     """
     if np.isnan(values).any():
         raise ContractError(
@@ -239,25 +138,9 @@ def require_resolved(values: Array) -> None:
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:
-    """Return rows as finite numbers in the order of an analysis' features, or raise a DataError.
+    """Return rows (n, width) as finite numbers in the order of an analysis' features, or raise a DataError.
 
-    Parameters
-    ----------
-    X : array-like of shape (n, width)
-    names : tuple of str
-        Names of the analysis' features; empty if unknown.
-    width : int
-        Number of features.
-    name : str, default "X"
-        How errors call the rows.
-
-    Returns
-    -------
-    ndarray of shape (n, width)
-
-    Raises
-    ------
-    DataError
+    ``names`` are those of the features, empty if unknown; ``name`` is that of the rows in errors.
     """
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
     return frames.finite_matrix(rows, width, name)

@@ -501,7 +501,10 @@ def _fit_regression(
     directions: Sequence[int] = (),
     scale: bool = False,
 ) -> Regression:
-    """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; at least ``directions`` of x must vary."""
+    """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; ``scale`` divides all features by their deviations first.
+
+    Raise DataError for constant responses, or if fewer directions of the features vary than a number in ``directions``.
+    """
     parts = scatter_blocks(moments, responses, features)
     require_varying(moments, parts.y)
     unit_x = unit_y = np.ones(1)

@@ -39,7 +39,11 @@ def indicator_names(levels: Levels) -> tuple[str, ...]:
 
 
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
-    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories."""
+    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
+
+    A level of fewer than ``min_rows`` rows counts as 'other'; the last rows, beyond a multiple of ``round_rows``, do
+    not count for this. Raise DataError, which calls the frame ``name``, if it has no column names, or lacks columns.
+    """
     opened = open_frame(frame)
     if opened is None:
         raise DataError(f"{name} has no names of columns, and the run declares levels of some: give a data frame")
@@ -61,7 +65,7 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
 def append_indicators(
     table: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, min_rows: int = 1, round_rows: int = 1
 ) -> Table:
-    """Append the 0/1 indicators of columns of categories to a table of numbers."""
+    """Append the 0/1 indicators of columns of categories to a table of numbers, with the minima of `encoded`."""
     parts = [_indicator_columns(cells[column], declared, min_rows, round_rows) for column, declared in levels.items()]
     return check_rows(np.column_stack([to_array(table.rows), *parts]), (*table.names, *indicator_names(levels)))
 
@@ -115,7 +119,10 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have."""
+    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have.
+
+    Raise DataError, which names a frame by its key, if a frame lacks columns, or a column has no such level.
+    """
     opened, faults = dict[str, Frame](), []
     for name, frame in frames.items():
         names = column_names(frame)
@@ -132,7 +139,7 @@ def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows
 
 
 def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
-    """Return, by column, all levels that any party has."""
+    """Return, by column, all levels that any party has, sorted; raise DataError if a column has none."""
     merged: dict[str, set[str]] = {}
     for level_table in level_tables:
         for column, levels in level_table.items():
@@ -144,18 +151,14 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """Count the cells of an encoded table whose level counts as 'other' because the level is not declared."""
+    """Count the cells of an encoded table whose level counts as 'other' because it is rare or not declared."""
     other_names = {f"{column}={OTHER_LEVEL}" for column in levels}
     columns = [position for position, name in enumerate(table.names) if name in other_names]
     return int(column_sums(as_rows(table, "X"))[columns].sum())
 
 
 def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
-    """Write notes on columns that are all 'other' in a table, or whose levels differ between tables.
-
-    A note names a column all of whose values are 'other' at a table, and a column of which each of two tables has a
-    level that the other table lacks, as 'F' and 'M' beside 'female' and 'male'.
-    """
+    """Write notes on columns that are all 'other' in a table, or of which two tables have each a level of its own."""
     notes = []
     sums = {name: column_sums(table.rows)[-len(indicator_names(levels)) :] for name, table in tables.items()}
     occurring: dict[str, dict[str, list[str]]] = {name: {} for name in tables}
@@ -203,7 +206,8 @@ def _indicator_columns(
     """Return 0/1 indicators (n, m + 2) of m ``declared`` levels, 'other' (rare ones too), and 'missing'.
 
     Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare
-    levels depended on the run, two runs that declare different levels could differ by few rows.
+    levels depended on the run, two runs that declare different levels could differ by few rows. Raise DataError if two
+    declared levels are equal in value, or mark missing values.
     """
     levels = [*map(level_of, declared), OTHER_LEVEL, MISSING_LEVEL]
     if None in levels or len(set(levels)) < len(levels):

@@ -36,7 +36,11 @@ PartyRows = Mapping[str, Rows]
 def column_fault_notes(
     parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Write notes on columns with codes for missing values, running numbers or identifiers."""
+    """Write notes on columns with codes for missing values, running numbers or identifiers.
+
+    The keys are the parties' names, empty for a single party. Rows that are sparse or read in blocks are not looked at.
+    With ``same_columns`` values that are constant at one party are compared with the other parties' values.
+    """
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
     codes: dict[str, dict[int, int]] = {}
     running: dict[str, list[int]] = {}  # consecutive numbers
@@ -75,10 +79,7 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Write a note on components in which a single column has 99 % of the squared loadings.
-
-    Shapes: components (k, d).
-    """
+    """Write a note, if any, on components (k, d) in which a single column has 99 % of the squared loadings."""
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []
@@ -93,10 +94,7 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
 
 
 def one_column_text(rows: Rows, names: Sequence[str]) -> str:
-    """Write which column has 99 % of the variance of all columns; empty if none has.
-
-    Shapes: rows (n, d).
-    """
+    """Write which column of rows (n, d) has 99 % of the variance of all columns; empty if none has."""
     if not _are_numbers(rows) or rows.shape[1] < 3 or len(rows) < 2:
         return ""
     columns = (rows[:, column].astype(np.float64) for column in range(rows.shape[1]))
@@ -213,10 +211,7 @@ def _constant_codes(
 
 
 def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
-    """Find the columns of unique whole numbers, if they are few.
-
-    Shapes: rows (n, d).
-    """
+    """Find columns of unique whole numbers, and whether these are consecutive; none if more than `MAX_IDENTIFIERS`."""
     if len(rows) < MIN_ROWS or not rows.shape[1]:
         return {}
     columns, sample = np.arange(rows.shape[1]), _sample(rows)
@@ -256,13 +251,11 @@ def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
 
 
 def count_isolated(rows: Rows) -> dict[int, int]:
-    """Count, by column, the extreme values that lie far from all other values of their column.
+    """Count, by column of rows (n, d), the extreme values that lie far from all other values of their column.
 
     The largest or the smallest values, a tenth of the column at most, are isolated if the gap to all other values is
     more than ten times the range of the other values. Rows that are sparse, read in blocks, or in bytes are not looked
     at.
-
-    Shapes: rows (n, d).
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
@@ -277,7 +270,7 @@ def count_isolated(rows: Rows) -> dict[int, int]:
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
-    """Write which columns have isolated values, and how many."""
+    """Write how many values are isolated and in which columns, given the counts by column; empty if there are none."""
     if not counts:
         return ""
     columns = [names[column] if names else column for column in counts]

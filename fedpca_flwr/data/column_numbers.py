@@ -38,10 +38,7 @@ NumbersOrKind = NDArray[Any] | str
 
 
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Convert a narwhals column to an array of numbers, or name the kind of its values, such as "texts".
-
-    Shapes: -> (n,).
-    """
+    """Convert a narwhals column to numbers (n,), floats if values are missing, or name the kind of its values."""
     import narwhals.stable.v2 as nw
 
     dtype, missing = series.dtype, series.null_count()
@@ -66,7 +63,7 @@ def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
 
 
 def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
-    """Name the kind of values of a narwhals dtype, such as "texts"; empty if they may be numbers."""
+    """Name the kind of values of a narwhals dtype, a key of `NON_NUMERIC_KINDS`; empty if they may be numbers."""
     import narwhals.stable.v2 as nw
 
     if dtype in (nw.Categorical, nw.Enum):
@@ -79,10 +76,7 @@ def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
 
 
 def arrow_numbers(column: Any) -> NumbersOrKind:
-    """Convert an Arrow array to an array of numbers, or name the kind of its values, such as "texts".
-
-    Shapes: -> (n,).
-    """
+    """Convert an Arrow array to numbers (n,), floats if values are missing, or name the kind of its values."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -91,7 +85,7 @@ def arrow_numbers(column: Any) -> NumbersOrKind:
 
 
 def arrow_non_numeric_kind(kind: Any) -> str:
-    """Name the kind of values of an Arrow type, such as "texts"; empty if they may be numbers."""
+    """Name the kind of values of an Arrow type, a key of `NON_NUMERIC_KINDS`; empty if they may be numbers."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -99,10 +93,7 @@ def arrow_non_numeric_kind(kind: Any) -> str:
 
 
 def object_numbers(column: Iterable[Any]) -> NumbersOrKind:
-    """Convert cells that are Python objects to numbers, or name the kind of the first cell that is none.
-
-    Shapes: -> (n,).
-    """
+    """Convert Python objects to floats (n,), NaN if missing, or name the kind of the first cell that is no number."""
     values = []
     for cell in column:
         number = _cell_number(cell)

@@ -26,36 +26,25 @@ VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled data set whose rows are read only when asked for.
+    """Labelled data set of n rows, which are read only when asked for."""
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n,)
-        By the labels rows are shared among simulated parties; they are never part of the data.
-    rows : callable
-        Returns the rows (m, d) for row indices (m,).
-    test : callable, optional
-        Returns rows and labels of a test set.
-    names : tuple of str, default ()
-        Names of the features, if they have any.
-    """
-
-    labels: NDArray[Any]
-    rows: Callable[[NDArray[np.int64]], NDArray[Any]]
-    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None
-    names: tuple[str, ...] = ()
+    labels: NDArray[Any]  # (n,), by which rows are shared among simulated parties; never part of the data
+    rows: Callable[[NDArray[np.int64]], NDArray[Any]]  # reads the rows (m, d) of indices (m,)
+    test: Callable[[], tuple[NDArray[Any], NDArray[Any]]] | None = None  # reads rows and labels of a test set
+    names: tuple[str, ...] = ()  # of the features; empty if unknown
 
     def all_rows(self) -> NDArray[Any]:
-        """Read all rows.
-
-        Shapes: -> (n, d).
-        """
+        """Read all rows (n, d)."""
         return self.rows(np.arange(len(self.labels)))
 
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """Load a data set; pixels stay whole numbers from 0 to 255."""
+    """Load a data set by its name in `DATASETS` or ``openml:NAME``; pixels stay whole numbers from 0 to 255.
+
+    The folder ``root`` holds images and downloads. Raise ConfigError for an unknown name, and DataError if the data set
+    is not there, or damaged.
+    """
     if name.startswith(OPENML_PREFIX):
         return _openml(name, Path(root).expanduser())
     if name not in DATASETS:
@@ -84,11 +73,14 @@ def _absent_error(name: str, expected: Path) -> DataError:
 
 
 def _load_idx(name: str, folder: str, root: Path) -> Dataset:
-    """Load images in MNIST's file format, memory-mapped, so that a party reads only its own rows."""
+    """Load images in MNIST's file format, memory-mapped, so that a party reads only its own rows.
+
+    Raise DataError if the files are absent or damaged.
+    """
     raw = root / folder / "raw"
 
     def part(stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return pixels (n, 784) and labels of the files whose names begin with a stem."""
+        """Return pixels (n, 784) and labels of the files that begin with a stem; refuse absent or damaged files."""
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
             raise _absent_error(name, raw)
@@ -114,10 +106,10 @@ def _torchvision() -> Any:
 
 
 def _cifar10(root: Path) -> Dataset:
-    """Load CIFAR-10 from its folder by torchvision."""
+    """Load CIFAR-10 from its folder by torchvision, or raise DataError if it is not there."""
 
     def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return pixels (n, 3072) and labels of the training or the test set."""
+        """Return pixels (n, 3072) and labels of the training or the test set, or raise DataError if absent."""
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
@@ -147,6 +139,7 @@ def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
     """Return the memory map of a folder's decoded images, which is written when the images are new or changed.
 
     The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the images.
+    Raise ConfigError if the map cannot be written.
     """
     maps = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpca_flwr" / "images"
     stats = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
@@ -175,7 +168,7 @@ def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
-    """Return the image files in a folder's subfolders, and for each file the number of its subfolder."""
+    """Return the image files in a folder's subfolders, and the subfolders' numbers; refuse a folder without any."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     pairs = [
         (file, label)
@@ -191,7 +184,10 @@ def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
 
 
 def _decode(files: list[Path]) -> Iterator[NDArray[np.uint8]]:
-    """Decode images of equal size and mode, and yield the pixels of each as a row."""
+    """Decode images of equal size and mode, and yield the pixels of each as a row.
+
+    Raise DataError for a damaged image or another size or mode, and ConfigError if Pillow is not installed.
+    """
     try:
         from PIL import Image
     except ImportError:
@@ -248,7 +244,7 @@ def _openml_file(name: str, root: Path) -> Path:
 
 
 def _openml(name: str, root: Path) -> Dataset:
-    """Load the rows and labels of an OpenML data set that `download` wrote."""
+    """Load the rows and labels of an OpenML data set that `download` wrote, or raise DataError if it is not there."""
     file = _openml_file(name, root)
     if not file.is_file():
         raise _absent_error(name, file)
@@ -258,7 +254,7 @@ def _openml(name: str, root: Path) -> Dataset:
 
 
 def _download_openml(name: str, root: Path) -> None:
-    """Download a data set of OpenML whose columns are all numbers; its target, if there is any, gives the labels."""
+    """Download a data set of OpenML with its target, if any, as labels; refuse columns that are no numbers."""
     from sklearn.datasets import fetch_openml
 
     file = _openml_file(name, root)

@@ -31,25 +31,15 @@ MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
-    """Result of `match_labels`: missing labels, unexpected labels, and the positions of the expected labels.
+    """Comparison of a table's labels with expected labels."""
 
-    Parameters
-    ----------
-    missing : tuple
-        Expected labels that the table lacks.
-    unexpected : tuple
-        Labels of the table that are not expected.
-    order : list of int or None
-        Position of each expected label; None if the columns are in that order, or labels are missing.
-    """
-
-    missing: tuple[Hashable, ...]
-    unexpected: tuple[Hashable, ...]
-    order: list[int] | None
+    missing: tuple[Hashable, ...]  # expected labels that the table lacks
+    unexpected: tuple[Hashable, ...]  # labels of the table that are not expected
+    order: list[int] | None  # positions of the expected labels; None if in order, or if labels are missing
 
 
 def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Match:
-    """Compare the labels of a table's columns with the expected labels."""
+    """Compare the labels of a table's columns with those that a run or a model expects."""
     positions = {label: position for position, label in enumerate(labels)}
     present = {label for label in expected if label in positions}  # a run may expect millions of labels
     missing = tuple(label for label in expected if label not in positions)
@@ -60,21 +50,11 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
 
 @dataclass(frozen=True)
 class Frame:
-    """Table of any data frame library: labels of columns and rows, and a function that reads the values.
+    """Table of any data frame library: labels of columns and rows, and a function that reads the values."""
 
-    Parameters
-    ----------
-    labels : tuple of hashable
-        Labels of the columns; empty if there are none.
-    values : callable
-        Returns an eager data frame of narwhals, or an array or sparse matrix of numbers.
-    index : sequence of hashable, default ()
-        Labels of the rows.
-    """
-
-    labels: tuple[Hashable, ...]
-    values: Callable[[], Any]
-    index: Sequence[Hashable] = ()
+    labels: tuple[Hashable, ...]  # of the columns; empty if there are none
+    values: Callable[[], Any]  # reads an eager data frame of narwhals, or an array or sparse matrix of numbers
+    index: Sequence[Hashable] = ()  # labels of the rows
 
     @property
     def has_default_index(self) -> bool:
@@ -106,7 +86,10 @@ def open_frame(X: Any) -> Frame | None:
 
 
 def _dataset_frame(dataset: Any) -> Frame:
-    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row each."""
+    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row each.
+
+    Raise DataError if such a column stands beside others.
+    """
     kinds = {name: type(feature).__name__ for name, feature in (dataset.features or {}).items()}
     nested = [name for name, kind in kinds.items() if kind not in ("Value", "ClassLabel")]
     if not nested:
@@ -118,7 +101,7 @@ def _dataset_frame(dataset: Any) -> Frame:
         )
 
     def values() -> NDArray[Any]:
-        """Return a row of all pixels for each image."""
+        """Return a row of all pixels for each image, or refuse images of different sizes."""
         images = [np.asarray(image) for image in dataset.with_format("numpy")[:][nested[0]]]
         shapes = sorted({image.shape for image in images})
         if len(shapes) > 1:
@@ -130,7 +113,7 @@ def _dataset_frame(dataset: Any) -> Frame:
 
 
 def _to_narwhals(X: Any) -> Any:
-    """Wrap a data frame by the library narwhals; return None if narwhals does not know its type."""
+    """Wrap a data frame by narwhals, or return None if it does not know the type; refuse columns of the same name."""
     import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
 
     if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
@@ -185,9 +168,10 @@ def labels_text(labels: Sequence[object]) -> str:
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
-    """Convert a labelled table to an array or sparse matrix, or refuse columns that hold no numbers.
+    """Convert a labelled table to an array or sparse matrix (n, d), or refuse columns that hold no numbers.
 
-    Shapes: -> (n, d).
+    An AnnData gives its ``X``, and sparse columns of pandas stay sparse. The DataError, which calls the table ``name``,
+    names all such columns, or all that have the label of another column.
     """
     if duplicates := _duplicates_text(frame.labels):
         raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
@@ -209,9 +193,9 @@ def frame_numbers(frame: Frame, name: str) -> Any:
 
 
 def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
-    """Stack columns of numbers into an array (n, d), or refuse columns that hold no numbers.
+    """Stack columns of numbers (n,) into an array (n, d), where ``rows`` is n.
 
-    Shapes: -> (n, d).
+    Raise DataError, which calls the table ``name`` and names all columns of other kinds, if there are any.
     """
     arrays = [column for column in columns if not isinstance(column, str)]
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
@@ -244,7 +228,7 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Convert a table of any supported type to an array, or to blocks if sparse."""
+    """Convert a table of any supported type to an array, or to blocks if sparse; refuse any other object."""
     if isinstance(X, Table):
         return X.rows
     if isinstance(X, Blocks):
@@ -305,9 +289,9 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """Convert a table to an array of finite numbers with ``width`` columns, or raise a DataError.
+    """Convert a table to an array (n, width) of finite numbers, or of NaN too if ``incomplete``.
 
-    Shapes: -> (n, width).
+    Raise DataError, which calls the table ``name``, for other values, another width, and no rows.
     """
     rows = as_array(X, name)
     if rows.dtype.kind not in "fiub":
@@ -322,7 +306,7 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
 
 
 def check_names_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names do not have an expected digest, if both are known."""
+    """Refuse a data frame whose column names do not have an expected `names_digest`, if both are known."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
         raise DataError(FOREIGN_NAMES_TEXT)
@@ -331,11 +315,11 @@ def check_names_digest(X: ArrayLike, digest: str) -> None:
 def align_rows(
     X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", model_name: str = "PCA"
 ) -> Rows:
-    """Return rows with their columns in the order of a fitted model, or raise a DataError if they do not match.
+    """Return rows (n, width) with their columns in a fitted model's order, or raise a DataError if they do not match.
 
-    If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties.
-
-    Shapes: X (n, width) -> (n, width).
+    If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties;
+    ``digest`` is that of names of which only the digest is known. Other names, another number of columns, no rows, and
+    several tables do not match. Errors call the rows ``name`` and the model ``model_name``.
     """
     several = (
         isinstance(X, list | tuple)

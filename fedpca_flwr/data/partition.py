@@ -20,7 +20,11 @@ MIN_PARTY_ROWS = 10
 
 
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
-    """Split features among parties: evenly, by sizes, or by names of columns."""
+    """Split features among parties: evenly, by sizes, or by names of columns.
+
+    ``how`` is "even" (consecutive, with sizes that differ by 1 at most), a size for each party ("20 20 24"), or the
+    names of each party's columns ("a, b; c, d"). Raise ConfigError if these do not fit the features.
+    """
     if how == "even":
         if parties > features:
             raise ConfigError(f"{parties} parties cannot share {features} features: use at most {features} parties")
@@ -37,7 +41,7 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
 
 
 def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
-    """Split features by the names of each party's columns, separated by ';'."""
+    """Split features by the names of each party's columns, separated by ';'; refuse all but each name once."""
     groups = [[name.strip() for name in group.split(",")] for group in how.split(";")]
     every = [name for group in groups for name in group]
     if not names or len(groups) != parties or sorted(every) != sorted(names):
@@ -59,9 +63,12 @@ PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 def split(
     labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
 ) -> Parts:
-    """Split rows among parties at random: in equal parts, by their labels, or in unequal sizes.
+    """Split rows among parties at random, by their labels (n,) or in unequal sizes; refuse more parties than rows.
 
-    Shapes: labels (n,).
+    ``iid`` cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from Dirichlet(alpha): the
+    smaller alpha, the more uneven (Hsu, Qi and Brown 2019, arXiv:1909.06335, as in NIID-Bench). ``shards`` sorts by
+    label and deals out equal shards: each party has few labels (McMahan et al. 2017). ``quantity`` draws sizes from
+    Dirichlet(alpha), and rows at random.
     """
     if parties > len(labels):
         raise ConfigError(f"{parties} parties cannot share {len(labels)} rows: use at most {len(labels)} parties")

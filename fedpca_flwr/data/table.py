@@ -40,44 +40,19 @@ MAX_SPARSE_DENSITY = 0.1
 
 
 class Table(NamedTuple):
-    """Data of a party: n rows of d columns.
+    """Data of a party: n rows of d columns."""
 
-    Parameters
-    ----------
-    rows : Rows of shape (n, d)
-    missing : ndarray of int of shape (d,)
-        Number of missing values (NaN) of each column.
-    names : tuple of str
-        Names of the columns; empty if unknown.
-    split : str
-        How all parties' data are split: "rows", "columns", or empty if unknown.
-    ids : ndarray of uint64 of shape (n,), optional
-        Ascending digests of the rows' ids, if the file has ids.
-    row_positions : ndarray of int of shape (n,), optional
-        Position in ``rows``, which are in order of ids, of each row of the file.
-    digest : str
-        Digest of the rows, by which other rows in a later round are noticed; empty if nobody looks.
-    weights : ndarray of shape (n,), optional
-        Numbers from 0, if the run has weights.
-    excluded : ndarray of bool of shape (n,), optional
-        Rows that take no part in the fit but get scores, if a site names such rows.
-    order : ndarray of int of shape (d,), optional
-        Column of the file that each column is, if a run has an order.
-    notes : tuple of str
-        What a reader of the rows must know about how they were read.
-    """
-
-    rows: Rows
-    missing: NDArray[np.int64]
-    names: tuple[str, ...] = ()
-    split: str = ""
-    ids: NDArray[np.uint64] | None = None
-    row_positions: NDArray[np.int64] | None = None
-    digest: str = ""
-    weights: Array | None = None
-    excluded: NDArray[np.bool_] | None = None
-    order: NDArray[np.int64] | None = None
-    notes: tuple[str, ...] = ()
+    rows: Rows  # (n, d)
+    missing: NDArray[np.int64]  # (d,) number of missing values (NaN) of each column
+    names: tuple[str, ...] = ()  # of the columns; empty if unknown
+    split: str = ""  # of all parties' data: "rows", "columns", or empty if unknown
+    ids: NDArray[np.uint64] | None = None  # (n,) ascending digests of the rows' ids, if the file has ids
+    row_positions: NDArray[np.int64] | None = None  # (n,) position in `rows`, sorted by ids, of each row of the file
+    digest: str = ""  # of the rows, by which other rows in a later round are noticed; empty if nobody looks
+    weights: Array | None = None  # (n,) numbers from 0, if the run has weights
+    excluded: NDArray[np.bool_] | None = None  # (n,) rows that only get scores, if a site names any
+    order: NDArray[np.int64] | None = None  # (d,) column of the file that each column is, if a run has an order
+    notes: tuple[str, ...] = ()  # on how the rows were read, for their reader
 
     @property
     def columns(self) -> str:
@@ -86,9 +61,9 @@ class Table(NamedTuple):
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:
-    """Return the rows of a table that take part in a run, weighted if the table has weights.
+    """Return the rows (n, d) of a table that take part in a run, with their weights if the table has weights.
 
-    Shapes: -> (n, d).
+    Otherwise the last rows are left out, so that the number of rows is a multiple of ``round_rows``.
     """
     included = slice(None) if table.excluded is None else ~table.excluded
     rows = table.rows if table.excluded is None else table.rows[included]
@@ -98,15 +73,12 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
 
 
 def names_digest(names: Sequence[str]) -> str:
-    """Compute 64 bits of SHA-256 of column names in their order, without the spaces around each name."""
+    """Compute 16 hexadecimal digits of SHA-256 of stripped column names in their order; empty without names."""
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """Write the columns in a mask, by name or by position, for the site's own log only.
-
-    Shapes: columns (d,).
-    """
+    """Write the columns in a mask (d,), by name or by position, for the site's own log only."""
     positions = np.flatnonzero(columns).tolist()
     if names:
         return f"columns: {', '.join(repr(names[position]) for position in positions)}"
@@ -114,13 +86,11 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check that rows are finite numbers that can be squared, and return the rows as a `Table`.
+    """Check that rows (n, d) are finite numbers that can be squared, and return the rows as a `Table`.
 
-    Values that are not missing (NaN) must be finite, and such that they can be squared. Whatever the order of the rows
-    in memory, the table has the order of `row_major`, so the same rows give the same bits. Blocks are counted; if they
-    need no more than `HELD_BYTES`, they are kept, joined.
-
-    Shapes: rows (n, d).
+    Raise DataError for other rows, for infinity and for no rows; the names of the columns at fault stay in the site's
+    log. NaN is a missing value. Whatever the order of the rows in memory, the table has the order of `row_major`, so
+    the same rows give the same bits. Blocks are counted; if they need no more than `HELD_BYTES`, they are kept, joined.
     """
     if rows.ndim != 2:
         raise DataError(
@@ -140,10 +110,7 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
-    """Return the rows of a table, or refuse a table with missing values.
-
-    Shapes: -> (n, d).
-    """
+    """Return the rows (n, d) of a table, or refuse missing values; ``advice`` says what to do but fill them."""
     if table.missing.any():
         fault = f"missing values (NaN): fill or drop them first{advice}"
         raise _columns_error(table.missing > 0, fault, table.names)

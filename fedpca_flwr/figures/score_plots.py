@@ -129,7 +129,10 @@ def scores(
 def _take_column(
     tables: Mapping[str, Any], column: str, model: PCAModel | None
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return the values of a column by party, and the tables without that column unless it is one of the model's."""
+    """Return the values of a column by party, and the tables without that column unless it is one of the model's.
+
+    Raise ConfigError if a table is no data frame with this column.
+    """
     features = () if model is None or model.feature_names_in_ is None else tuple(model.feature_names_in_)
     values, rest = dict[str, list[Any]](), dict[str, Any]()
     for name, table in tables.items():
@@ -147,7 +150,11 @@ def _take_column(
 
 
 def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component."""
+    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
+
+    The table is a file of a run's scores, scores without a model, or rows. Raise ConfigError for components that there
+    are not, and DataError for another file.
+    """
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         try:
@@ -179,7 +186,7 @@ def _natural_key(text: str) -> list[tuple[int, str]]:
 
 
 def component_title(model: PCAModel | None, component: int) -> str:
-    """Return the axis label of a component, with its share of the variance if known."""
+    """Return the axis label of a component (from 1), with its share of the variance if the model knows it."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 

@@ -63,7 +63,7 @@ def thin_rows(rows: int, maximum: int) -> slice:
 
 
 def few_ticks(axis: Axis, values: Array) -> None:
-    """Set ticks at 1, 2 and 5 of each power of ten, or only at powers of ten over a wide range: labels never overlap."""
+    """Set ticks of a logarithmic axis at 1, 2 and 5 of each power of ten, over a wide range only at powers of ten."""
     positive = values[values > 0]
     wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
@@ -82,7 +82,10 @@ MAX_LEGEND_ENTRIES = 40
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
-    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ."""
+    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ.
+
+    ``most`` is at least 12. Names that would become equal get a number at the end.
+    """
     full = [" ".join(str(name).split()) for name in names]
     cut = [text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}" for text in full]
     firsts: dict[str, dict[str, int]] = {}
@@ -112,7 +115,7 @@ def looks() -> Iterator[tuple[str, str]]:
 
 
 def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -> None:
-    """Put a legend to the right of all axes, or below in a line, and enlarge the figure by what the legend takes."""
+    """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure."""
     shown = list(handles)
     if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:
         shown[MAX_LEGEND_ENTRIES:] = [Line2D([], [], linestyle="none", label=f"and {hidden} more")]

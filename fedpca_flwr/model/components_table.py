@@ -32,8 +32,14 @@ variance 1."""
 def components_table(model: FittedPCA) -> pandas.DataFrame:
     """Make a table of the components for a paper, as a data frame of numbers.
 
-    Pandas writes it as LaTeX, HTML or a sheet of Excel, as in
-    ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
+    Each feature has a row with its loadings on ``PC1``, ``PC2``, ... The rows ``variance``, ``share of variance`` and
+    ``cumulative share`` follow, and, if the model has intervals (`sampling_intervals`), ``95 percent interval from``
+    and ``to``. The column ``communality`` is there if features are scaled by their deviations, or the moments were
+    kept; otherwise the model does not know the features' variances. Raise ContractError if the loadings lie at the
+    parties, and ConfigError if pandas is not installed.
+
+    Pandas writes the table as LaTeX, HTML or a sheet of Excel, as in ``model.table().to_latex(float_format="%.2f",
+    na_rep="", escape=True)``.
     """
     components, _ = model.loadings()
     library, labels = import_pandas(), component_labels(len(components))
@@ -58,9 +64,10 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
 
 
 def sampling_intervals(model: FittedPCA) -> Array | None:
-    """Return 95 % intervals of the population's variances, from what the run has measured; None without that.
+    """Return 95 % intervals (k, 2) of the population's variances, from what the run has measured; None without that.
 
-    Shapes: -> (k, 2).
+    The intervals are for rows of any distribution if the run measured fourth moments. Kept moments of complete, centred
+    rows, neither scaled nor adjusted, give intervals for normal rows (Anderson 1963).
     """
     values, kurtosis, options = model.explained_variance_, model.log.get("kurtosis"), model.log.get("options", {})
     if np.isnan(values).any() or values[-1] <= MIN_VARIANCE_SHARE * values[0]:
@@ -77,9 +84,9 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
 
 
 def communalities(model: FittedPCA) -> Array | None:
-    """Return the share of each feature's variance that the components hold; None if the model lacks the variances.
+    """Return the share (d,) of each feature's variance that the components hold; None if the model lacks the variances.
 
-    Shapes: -> (d,).
+    The share of a constant feature is 0.
     """
     variances = _feature_variances(model)
     if variances is None:

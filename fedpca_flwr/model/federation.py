@@ -70,12 +70,12 @@ EVENT_COLUMNS = {"revision": int, "operation": str, "member": str, "rows": int, 
 
 
 def moments_digest(moments: Moments) -> str:
-    """Compute the SHA-256 of moments (count, mean and scatter of rows)."""
+    """Compute the SHA-256 of moments, in hexadecimal: equal at a party and at the server that received its moments."""
     return hashlib.sha256(moments_to_bytes(moments)).hexdigest()
 
 
 def moments_to_bytes(moments: Moments) -> bytes:
-    """Serialise moments (count, mean and scatter of rows) as little-endian float64."""
+    """Serialise moments as little-endian float64: count, mean (d,), remainder (d,) and packed scatter."""
     d = moments.n_features
     assert moments.scatter.size == packed_size(d)
     parts = ([float(moments.count)], moments.mean, moments.remainder, moments.scatter)
@@ -126,7 +126,7 @@ class Federation:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read the members, their digests and the journal from the folder, if a federation is there."""
+        """Read members, digests and journal from the folder if it has a federation; raise an error if it is damaged."""
         self._store = Store(path, SCHEMA)
         self._loaded_seal = self._store.empty_digest
         self.revision, self.features, self.columns, self.id, self.run = 0, 0, "", secrets.token_hex(16), ""
@@ -473,6 +473,6 @@ class Federation:
         self._log_operation(operation, key, new.count, sha)
 
     def _log_operation(self, operation: str, key: str, rows: float, digest: str = "") -> None:
-        """Append an operation, with its member, number of rows and the digest of what came, to the journal."""
+        """Append an operation to the journal, with its member, number of rows and digest of the moments received."""
         values = (self.revision + 1, operation, key, rows, utc_time(), self.run, digest)
         self.journal.append(dict(zip(EVENT_COLUMNS, values, strict=True)))

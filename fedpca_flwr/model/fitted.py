@@ -82,18 +82,7 @@ class FittedPCA:
         return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
-        """Return the components (k, d) and the mean (d,), or raise an error if only the parties have components.
-
-        Returns
-        -------
-        components : ndarray of shape (k, d)
-        mean : ndarray of shape (d,)
-
-        Raises
-        ------
-        ContractError
-            If the loadings lie at the parties.
-        """
+        """Return the components (k, d) and the mean (d,), or raise a ContractError if only the parties have them."""
         if self.components_ is None or self.mean_ is None:
             raise ContractError(
                 f"the run of '{self.log.get('method', '')}' leaves the loadings with the parties: in a blind run each "
@@ -118,9 +107,10 @@ class FittedPCA:
         return float(np.maximum(remaining, 0.0)) * (self.n_samples_ - 1) / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
-        """Return rows with their columns in the order of the model's features, matched by name.
+        """Return rows (n, d) in the order of the model's features, matched by name if both have names.
 
-        Shapes: X (n, d) -> (n, d).
+        Columns of declared categories become indicators; a level that the model does not know counts as 'other', with a
+        warning. Raise DataError if the columns have other names or another number than the model's features.
         """
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = self.log.get("levels", {})
@@ -133,16 +123,18 @@ class FittedPCA:
         return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
-        """Return rows minus the mean, divided by the scale, with missing values filled.
+        """Return rows (n, d) minus the mean, divided by the scale, with missing values filled.
 
         A model of `em` replaces missing values (NaN) by their expected values, and a model of genotypes by the mean.
-
-        Shapes: X (n, d) -> (n, d).
+        Raise DataError for other columns than the model's, infinity, text, and NaN that the model cannot fill.
         """
         return self._centre_rows(self.aligned(X))
 
     def _centre_rows(self, aligned: Rows) -> Array:
-        """Subtract the mean, fill missing values, and divide by the scale; columns are in the model's order."""
+        """Subtract the mean, fill missing values, and divide by the scale, for rows with columns in the model's order.
+
+        Raise DataError as `centred`, and ContractError if the run harmonised the parties: each projects its own rows.
+        """
         _, mean = self.loadings()
         of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
@@ -160,19 +152,18 @@ class FittedPCA:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Compute the scores of rows: the centred and scaled rows times the components.
+        """Compute the scores (n, k) of rows (n, d): the centred and scaled rows times the components.
 
-        The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory.
-
-        Shapes: X (n, d) -> (n, k).
+        The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory. Raise
+        DataError as `centred`, and ContractError if the loadings lie at the parties.
         """
         components, _ = self.loadings()
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
-        """Compute rows in the units of the data from their scores: scores times components plus mean.
+        """Compute rows (n, d) in the units of the data from their scores (n, k): scores times components plus mean.
 
-        Shapes: scores (n, k) -> (n, d).
+        Raise DataError unless the scores are finite numbers in k columns.
         """
         components, mean = self.loadings()
         rows = finite_matrix(scores, self.n_components_, "scores") @ components

@@ -145,7 +145,10 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Check the log of a model, any JSON value, and return a `History`."""
+    """Check the log, any JSON value, of a model with k components and d features, and return it as a `History`.
+
+    Raise ValueError if an entry that code reads is not what it must be.
+    """
     history = History.model_validate(log)
     if (clusters := history.clusters) is not None:
         m, is_mixture = len(clusters.rows), clusters.kind == "mixture"

@@ -23,49 +23,35 @@ class Loadings:
     With data split by rows the party has all columns; the components are those of its model, or its own if each party
     has its own. With data split by columns, they are those of the party's own columns: side by side with those of the
     other parties they are the components (k, d) of all columns.
-
-    Parameters
-    ----------
-    components : ndarray of shape (k, f)
-    mean : ndarray of shape (f,)
-        Subtracted from the columns.
-    scale : ndarray of shape (f,)
-        Divides the centred columns.
-    run : int, default 0
-        `run_digest` of the run that made the loadings, equal at all parties; 0 if unknown.
-    columns : str, default ""
-        Digest of the names of the party's columns; empty if its file has no names.
     """
 
-    components: Array
-    mean: Array
-    scale: Array
-    run: int = 0
-    columns: str = ""
+    components: Array  # (k, f)
+    mean: Array  # (f,) subtracted from the columns
+    scale: Array  # (f,) divides the centred columns
+    run: int = 0  # `run_digest` of the run that made the loadings, equal at all parties; 0 if unknown
+    columns: str = ""  # digest of the names of the party's columns; empty if its file has no names
 
     def part_of_scores(self, X: ArrayLike) -> Array:
-        """Compute this party's summand of the scores (n, k) of new rows: its scaled columns times its loadings.
+        """Compute this party's summand (n, k) of the scores of new rows (n, f): its scaled columns times its loadings.
 
         With data split by rows the part is the scores. Otherwise the scores are the sum over all parties; a part alone
         tells much about the rows: the method 'vertical-scores' adds the parts, with secure aggregation so that nobody
         sees a part.
-
-        Shapes: X (n, f) -> (n, k).
         """
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """Centre and scale new rows of this party's columns as the run did.
-
-        Shapes: X (n, f) -> (n, f).
-        """
+        """Centre and scale new rows (n, f) as the run did; refuse other columns, and values that are not finite."""
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all."""
+        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all.
+
+        Raise ConfigError if the name has another suffix.
+        """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
@@ -77,7 +63,10 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle)."""
+        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle).
+
+        Raise ContractError if the file holds something else.
+        """
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
@@ -98,8 +87,5 @@ class Loadings:
 
 
 def run_digest(U: Array, singular: Array) -> int:
-    """Compute a 64-bit hash of a run's directions and singular values, which identifies the run at every party.
-
-    Shapes: U (n, k), singular (k,).
-    """
+    """Compute 64 bits of SHA-256 of a run's directions U (n, k) and singular values (k,), equal at every party."""
     return int.from_bytes(hashlib.sha256(U.tobytes() + singular.tobytes()).digest()[:8], "little")

@@ -129,26 +129,18 @@ def _members_text(word: str) -> LineText:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Line of a model's summary: its label, the measured necessary numbers, and the function for its text.
+    """Line of a model's summary, which is printed if any of its numbers is measured."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the line.
-    numbers : mapping of str to str
-        The numbers that the line is made from, with their meanings. The line is printed if any of the numbers is
-        measured.
-    text : LineText
-        Makes the text from the numbers; from the model it takes what is no measurement: options, names, k.
-    """
-
-    label: str  # what it is called there
-    numbers: Mapping[str, str]  # the numbers that it is made of, and what each is. The line is there if any of them is.
-    text: LineText  # makes the text of the numbers; from the model it takes what is no measurement: options, names, k
+    label: str  # name of the line
+    numbers: Mapping[str, str]  # the numbers that the line is made from, with their meanings
+    text: LineText  # makes the text from the numbers; from the model it takes what is no measurement: options, names, k
 
 
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
-    """Define a line of a model's summary, an entry of the table `MEASUREMENTS`."""
+    """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the meaning of each number that it needs.
+
+    ``text`` is a function, or a template for the numbers and the run's options.
+    """
     if isinstance(text, str):
         template = text
         return Measurement(name, numbers, lambda values, model: template.format(**values, options=model.log["options"]))
@@ -160,7 +152,10 @@ NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_cen
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Write the measured numbers of a model as lines of a summary."""
+    """Write the measured numbers of a model as lines of a summary, each with name and text.
+
+    Raise ContractError if the log, of a file that no run wrote, lacks an entry that a line needs.
+    """
     numbers: Numbers = model.log.get("measured", {})
     texts = []
     for measurement in MEASUREMENTS:

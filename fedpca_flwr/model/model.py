@@ -367,7 +367,10 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Log the parties' measured mean squared error, or refuse an error that differs from the prediction."""
+    """Log the parties' mean squared error per row, and its prediction from the eigenvalues, in the model.
+
+    Raise ContractError if the two differ by more than the tolerance: a party's rows have changed, or are not finite.
+    """
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
         raise ContractError(

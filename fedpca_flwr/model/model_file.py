@@ -58,12 +58,12 @@ MOMENTS_OMITTED_WARNING = (
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a model's file: the given path, with ``.npz`` appended if missing."""
+    """Return the path of a model's file, with ``.npz`` appended if missing."""
     return files.archive_path(path, "a model")
 
 
 def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Path:
-    """Write a model's arrays and metadata to a file, completely or not at all."""
+    """Write a model's arrays and metadata (JSON with a ``log``) completely or not at all; return the file's path."""
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
@@ -75,23 +75,8 @@ def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], meta
 def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Read and check a model's arrays and metadata from a file that `write` wrote.
 
-    Parameters
-    ----------
-    path : str or path
-    most_bytes : int, optional
-        Refuse a file that unpacks to more bytes.
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-    metadata : dict
-
-    Raises
-    ------
-    DataError
-        If there is no such file.
-    ContractError
-        If the file holds something else.
+    Raise DataError if there is no such file, ContractError if it holds something else, and TooLargeError if it unpacks
+    to more than ``most_bytes``.
     """
     arrays, metadata, _ = _read_checked(path, most_bytes)
     return arrays, metadata

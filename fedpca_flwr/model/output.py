@@ -22,33 +22,21 @@ from fedpca_flwr.state.files import require_writable_folder
 
 @dataclass
 class Output:
-    """Paths of a run's result files (model and moments), and whether they may be overwritten.
+    """Paths of a run's result files, whether they may be overwritten, and the file that reserves their space."""
 
-    Parameters
-    ----------
-    model : Path
-        File of the model, absolute.
-    moments : Path
-        File of the moments, absolute.
-    run_id : int
-    overwrite : bool
-        Whether the files of another run may be overwritten.
-    reserved_file : file, optional
-        Temporary file that reserves space.
-    """
-
-    model: Path  # absolute, as the other one
-    moments: Path
+    model: Path  # absolute
+    moments: Path  # absolute
     run_id: int
-    overwrite: bool  # whether what another run left there may go
-    reserved_file: IO[bytes] | None = None  # space for them
+    overwrite: bool  # whether the files of another run may be overwritten
+    reserved_file: IO[bytes] | None = None  # temporary file of the result's size
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
         """Choose the paths of the result files by the run-config, and check that they can be written.
 
         A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder.
-        So a path that is not absolute is placed in the run's own folder.
+        So a path that is not absolute is placed in the run's own folder. Raise ConfigError if nothing can be written
+        there, or another run's files are there.
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
@@ -65,7 +53,7 @@ class Output:
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
-        """Reserve disk space for the result by a temporary file, or refuse the run if there is too little."""
+        """Reserve ``nbytes`` of disk space by a temporary file, or raise ConfigError if there is too little."""
         try:
             self.reserved_file = TemporaryFile(dir=self.model.parent)  # noqa: SIM115  # is gone with this process, or in `save`
             if hasattr(os, "posix_fallocate"):
@@ -77,10 +65,10 @@ class Output:
             ) from None
 
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
-        """Write the model, and the moments if the model has any, in another folder if the chosen folder fails.
+        """Write the model, and its moments if any; return the files written, and why others could not be written.
 
         If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
-        the result goes elsewhere.
+        the result goes elsewhere. Raise ConfigError if no folder can be written.
         """
         if self.reserved_file:
             self.reserved_file.close()
@@ -94,7 +82,10 @@ class Output:
         return written, faults
 
     def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
-        """Call ``save`` with a path in the first writable folder; add why earlier folders failed to ``faults``."""
+        """Call ``save`` with a path in the first writable folder; add why earlier folders failed to ``faults``.
+
+        Raise ConfigError if no folder can be written.
+        """
         temporary = f"fedpca-{self.run_id}-"
         folders: tuple[Callable[[], Path], ...] = (
             lambda: target.parent,

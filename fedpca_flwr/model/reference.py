@@ -74,13 +74,7 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
 
 
 class Angles(NamedTuple):
-    """Largest and mean principal angle between two models, in degrees.
-
-    Parameters
-    ----------
-    max, mean : float
-        In degrees.
-    """
+    """Largest and mean principal angle between two models, in degrees."""
 
     max: float
     mean: float
@@ -118,11 +112,10 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Compute the share of the rows' variance that lies in the span of a model's components.
+    """Compute the share (0 to 1) of the variance of rows (n, d) that lies in the span of a model's components.
 
-    The share that the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
-
-    Shapes: X (n, d).
+    The reference is a model of these rows: its mean and scale define the variance. The share that the model itself
+    states (``explained_variance_ratio_``) can be wrong: noise has variance too.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -134,12 +127,12 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
 def knn_accuracy(
     model: PCAModel, train: ArrayLike, labels: NDArray[Any], test: ArrayLike, truth: NDArray[Any], *, k: int = 5
 ) -> float:
-    """Compute the accuracy of a k-nearest-neighbour classifier on the projected rows.
+    """Compute the accuracy (0 to 1) of a k-nearest-neighbour classifier on the projected rows.
 
     The accuracy hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says
     nothing about exactness.
 
-    Shapes: train, test (n, d), labels, truth (n,).
+    Shapes: train (n, d), labels (n,), test (m, d), truth (m,).
     """
     from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
 

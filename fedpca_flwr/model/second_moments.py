@@ -432,9 +432,9 @@ class SecondMoments:
 
 
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """Compute the moments of a member's rows, or check given moments: shapes, finite values, no negative variance.
+    """Compute the moments of a member's rows (n, d), or check given moments: shapes, finite values, variances from 0.
 
-    Shapes: data (n, d).
+    Raise DataError for rows that are no finite numbers, and ContractError for impossible moments of the member ``key``.
     """
     if not isinstance(data, Moments):
         table = check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))

@@ -27,23 +27,20 @@ SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole fac
 class Certainty(NamedTuple):
     """Certainty of a model's components: whether they are exact, notes, and how many are above rounding.
 
-    Parameters
-    ----------
-    exact : bool
-        Whether the method is exact, and rounding turns the components by no more than `EXACT_ANGLE_DEGREES`: no basis
-        of tied components is exact, since the data determine none.
-    notes : list of str
-    resolved : int, optional
-        Number of components above rounding, if not all are: a certificate is about these.
+    They are exact if the method is, and rounding turns them by no more than `EXACT_ANGLE_DEGREES`: no basis of tied
+    components is exact, since the data determine none.
     """
 
     exact: bool
     notes: list[str]
-    resolved: int | None = None
+    resolved: int | None = None  # number above rounding, if not all are: a certificate is about these
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
-    """Assess whether float64 determines the leading components, and write a note if some are undetermined."""
+    """Assess whether float64 determines the leading components, and write a note if some are undetermined.
+
+    ``exact`` says whether the method is exact but for rounding; the note names ``remedies``, such as `SCALE_REMEDY`.
+    """
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)
     resolved = int((pairs.values > limit.floor).sum())
@@ -205,7 +202,10 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse an invalid number of components, a single row, and more components than rows or features."""
+    """Refuse a number of components that is invalid or exceeds the rows of all parties or the features (ConfigError).
+
+    Raise DataError for a single row.
+    """
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):
@@ -224,7 +224,7 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than features; the number of rows need not be known yet."""
+    """Refuse more components than features; a fraction of the variance, and "auto", need no check."""
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
             f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have "
@@ -238,7 +238,7 @@ def _default_text(n_components: int | float) -> str:
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse a limit on rounds if the rounds' blocks together have fewer columns than there are components."""
+    """Refuse a limit on rounds if the rounds' blocks, each of ``block`` columns, have fewer columns than components."""
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -276,10 +276,7 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
 
 
 def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
-    """Compute the fields of a model that follow from the eigenvalues and the trace of the scatter.
-
-    Shapes: values (k,).
-    """
+    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace."""
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too

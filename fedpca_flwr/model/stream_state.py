@@ -33,49 +33,21 @@ CREATE TABLE merged (digest TEXT NOT NULL);
 
 @dataclass(frozen=True)
 class RunningContent:
-    """Content of a running model, to which each run adds rows: tracked subspace, row count, digests of merged parts.
-
-    Parameters
-    ----------
-    subspace : Subspace
-    rows : int
-        Number of rows that were merged, whatever they weigh now.
-    center : bool
-        Whether the rows' mean is subtracted.
-    columns : str
-        Digest of the column names; empty if no party had names.
-    merged : tuple of str
-        Digest of every party's contribution.
-    revision : int
-        Number of times that the model was saved.
-    """
+    """Content of a running model, to which each run adds rows: tracked subspace, row count, digests of merged parts."""
 
     subspace: Subspace
-    rows: int
-    center: bool
-    columns: str = ""
-    merged: tuple[str, ...] = ()
-    revision: int = 1
+    rows: int  # number of rows that were merged, whatever they weigh now
+    center: bool  # whether the rows' mean is subtracted
+    columns: str = ""  # digest of the column names; empty if no party had names
+    merged: tuple[str, ...] = ()  # digest of every party's contribution
+    revision: int = 1  # number of times that the model was saved
 
 
 class RunningModel:
-    """Folder on disk that stores a running model, and the content loaded from it; a missing folder is made.
-
-    Parameters
-    ----------
-    path : str or path
-        Errors are those of `Store`.
-
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    content : RunningContent or None
-        None while there is no model yet.
-    """
+    """Folder on disk that stores a running model, and its `content`, None while there is no model yet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the folder, and load the stored subspace and digests if there are any."""
+        """Open the folder, or make it, and load its content if there is any; errors are those of `Store`."""
         self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder
@@ -99,7 +71,7 @@ class RunningModel:
                     self.content = RunningContent(subspace, rows, bool(center), columns, merged, revision)
 
     def save(self, content: RunningContent) -> None:
-        """Replace the stored content of the running model by new content."""
+        """Replace the stored content; change nothing, and raise ContractError, if another process has saved since."""
         d, k = content.subspace.vectors.shape
         header = (content.revision, content.rows, content.center, content.columns, d, k)
         with self._store.transaction() as database:
@@ -114,7 +86,7 @@ class RunningModel:
 
 
 def subspace_digest(subspace: Subspace) -> str:
-    """Compute the SHA-256 of a subspace: its counts, mean, singular values and directions."""
+    """Compute the SHA-256, in hexadecimal, of a subspace: its counts, mean, singular values and directions."""
     return hashlib.sha256(_subspace_to_bytes(subspace)).hexdigest()
 
 

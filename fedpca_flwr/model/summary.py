@@ -22,7 +22,11 @@ ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
 
 
 def summary(model: FittedPCA, *, short: bool = False) -> str:
-    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each."""
+    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each.
+
+    With ``short`` it has three lines: what the model is, how much of the variance it explains, and how sure that is.
+    Raise ContractError if the model has no history.
+    """
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': only models that a run made have a summary")
@@ -128,7 +132,10 @@ MAX_NOTE_FEATURES = 3  # that a note names, of each party
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Write a note for each party with features whose means suggest another unit of measurement."""
+    """Write a note for each party with features whose means suggest another unit of measurement.
+
+    The entries (`fedpca_flwr.model.history.Unit`) are in order of the parties; without names, features have numbers.
+    """
     notes = []
     for party, group in groupby(entries, key=lambda unit: unit["party"]):
         units = list(group)
@@ -157,7 +164,7 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Write a note if a model has at most as many rows as features, and scores of new rows are much too small."""
+    """Write one note if a model has at most as many rows as features, and scores of new rows are much too small."""
     shrinkage = model.shrinkage_
     shrinkage = shrinkage[~np.isnan(shrinkage)]
     if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:

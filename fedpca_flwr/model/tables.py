@@ -23,16 +23,7 @@ class Share(float):
 
 
 class DisplayTable(NamedTuple):
-    """Table to display; floats have four digits, and only the first `MAX_TABLE_ROWS` rows are shown.
-
-    Parameters
-    ----------
-    title : str
-    headers : sequence of str
-        Headers of the columns.
-    rows : sequence of sequence of object
-        Cells by row.
-    """
+    """Table to display; floats have four digits, and only the first `MAX_TABLE_ROWS` rows are shown."""
 
     title: str
     headers: Sequence[str]
@@ -102,9 +93,9 @@ def component_labels(count: int) -> list[str]:
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Return a table's rows, a row for each feature: its name, then its value in each column.
+    """Return a table's rows, a row for each of d features: its name, or position if unnamed, then its values (d,).
 
-    Shapes: *columns (d,), weight (d,).
+    Of more than `MAX_TABLE_ROWS` features those with the largest weight (d,) come first.
     """
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
@@ -115,16 +106,17 @@ def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | 
 
 
 def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3) -> str:
-    """Write the names and values of the features with the largest absolute values.
-
-    Shapes: values (d,).
-    """
+    """Write the names (or positions) and values of the ``count`` features with the largest absolute values (d,)."""
     order = np.argsort(-np.abs(values), kind="stable")[:count].tolist()
     return ", ".join(f"{names[j] if len(names) else f'feature {j}'} {values[j]:+.2g}" for j in order)
 
 
 def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return a mapping from the parties' names to their tables or files."""
+    """Return a mapping from the parties' names to their tables or files.
+
+    The keys of a mapping are the names. A list takes the names of the parties in a model's ``log`` if their number is
+    equal, otherwise the names of files, or "party 0", "party 1". A single table is called "rows".
+    """
     if isinstance(parties, Mapping):
         return {str(name): table for name, table in parties.items()}
     if not isinstance(parties, list | tuple):
@@ -138,7 +130,7 @@ def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) 
 
 
 def import_pandas() -> Any:
-    """Import pandas, which is needed for data frames only."""
+    """Import pandas, which is needed for data frames only, or raise ConfigError if it is not installed."""
     try:
         import pandas
     except ImportError:

@@ -30,15 +30,7 @@ STAGES: tuple[type[Stage], ...] = (
 
 @dataclass(frozen=True, eq=False)
 class ComposedScript:
-    """Script of a method, extended by the questions of each stage that the options select.
-
-    Parameters
-    ----------
-    method : MethodCard
-        Declaration of the method alone.
-    stages : tuple of type
-        Stages that fit the method.
-    """
+    """Script of a method, extended by the questions of the fitting stages that the options select."""
 
     method: MethodCard
     stages: tuple[type[Stage], ...]
@@ -56,7 +48,10 @@ class ComposedScript:
 
 
 def compose(card: MethodCard) -> MethodCard:
-    """Return a method's declaration extended by the options and questions of all stages that fit the method."""
+    """Return a method's declaration extended by the options and questions of all stages that fit the method.
+
+    A card whose script has been composed, as that of a class derived from another method, is returned unchanged.
+    """
     if isinstance(card.script, ComposedScript):
         return card
     stages = tuple(stage for stage in STAGES if stage.fits(card))

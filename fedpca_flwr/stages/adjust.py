@@ -43,9 +43,9 @@ from fedpca_flwr.site.vault import Vault, residual_sum
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Return the column indices of the named covariates in a party's table.
+    """Return the column indices (q,) of covariates in a party's table, by their names or numbers from 0.
 
-    Shapes: -> (q,).
+    Raise ConfigError if names are no columns (it names all of these), or a column is named twice.
     """
     width = table.rows.shape[1]
     positions = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
@@ -64,24 +64,12 @@ def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class LocalAdjustment:
-    """Adjustment of a party's rows for covariates, by the slopes and deviations that the server sends.
+    """Adjustment of a party's rows for covariates, by the slopes and deviations that the server sends."""
 
-    Parameters
-    ----------
-    vault : Vault
-        Moments of the rows (n, d) that take part.
-    covariates : ndarray of int of shape (q,)
-        Column indices of the covariates.
-    within : bool
-        Whether this party's own mean is subtracted, instead of the mean of all rows.
-    request : mapping of str to ndarray
-        ``slopes`` (q, d), and where variances are harmonised ``spread`` (d,).
-    """
-
-    vault: Vault
-    covariates: NDArray[np.int64]
-    within: bool
-    request: Fields
+    vault: Vault  # moments of the rows (n, d) that take part
+    covariates: NDArray[np.int64]  # (q,) column indices
+    within: bool  # whether this party's own mean is subtracted, instead of the mean of all rows
+    request: Fields  # ``slopes`` (q, d), and where variances are harmonised ``spread`` (d,)
 
     @property
     def adjustment(self) -> Adjustment:
@@ -107,8 +95,6 @@ class LocalAdjustment:
         """Return the packed scatter of the adjusted rows about this party's mean, features divided by `unit`.
 
         Entries are clipped to the products of the deviations (Cauchy and Schwarz), which rounding might exceed.
-
-        Shapes: -> (d (d + 1).
         """
         residual = self.adjustment.residual_scatter(unpack_symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
@@ -118,15 +104,7 @@ class LocalAdjustment:
 
 @dataclass(frozen=True)
 class AdjustedProjection(Projection):
-    """Projection of a party's rows after adjustment for covariates and harmonised means and deviations.
-
-    Parameters
-    ----------
-    vault, components, mean, scale, columns
-        Moments, components (k, d), mean (d,), scale (d,) and columns' digest, as in `Projection`.
-    local_adjustment : LocalAdjustment
-        How the party's rows are adjusted.
-    """
+    """Projection of a party's rows after adjustment for covariates and harmonised means and deviations."""
 
     local_adjustment: LocalAdjustment
 
@@ -215,21 +193,11 @@ class AdjustOptions(PCAOptions):
 
 @dataclass(frozen=True)
 class RunAdjustment:
-    """Adjustment that the server computed for all rows: slopes of covariates, pooled deviations, and notes.
-
-    Parameters
-    ----------
-    adjustment : Adjustment
-        Covariates and slopes.
-    spread : ndarray of shape (d,) or (0,)
-        Deviations of all rows (divisor n) within the parties, where variances are harmonised; else empty.
-    notes : list of str
-        Notes for the reader of the model.
-    """
+    """Adjustment that the server computed for all rows: slopes of covariates, pooled deviations, and notes."""
 
     adjustment: Adjustment
-    spread: Array
-    notes: list[str]
+    spread: Array  # (d,) deviations (divisor n) within parties, to harmonise; else (0,)
+    notes: list[str]  # for the reader of the model
 
     @property
     def broadcast(self) -> Fields:
@@ -253,21 +221,13 @@ def _adjusted_reach(request: Fields, public: Public) -> Array:
 
 
 class Adjust(RowsStage):
-    """Stage that regresses covariates out of the moments, and removes differences between the parties' means.
-
-    Attributes
-    ----------
-    adjusted : RunAdjustment
-        Slopes and deviations of the adjustment, at the server.
-    residual_diagonal : ndarray of shape (d,)
-        Diagonal of the adjusted scatter.
-    """
+    """Stage that regresses covariates out of the moments, and removes differences between the parties' means."""
 
     Options = AdjustOptions
     option_names = ("adjust_for", "harmonise")
     examples = ({"harmonise": "variances"},)
-    adjusted: RunAdjustment
-    residual_diagonal: Array
+    adjusted: RunAdjustment  # at the server
+    residual_diagonal: Array  # (d,) diagonal of the adjusted scatter
 
     @property
     @override
@@ -340,7 +300,10 @@ class Adjust(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the covariates' columns; refuse slopes that differ from those of an earlier run over the same rows."""
+        """Store the covariates' columns if the request has slopes.
+
+        Refuse slopes or deviations that differ from those of an earlier run over the same rows.
+        """
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [self.covariate_columns(party)]
             if "harmonised" in party.questions:
@@ -356,7 +319,10 @@ class Adjust(RowsStage):
 
     @override
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Pool the moments, regress the covariates out, harmonise if requested, and return the rest."""
+        """Pool the moments, regress the covariates out, harmonise if requested, and return the rest.
+
+        Raise DataError if nothing is left to analyse.
+        """
         options = self.options
         result = yield from pooled(within=options.within, retain_all=True)
         all_rows, d = result.moments, result.moments.n_features

@@ -263,7 +263,7 @@ def require_plain(options: Any) -> None:
 
 
 def require_features(features: int) -> None:
-    """Refuse more features than a party can rotate."""
+    """Refuse more than `MAX_FEATURES` features, which are more than a party can rotate."""
     if features > MAX_FEATURES:
         raise ConfigError(
             f"run-config: 'blind' is true, and the data have {features:,} features, expected at most {MAX_FEATURES:,}: "
@@ -386,9 +386,10 @@ def _product_limits(public: Public, columns: NDArray[np.int64]) -> list[int]:
 
 
 def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
-    """Compute the common centre and squared deviations from the opened first sums.
+    """Compute the common centre and the squared deviations, of each feature (d,) or of all (), from the opened sums.
 
-    Shapes: -> (d,).
+    The integers are the count, d sums, and d sums of squares or their sum. Raise ContractError if no rows have such
+    sums.
     """
     d, bits = public.features, _sum_bits(public)
     weighted = bool(public.config.weights)
@@ -409,9 +410,10 @@ def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
 def make_motion(
     public: Public, centre: Head, squares: Array, columns: NDArray[np.int64], products: Array
 ) -> tuple[Motion, int]:
-    """Compute slopes, units, trace and rank from the opened sums.
+    """Compute what is done with rows (centre, slopes, units and trace), and a bound on the rank of their scatter.
 
-    Shapes: squares (d,), columns (q,), products (q, d).
+    ``squares`` (d,) or () are squared deviations; ``products`` (q, d) are those of the covariates in ``columns`` (q,)
+    with all features about the centre. Raise DataError if nothing is left to analyse.
     """
     d, rows, mean = public.features, centre.n, centre.mean
     scatter = np.zeros((d, d))  # of which the slopes need these rows
@@ -481,7 +483,12 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
 
 
 def require_components(party: RowsClient, request: Fields, rank: int) -> None:
-    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent."""
+    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent.
+
+    Whoever publishes a model of others tells the server directions of its choice. The request has the components (k, d)
+    of the rotated scatter, their shares of the variance, and the sealed products; ``rank`` bounds the rank of the
+    scatter.
+    """
     components, shares = request["components"], request["shares"]
     k, d = components.shape
     refusal = DisclosureError(
@@ -537,7 +544,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
 
 
 def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAModel:
-    """Make the model of a blind run for a party."""
+    """Make a party's model of a blind run, with the names of its columns, from eigenpairs in the features' own axes."""
     options, config, scales = party.options, party.site.config, _has_units(party.public)
     assessment = certainty(pairs, exact=True, remedies=[] if scales else [SCALE_REMEDY])
     solution = Solution(

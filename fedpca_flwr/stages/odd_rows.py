@@ -47,22 +47,14 @@ class OddRowOptions(PCAOptions):
 
 
 class RowObserver(Observer):
-    """Observer that computes Hotelling's T2 and SPE (squared prediction error) of each row, and counts outliers.
-
-    Parameters
-    ----------
-    party : RowsClient
-        The party.
-    request : mapping of str to ndarray
-        ``variances`` (k,), and where rows are judged ``limits`` (2,).
-    projection : Projection
-        How the party projects its rows.
-    files : ExitStack
-        Closes the file of odd rows.
-    """
+    """Observer that computes Hotelling's T2 and SPE (squared prediction error) of each row, and counts outliers."""
 
     def __init__(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
-        """Check the request, and open the file of outlier statistics."""
+        """Check the request, and open the file of outlier statistics, which ``files`` closes.
+
+        The request has ``variances`` (k,), and ``limits`` (2,) if rows are judged. Raise ContractError for other
+        components.
+        """
         variances, limits, node = request["variances"], request.get("limits", np.empty(0)), party.site.node
         if len(projection.components) != variances.size:
             raise ContractError(
@@ -167,10 +159,7 @@ class OddRows(RowsStage):
 
 
 def outlier_limits(model: PCAModel) -> Array:
-    """Return the limits of Hotelling's T2 and of SPE, or an empty array if the components do not define any.
-
-    Shapes: -> (2,).
-    """
+    """Return the limits (2,) of Hotelling's T2 and of SPE, or an empty array if the components do not define any."""
     directions = model.log["measured"].get("left_out_directions")
     variances, n = model.explained_variance_, model.n_samples_
     if directions is None or variances.size >= n - 1 or variances[-1] <= MIN_VARIANCE_SHARE * variances[0]:

@@ -103,7 +103,7 @@ class DPOptions(method.Options):
     @model_validator(mode="before")
     @classmethod
     def _default_count(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Default ``count`` to 'public' for the replace-a single relation, under which row counts need no noise."""
+        """Default ``count`` to 'public' for the relation 'replace-one', under which row counts need no noise."""
         return {"count": "public", **values} if values.get("relation") == "replace-one" else values
 
     @model_validator(mode="after")
@@ -164,7 +164,10 @@ class DPOptions(method.Options):
         return Noise(multiplier, {name: privacy.integer_deviation(s) if s else 0 for name, s in steps.items()})
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
-        """Return public limits on the sums of a phase over all parties."""
+        """Return public limits on the sums of a phase over all parties, each of which adds noise.
+
+        The limits are in integer steps and below 2^62, so that sums stay integers of 64 bits.
+        """
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (),
             "octaves": (private_scatter.OCTAVES,),
@@ -182,7 +185,7 @@ class DPOptions(method.Options):
         }
 
     def replacement_epsilon(self) -> float:
-        """Return the epsilon that the run's noise gives for replacing a single row, if row counts are known."""
+        """Return the epsilon, for all phases at the run's delta, of replacing a single row, if row counts are known."""
         multipliers = []
         for phase in self.phases:
             value_weights = {name: w for name, w in FIELD_WEIGHTS[_base_phase(phase)].items() if name != "rows"}
@@ -209,19 +212,10 @@ def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> fl
 
 
 class Noise(NamedTuple):
-    """Noise that a party adds in a phase: noise multiplier, and standard deviations by field in integer steps.
+    """Noise that a party adds in a phase."""
 
-    Parameters
-    ----------
-    multiplier : float
-        Standard deviation of the phase's total noise over the sensitivity.
-    deviations : dict of str to int
-        Standard deviations by field in integer steps (`FIELD_STEPS`), for products those on the diagonal; 0 for no
-        noise.
-    """
-
-    multiplier: float
-    deviations: dict[str, int]
+    multiplier: float  # standard deviation of the phase's total noise over the sensitivity
+    deviations: dict[str, int]  # by field in steps (`FIELD_STEPS`), of products on the diagonal; 0 for no noise
 
 
 REPLY_FIELDS = {
@@ -262,7 +256,11 @@ def _noisy_question(phase: str, options: DPOptions) -> method.Question:
 
 
 def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
-    """Return the questions of DP-PCA: the noisy sums of the release's phases, and the projection of rows."""
+    """Return the questions of DP-PCA: the noisy sums of the release's phases, and the projection of rows.
+
+    With infinite epsilon the sums are those of P-COV in clear. Raise ConfigError for more honest parties than a sum is
+    sure to have.
+    """
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
         moments = method.moments_questions(method.RunConfig())["moments"]
@@ -297,7 +295,11 @@ class DPPCAClient(method.Client):
             )
 
     def release(self, phase: str, request: method.Fields) -> method.Fields:
-        """Return the noisy sums of a phase over this party's rows, after recording the release in the journal."""
+        """Return the noisy sums of a phase over this party's rows, in integer steps, after recording the release.
+
+        Raise ContractError for distances outside the public range, and DisclosureError if the release would exceed the
+        site's budget.
+        """
         self._require_possible(request)
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 

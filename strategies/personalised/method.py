@@ -72,51 +72,23 @@ FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and no
 
 @dataclass(frozen=True)
 class RowsUsed:
-    """Rows of a single pass (all rows, or all but held-out rows): their number, mean, total variance and rounding.
+    """Rows of a single pass (all rows, or all but held-out rows): their number, mean, total variance and rounding."""
 
-    Parameters
-    ----------
-    prefix : str
-        Prefix of the names of the pass' phases.
-    rows : int
-        Number of rows of all parties.
-    mean : ndarray of shape (d,)
-        Mean of the rows, or zero without centring.
-    centre : dict of str to ndarray
-        Fields ``mean`` and ``remainder`` that every question of the pass sends.
-    total : float
-        Trace of the scatter.
-    error_bound : ndarray of shape (d,)
-        Bound on the rounding of fixed point in the scatter's diagonal.
-    """
-
-    prefix: str
-    rows: int
-    mean: method.Array  # (d,)
-    centre: dict[str, method.Array]
-    total: float
-    error_bound: method.Array
+    prefix: str  # of the names of the pass' phases
+    rows: int  # number of rows of all parties
+    mean: method.Array  # (d,) or zero without centring
+    centre: dict[str, method.Array]  # fields ``mean`` and ``remainder`` that every question of the pass sends
+    total: float  # trace of the scatter
+    error_bound: method.Array  # (d,) on the rounding of fixed point in the scatter's diagonal
 
 
 @dataclass(frozen=True)
 class SharedComponents:
-    """Result of a pass: the pooled PCA of its rows, and the shared components V for each strength c.
+    """Result of a pass: the pooled PCA of its rows, and the shared components V for each strength c."""
 
-    Parameters
-    ----------
-    pooled : ndarray of shape (d, k)
-        Components of all rows of the pass.
-    strengths : ndarray of shape (m,)
-        Strengths c, in squared units of the data.
-    shared : ndarray of shape (m, d, k)
-        V for each strength.
-    iterations : int
-        Number of iterations.
-    """
-
-    pooled: method.Array
-    strengths: method.Array
-    shared: method.Array
+    pooled: method.Array  # (d, k) components of all rows of the pass
+    strengths: method.Array  # (m,) strengths c, in squared units of the data
+    shared: method.Array  # (m, d, k) V for each strength
     iterations: int = 0
 
 
@@ -229,7 +201,10 @@ class Personalised(method.Strategy):
     def _share_components(
         self, used: RowsUsed, mus: Sequence[float], notes: list[str]
     ) -> Generator[method.Round, Any, SharedComponents]:
-        """Fit the shared components V for each value of mu, by rounds that sum the parties' projections of V."""
+        """Fit the shared components V for each value of mu, by rounds that sum the parties' projections of V.
+
+        Raise ContractError if a sum is larger than that of any projections.
+        """
         pairs = yield from self._fit_pooled(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected  # never zero
         strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
@@ -282,7 +257,10 @@ class Personalised(method.Strategy):
 
 
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
-    """Pool count, mean and diagonal of the scatter of a pass's rows, independently of the replies' order."""
+    """Pool count, mean and diagonal of the scatter of a pass's rows, independently of the replies' order.
+
+    Raise ContractError if a party has used another number of rows than all, or all but the fifth held out.
+    """
     ordered = sorted(replies, key=lambda reply: (reply.rows, *(value.tobytes() for value in reply.fields.values())))
     heads = []
     for reply in ordered:

@@ -170,7 +170,8 @@ class Robust(method.Strategy):
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float, method.Array, eigen.Eigenpairs]]:
         """Find the survivors (rows that are no outliers along directions (m, d)), and their mean and covariance.
 
-        Shapes: -> (d,).
+        Return the request by which parties find their survivors, the share of outliers, the survivors' mean (d,) about
+        the centre, and eigenpairs of their covariance along the directions. Raise DataError if most rows coincide.
         """
         sums = yield from self._sum_over_rows(f"{step}scores", {**step_request, "vectors": vectors, "units": units})
         directions = spatial_signs.directions_from_counts(vectors, units, sums["scores"])
@@ -259,7 +260,10 @@ class Robust(method.Strategy):
     def _sign_scatter(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """Return the spatial sign covariance (d, d) of the rows, and measurements of differences between parties."""
+        """Return the spatial sign covariance (d, d) of the rows, and measurements of differences between parties.
+
+        Raise DataError if, with ``robust-parties``, half of the parties differ too much from their median.
+        """
         scatter, measured = yield from self._pooled_matrix("signs", request, self.quorum.features)
         typical_difference = measured.get("unlike_parties", 0.0)
         if typical_difference > MAX_TYPICAL_DIFFERENCE:
@@ -272,7 +276,10 @@ class Robust(method.Strategy):
     def _pooled_matrix(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
-        """Ask for a phase's scatter, and return its mean over all rows, or over similar parties (robust-parties)."""
+        """Ask for a phase's scatter, and return its mean over all rows, or over similar parties (robust-parties).
+
+        The second result measures how parties differ. Raise DataError if the scatter is zero.
+        """
         measured: dict[str, float] = {}
         if not self.options.robust_parties:
             sums: method.Total = yield method.SumRound(phase, request)
@@ -285,7 +292,10 @@ class Robust(method.Strategy):
         return matrix, measured
 
     def _mean_of_similar(self, replies: Sequence[method.Reply], size: int) -> tuple[method.Array, dict[str, float]]:
-        """Return the mean of the parties' trace-1 scatters without those far from their median, and differences."""
+        """Return the mean of the parties' trace-1 scatters without those far from their median, and differences.
+
+        Raise DataError if every party has been left out in some step.
+        """
         matrices = [moments.unpack_symmetric(reply.fields["scatter"], size) for reply in replies]
         matrices = [matrix / (np.trace(matrix) or 1.0) for matrix in matrices]
         median_matrix = spatial_signs.median_of_matrices(matrices)

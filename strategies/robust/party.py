@@ -181,7 +181,7 @@ def _sizes(public: method.Public) -> dict[str, int]:
 
 
 def direction_count(features: int, components: int) -> int:
-    """Return the number m of directions searched for outliers: all features, but at most 200 or n_components."""
+    """Return the number m of directions searched for outliers: all features, at most 200, but at least n_components."""
     return min(features, max(MAX_DIRECTIONS, components))
 
 
@@ -227,7 +227,7 @@ class RobustClient(method.Client):
     def floor(self, scale: method.Array) -> float:
         """Return the distance from a centre below which rows get less weight, from the party's own rows.
 
-        Shapes: scale (d,).
+        The distance is in units of the scale (d,), which is empty for unscaled features.
         """
         name = SCALED_FLOOR_KEY if scale.size else FLOOR_KEY
         if name not in self.site.state:
@@ -236,19 +236,9 @@ class RobustClient(method.Client):
         return float(self.site.state[name][0])
 
     def whitened(self, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
-        """Yield centred rows, and their scores along the directions minus middles over spreads, chunk by chunk.
+        """Yield rows about the request's centre, and their scores along its directions, chunk by chunk.
 
-        Parameters
-        ----------
-        request : Fields
-            Centre, scale, and the directions with their middles and spreads.
-
-        Yields
-        ------
-        rows : ndarray of shape (c, d)
-            Chunk of the rows about the centre, divided by the scale.
-        whitened : ndarray of shape (c, m)
-            Their scores along the directions, about the middles and in spreads.
+        The rows (c, d) are divided by the scale; the scores (c, m) are less the middles, and divided by the spreads.
         """
         directions = spatial_signs.Directions(request["vectors"], request["middles"], request["spreads"])
         for rows in self.rows_about(request):
@@ -257,10 +247,7 @@ class RobustClient(method.Client):
     def weigh_rows(
         self, step: str, request: method.Fields
     ) -> Iterator[tuple[method.Array, method.Array, method.Array]]:
-        """Yield outlier weights (0 to 1), centred rows and whitened scores of the party's rows, chunk by chunk.
-
-        Shapes: -> (c,), (c, d), (c, m).
-        """
+        """Yield outlier weights (c,) from 0 to 1, centred rows (c, d) and whitened scores (c, m), chunk by chunk."""
         shape = spatial_signs.Directions(request["shape_vectors"], request["shape_middles"], request["shape_spreads"])
         spreads, gap = self.site.state[step + SPREADS_KEY]
         survivors = spatial_signs.Survivors(shape, request["reach"]).blunt(spreads, float(gap))
@@ -268,18 +255,15 @@ class RobustClient(method.Client):
             yield survivors.row_weights(whitened), rows, whitened
 
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
-        """Add up histograms of chunks, and merge bins whose counts are below the site's ``min-rows``.
-
-        Shapes: tallies (m, bins) -> (m, bins).
-        """
+        """Add up histograms (m, bins) of chunks, and merge bins whose counts are below the site's ``min-rows``."""
         min_rows = self.site.node.min_rows
         counts = sum(tallies, np.zeros((1, spatial_signs.BINS), dtype=np.int64))
         return spatial_signs.merge_small_bins(counts, min_rows).astype(np.float64)
 
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
-        """Return histograms of values of the rows that are no outliers, or of all rows if outliers are too few.
+        """Return histograms (m, bins) of the values of rows with weight, or of all rows if outliers are too few.
 
-        Shapes: -> (m, bins).
+        The parts are chunks of weights (c,) and values (c, m). No count in the result is below the site's ``min-rows``.
         """
         inside = outside = np.zeros((1, spatial_signs.BINS), dtype=np.int64)
         for weights, values in parts:
@@ -289,10 +273,7 @@ class RobustClient(method.Client):
         return self.suppress_small_counts([inside, outside] if few_outside else [inside])
 
     def centred_rows(self, centre: method.Array, scale: method.Array = NO_SCALE) -> Iterator[method.Array]:
-        """Yield the party's rows less a centre, divided by the scale if given, chunk by chunk.
-
-        Shapes: centre (d,), scale (d,) -> (c, d).
-        """
+        """Yield chunks (c, d) of the party's rows less a centre (d,), divided by the scale (d,) unless it is empty."""
         for centred in centred_chunks(self.selection.rows, centre, scale if scale.size else None):
             yield from dense_rows(centred)
 

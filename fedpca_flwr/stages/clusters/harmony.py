@@ -61,7 +61,7 @@ STEP_SUMS = Payload(
 
 
 def limits(request: Fields, max_score: float) -> SumLimits:
-    """Return public limits of Harmony's sums: counts, unit scores, scores and objective, over at most `MAX_ROWS` rows."""
+    """Return public limits of Harmony's sums (counts, unit scores, scores, objective) over at most `MAX_ROWS` rows."""
     rows = 2.0 * MAX_ROWS
     return {
         "counts": np.array(rows),
@@ -73,7 +73,7 @@ def limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def read_steps(request: Fields, batch: int) -> harmony.Steps:
-    """Return the Harmony steps (centres, penalties, moves) that the server sent, after checking their shapes."""
+    """Return the Harmony steps (centres, penalties, moves) in a request, or refuse fields of different steps."""
     centres, penalties = request["centres"], request["penalties"]
     t, m, k = centres.shape
     moves = request["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else request["moves"]
@@ -86,7 +86,7 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
 def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
     """Return a party's counts and score sums by cluster, placed in its own batch's slot, with zeros elsewhere.
 
-    Shapes: parts (m, k).
+    ``parts`` are chunks of the rows' scores (m, k), and ``batch`` is the number of the party.
     """
     local = harmony.BatchSums.from_scores(read_steps(request, batch), parts, batch)
     shape = request["penalties"].shape[1:]
@@ -96,9 +96,9 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
 
 
 def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
-    """Write a site's scores after Harmony's batch correction to a file beside the scores file.
+    """Write a site's scores (m, k) after Harmony's batch correction to a file beside the site's file ``scores``.
 
-    Shapes: parts (m, k).
+    Nothing is written if ``scores`` is empty; ``batch`` is the number of the party.
     """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
@@ -113,7 +113,10 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model."""
+    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model.
+
+    ``request`` has the fields that rows are projected with.
+    """
     variances, step_count, objective, improves = model.explained_variance_, 0, np.inf, True
     steps = harmony.Steps.empty(clusters, public.parties, variances.size)
     centres = harmony.normalise_rows(clustering.draw_starts(variances, clusters, 1, public.config.seed)[0])

@@ -166,19 +166,9 @@ class Clusters(RowsStage):
     # A party
 
     def points(self, party: RowsClient, request: Fields, *, all_rows: bool = False) -> Iterator[Array]:
-        """Project a party's rows that take part, or all rows of its site, to scores, chunk by chunk.
+        """Project a party's rows that take part, or ``all_rows`` of its site, to scores (m, k), chunk by chunk.
 
-        Parameters
-        ----------
-        party : RowsClient
-        request : mapping of str to ndarray
-            Fields that rows are projected with.
-        all_rows : bool
-            Whether rows that take no part are projected, too.
-
-        Yields
-        ------
-        ndarray of shape (m, k)
+        Raise ContractError if the request's scale is not that of the run's options.
         """
         projection, scale = party.projection(request), request["scale"]
         if not all_rows:  # whose scores stay at the site
@@ -275,10 +265,7 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def require_axes(components: Array, *arrays: Array) -> None:
-    """Refuse centres or covariances whose last axis is not the number of components.
-
-    Shapes: components (k, d).
-    """
+    """Refuse centres or covariances whose last axis is not the number k of components (k, d)."""
     if any(place.shape[-1] != len(components) for place in arrays):
         raise ContractError(f"{SERVER}: what it says of clusters is not of {len(components)} components")
 
@@ -296,7 +283,7 @@ def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> t
 
 
 def read_mixture(request: Fields, means: str) -> clustering.Mixture:
-    """Return the Gaussian mixture that the server sent, or refuse weights and covariances that define none."""
+    """Return the Gaussian mixture in a request, with the field ``means`` as its means, or refuse what is no mixture."""
     mixture = clustering.Mixture(request["weights"], request[means], request["covariances"])
     require_axes(request["components"], mixture.means, mixture.covariances)
     try:
@@ -309,9 +296,9 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 
 
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
-    """Write each row's cluster, with its distance or probability, to a file beside the site's scores file.
+    """Write each row's cluster, with its distance or probability, to a file beside the site's file ``scores``.
 
-    Shapes: points (m, k).
+    Nothing is written if ``scores`` is empty; ``points`` are chunks of the rows' scores (m, k).
     """
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None
@@ -335,7 +322,10 @@ ClusterFields = Generator[Round, Any, dict[str, Array]]
 def _fit_k_means(
     model: PCAModel, projection: Fields, clusters: int, seed: int
 ) -> Generator[Round, Any, tuple[Array, Array, float, int]]:
-    """Run k-means by sums from several starts; return the best centres, row counts, inertia and number of steps."""
+    """Run k-means by sums from several starts; return the best centres, row counts, inertia and number of steps.
+
+    Raise ContractError if the clusters together have other rows than the run.
+    """
     variances, max_move, steps = model.explained_variance_, np.inf, 0
     centres = clustering.draw_starts(variances, clusters, STARTS, seed)
     while max_move > clustering.CENTRE_TOLERANCE * np.sqrt(variances[0]) and steps < MAX_STEPS:

@@ -69,7 +69,10 @@ def linkage_questions() -> Questions:
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's sums over pairs of variants in a band, and marks where chromosomes begin."""
+    """Return a party's sums over pairs of variants in a band, and marks where chromosomes begin.
+
+    Raise ContractError if the request's ``start`` or ``gapped`` lie outside the variants or the band.
+    """
     features, names = party.public.features, party.site.table.names
     start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
     if start >= features:
@@ -125,9 +128,9 @@ def _width(public: Public) -> int:
 
 
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
-    """Return a mask of the variants that linkage pruning leaves out: all False without the option ``prune``.
+    """Return the mask (d,) of variants that linkage pruning leaves out: all False without the option ``prune``.
 
-    Shapes: -> (d,).
+    Raise ContractError if no genotypes have such sums, or the parties' variants are of other chromosomes.
     """
     d, reach = public.features, options.prune_window - 1
     if not options.prune:

@@ -147,15 +147,7 @@ class GenotypeProjection(Projection):
 
 
 class Genotypes(RowsStage):
-    """Stage that asks for allele counts of all rows, and runs the method on genotypes standardised by them.
-
-    Attributes
-    ----------
-    counts : AlleleCounts or None
-        Counts of all rows, at the server.
-    pruned : ndarray of bool of shape (d,)
-        Variants that count for nothing.
-    """
+    """Stage that asks for allele counts of all rows, and runs the method on genotypes standardised by them."""
 
     Options = GenotypeOptions
     needs = ("groups",)
@@ -164,8 +156,8 @@ class Genotypes(RowsStage):
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
-    counts: AlleleCounts | None = None
-    pruned: NDArray[np.bool_]
+    counts: AlleleCounts | None = None  # of all rows, at the server
+    pruned: NDArray[np.bool_]  # (d,) variants that count for nothing
 
     @classmethod
     @override
@@ -261,7 +253,10 @@ class Genotypes(RowsStage):
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return the projection of standardised genotypes, if mean and scale fit the stored frequencies."""
+        """Return the projection of standardised genotypes.
+
+        Raise ContractError if mean and scale in the request do not follow from the stored frequencies.
+        """
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
@@ -315,7 +310,10 @@ def _bounded(question: Question, config: RunConfig) -> Question:
         return question
 
     def within(request: Fields, public: Public) -> SumLimits:
-        """Return the limits under the stage's `bound`, for rows divided by the genotypes' deviations."""
+        """Return the limits under the stage's `bound`, for rows divided by the genotypes' deviations.
+
+        Raise ContractError if the request has empty frequencies.
+        """
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
@@ -326,7 +324,10 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 
 
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """Ask for the parties' allele counts, and return their sum after checking that genotypes can have such counts."""
+    """Ask for the parties' allele counts, and return their sum, or refuse sums that no genotypes have.
+
+    Nobody can check a single party's share.
+    """
     total: Total = yield SumRound("alleles")
     rows = int(read_row_count(total["count"], total.parties))
     counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
@@ -341,10 +342,7 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows with values other than 0, 1, 2 and missing, which are no genotypes.
-
-    Shapes: rows (n, d).
-    """
+    """Refuse rows (n, d) with values other than 0, 1, 2 and missing, which are no genotypes."""
     columns = non_genotype_columns(rows)
     if columns.size:
         raise DataError(
@@ -355,10 +353,7 @@ def require_genotypes(rows: Rows) -> None:
 
 
 def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
-    """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning.
-
-    Shapes: pruned (d,).
-    """
+    """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning."""
     notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant_count:
         notes.append(f"{counts.constant_count} variants have one allele only, or no call, and count for nothing")
