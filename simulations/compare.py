@@ -92,7 +92,7 @@ def main(
         With code 130, if the comparison was interrupted.
     """
     from fedpca_flwr.simulations.comparing import compare  # here: a help needs nothing of it
-    from fedpca_flwr.simulations.records import record_line, remove_runs
+    from fedpca_flwr.simulations.runs_file import record_line, remove_runs
 
     try:
         if fresh and output:

@@ -19,17 +19,16 @@ from fedpca_flwr.simulations.records import (
     SETTING,
     SIZES,
     Record,
-    append_record,
     columns_of,
     format_result,
     group_by_setting,
     is_installed,
     method_text,
-    read_records,
     run_identity,
     setting_title,
 )
 from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.simulations.runs_file import append_record, read_records
 from fedpca_flwr.simulations.seed_means import (
     AXES,
     MAX_PANELS,

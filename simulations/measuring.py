@@ -95,7 +95,12 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     if card_of(setting["method"]).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], setting["clients"], "even")]
     if setting["partition"] == AS_GIVEN:
-        return [rows[source.labels == party] for party in range(setting["clients"])]
+        tables = len(np.unique(source.labels))
+        if setting["clients"] != tables:
+            raise ConfigError(
+                f"comparison: 'clients' is {setting['clients']}, expected the {tables} tables of the data"
+            )
+        return [rows[source.labels == party] for party in range(tables)]
     extra = {} if setting["alpha"] is None else {"alpha": setting["alpha"]}
     parts = split(source.labels, setting["clients"], kind=setting["partition"], seed=setting["seed"], **extra)
     return [rows[part] for part in parts]

@@ -38,7 +38,7 @@ def main(folder: Path, data_root: str | None = None) -> None:
     ConfigError
         If the folder holds no runs.
     """
-    from fedpca_flwr.simulations.records import RUNS, read_records  # here: a help needs nothing of it
+    from fedpca_flwr.simulations.runs_file import RUNS, read_records  # here: a help needs nothing of it
 
     records = read_records(folder)
     if not records:

@@ -67,6 +67,7 @@ def _average(runs: Sequence[Record]) -> Record:
             intervals[key] = half_width
     angles = [run["max angle"] for run in completed if run["max angle"] is not None]
     measured = [run["measured"] for run in completed]
+    notes = [run.get("notes", []) for run in completed]
     shared = set.intersection(*(set(values) for values in measured))
     return {
         **completed[0],
@@ -77,7 +78,7 @@ def _average(runs: Sequence[Record]) -> Record:
         "largest angle": max(angles, default=None),
         "exact": all(run["exact"] for run in completed),
         "measured": {key: statistics.fmean(values[key] for values in measured) for key in measured[0] if key in shared},
-        "notes": [note for note in completed[0].get("notes", []) if all(note in run["notes"] for run in completed)],
+        "notes": [note for note in notes[0] if all(note in further for further in notes)],
     }
 
 
@@ -132,7 +133,7 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     ]
     differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
     for record in averaged:
-        title = ", ".join(_value_words(record, key) for key in differing if key != "seed")
+        title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
         point = (record[over], record[result], record.get("intervals", {}).get(result, 0.0))
         panels.setdefault(title, {}).setdefault(method_text(record), []).append(point)
     return {
@@ -153,7 +154,7 @@ def _value_words(record: Record, key: str) -> str:
     words = {
         "clients": f"{value} clients",
         "components": f"{value} components",
-        "alpha": f"alpha {value:.12g}" if key == "alpha" else "",
+        "alpha": f"alpha {value:.12g}" if key == "alpha" and value else "",
     }
     words["bound"] = f"secure, bound {value:g}" if key == "bound" and value else "in clear"
     if key == "dataset" and record["partition"] == AS_GIVEN:

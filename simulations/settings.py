@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import DATASETS, OPENML_PREFIX
-from fedpca_flwr.data.partition import PARTITIONS
+from fedpca_flwr.data.partition import PARTITIONS, WITH_ALPHA
 from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, value_text
 from fedpca_flwr.simulations import ENGINES, sources
 from fedpca_flwr.simulations.measuring import pool_key, pooled_reference
@@ -22,9 +22,6 @@ from fedpca_flwr.strategies import METHODS
 
 BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
 """Data sets that no folder is needed for."""
-
-WITH_ALPHA = {"dirichlet", "quantity"}
-"""Partitions that have an alpha."""
 
 
 def list_values(argument: Any) -> list[Any]:

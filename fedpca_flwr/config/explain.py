@@ -3,11 +3,14 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from fedpca_flwr.errors import removal_text, value_text
+
+COLLECTIONS: dict[Any, str] = {list: "list", dict: "JSON object"}
+"""Words for types that hold values of another type."""
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
@@ -38,7 +41,8 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
             continue
         value = key_faults[0]["input"]
         shown = shows_values or isinstance(value, int | float)
-        value_words = f"is {value_text(value)}" if shown else "has a value that is not allowed"
+        verb = "holds" if len(key_faults[0]["loc"]) > 1 and get_origin(fields[key].annotation) in COLLECTIONS else "is"
+        value_words = f"{verb} {value_text(value)}" if shown else "has a value that is not allowed"
         our_texts = [str(fault["msg"]) for fault in key_faults if "url" not in fault]  # pydantic's have one
         if our_texts:
             reason = our_texts[0]
@@ -54,13 +58,17 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
 def explain_entry(kind: type, faults: Sequence[Any], source: str) -> str:
     """Return a line on the first entry that pydantic refused in a typed dict or named tuple of a file."""
     hints = get_type_hints(kind, include_extras=True)
-    fields = {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+    fields = {name: FieldInfo(annotation=hint) for name, hint in hints.items()}
     return explain_faults(fields, faults[:1], source, shows_values=True)
 
 
 def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
     """Return each allowed kind of value in words, from a type annotation and its limits (``Ge``, ``Lt``)."""
     kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is NotRequired:
+        return _describe_type(parts[0], limits)
+    if kind in COLLECTIONS:
+        return [f"a {COLLECTIONS[kind]}, each value {' or '.join(_describe_type(parts[-1], []))}"]
     if kind is Annotated:
         inner = [limit for part in parts[1:] for limit in getattr(part, "metadata", [part])]
         return _describe_type(parts[0], [*limits, *inner])

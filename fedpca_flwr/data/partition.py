@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 
 Parts = list[NDArray[np.int64]]
@@ -59,6 +59,9 @@ def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
 
 PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 
+WITH_ALPHA = ("dirichlet", "quantity")
+"""Partitions that have an alpha."""
+
 
 def split(
     labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
@@ -88,6 +91,8 @@ def split(
             parts = [np.concatenate([shards[i] for i in hand]) for hand in hands]
         case "quantity":
             parts = _cut_by_shares(rng.permutation(len(labels)), rng.dirichlet(np.full(parties, alpha)))
+        case _:
+            raise ConfigError(f"the partition is {value_text(kind)}, expected one of: {', '.join(PARTITIONS)}")
     return [np.sort(part) for part in _top_up(parts)]
 
 

@@ -18,8 +18,9 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations import engines, measuring, report_page, sources
 from fedpca_flwr.simulations.comparing import compare, table
-from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, RUNS, read_records, repeat_command, setting_title
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, repeat_command, setting_title
 from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.simulations.settings import settings
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed

@@ -8,8 +8,9 @@ import pytest
 from fedpca_flwr import METHODS, FedPCA, LocalGrid, PooledCovariance, battery, client_app, compare, run
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.questions import method
-from fedpca_flwr.simulations.records import RUNS, card_of, read_records
+from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
 from tests.refusals import refused

@@ -1,5 +1,7 @@
 """What a comparison recommends, keeps, counts and shows, on records whose answer is known."""
 
+import json
+import math
 from unittest.mock import Mock
 
 import pytest
@@ -9,7 +11,8 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.simulations import engines, measuring, records, report, report_drawing, report_page
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import Choice, choices
-from fedpca_flwr.simulations.records import RUNS, append_record, read_records, remove_runs, run_identity
+from fedpca_flwr.simulations.records import run_identity
+from fedpca_flwr.simulations.runs_file import RUNS, append_record, read_records, remove_runs
 from tests.refusals import refused
 
 
@@ -150,11 +153,26 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     assert (done["rounds"], done["MB up"], done["MB down"]) == (2, 2.0, 3.0)
 
 
+RESULTS = ("max angle", "mean angle", "explained variance", "knn accuracy", "MB up", "MB down", "seconds")
 WHOLE = {
-    **dict.fromkeys(records.TYPES.keys() - records.OPTIONAL_KEYS, 0),
-    **dict.fromkeys(("dataset", "data root", "partition", "engine"), ""),
+    **dict.fromkeys(RESULTS, 0.5),
+    "method": "p-cov",
+    "options": {},
+    "dataset": "",
+    "data root": ".",
+    "partition": "iid",
+    "alpha": None,
+    "clients": 3,
+    "components": 2,
+    "seed": 0,
+    "engine": "loopback",
+    "bound": 0.0,
+    "rounds": 2,
+    "model": None,
+    "knn": False,
+    "exact": True,
+    "measured": {},
 }
-WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn": False, "exact": True, "measured": {}}
 
 
 @pytest.mark.parametrize(
@@ -171,12 +189,27 @@ WHOLE |= {"method": "p-cov", "options": {}, "alpha": None, "model": None, "knn":
         ("clients", 2**63),
         ("notes", ["x" * 10_001]),
         ("knn", 1),
+        ("partition", "halves"),
+        ("alpha", 0.5),
+        ("engine", "moon"),
+        ("clients", 0),
+        ("components", 2**40),
+        ("rounds", None),
     ],
 )
-def test_a_record_is_what_it_must_be(key, value):
-    records.require_record({**WHOLE, "model": "models/0123456789abcdef.npz"})
-    with refused(ValueError, f"'{key}'"):
-        records.require_record({**WHOLE, key: value})
+def test_a_record_is_what_it_must_be(key, value, tmp_path):
+    for model in ("models/0123456789abcdef.npz", None):
+        append_record(tmp_path, {**WHOLE, "model": model})
+    assert len(read_records(tmp_path)) == 1
+    (tmp_path / RUNS).write_text(json.dumps({**WHOLE, key: value}) + "\n")
+    is_json = not isinstance(value, float) or math.isfinite(value)
+    with refused(ConfigError, str(tmp_path / RUNS), "line 1", *([f"'{key}'"] if is_json else [])):
+        read_records(tmp_path)
+
+
+def test_other_keys_of_a_record_are_not_read(tmp_path):
+    (tmp_path / RUNS).write_text(json.dumps({**WHOLE, "seeds": [0, 1], "intervals": 3}) + "\n")
+    assert read_records(tmp_path) == [WHOLE]
 
 
 def test_only_a_comparisons_own_files_are_removed(tmp_path):

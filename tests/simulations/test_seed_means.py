@@ -13,8 +13,9 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.simulations import report_drawing, report_page
 from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.recommending import choices
-from fedpca_flwr.simulations.records import read_records, repeat_commands
+from fedpca_flwr.simulations.records import repeat_commands
 from fedpca_flwr.simulations.report import write_report
+from fedpca_flwr.simulations.runs_file import read_records
 from fedpca_flwr.simulations.seed_means import average_seeds, interval
 from tests.refusals import refused
 from tests.simulations.test_compare import WINE, undrawn
