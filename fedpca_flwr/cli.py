@@ -32,7 +32,6 @@ COMMANDS = {
     "audit": ("fedpca_flwr.site.comparison.main", "Lay a model beside its sites' journals, and say what matches."),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
-    "rehearse": ("fedpca_flwr.site.commands.rehearse", "Run a whole deployment on this machine, with a dropout."),
     "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),

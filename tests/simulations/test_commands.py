@@ -62,6 +62,14 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
 
 
+@pytest.mark.parametrize(("name", "substitute"), [("rehearse", "site rehearse")])
+def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, capsys):
+    assert cli.main([name, "some", "words"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert not unnamed(printed.err, f"'{name}'", substitute)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "keys"),
     [
