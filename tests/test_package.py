@@ -46,7 +46,7 @@ HELP = (
 )
 SITE = "from fedpca_flwr.cli import main; main(['site', '-h'])"
 LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
-PROGRAMS = ("compare", "report", "monitor", "benchmarks", "papers")
+PROGRAMS = ("compare", "report", "benchmarks", "papers")
 COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
 
 
