@@ -102,11 +102,10 @@ ROOMS = {
         Room(
             [
                 "fedpca_flwr/site/rotated_vault.py",
-                "simulations/benchmarks/blind.py",
                 "tests/attacks/test_blind.py",
                 "tests/deployment/test_blind.py",
             ],
-            {BENCHMARKS: ['"blind"']},
+            {},
         ),
     ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),

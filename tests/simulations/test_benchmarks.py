@@ -93,7 +93,7 @@ def test_memory_is_that_of_as_many_parties_as_named(capsys):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("name", ["accuracy", "blind", "speed", "secure", "compression"])
+@pytest.mark.parametrize("name", ["accuracy", "speed", "secure", "compression"])
 def test_a_quick_benchmark_has_a_table(name, capsys):
     assert len(cells(printed(capsys, name, "--quick"))) >= 3
 
