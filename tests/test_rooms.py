@@ -126,10 +126,9 @@ ROOMS = {
     "databases": Room(
         [
             "fedpca_flwr/site/databases.py",
-            "simulations/benchmarks/databases.py",
             "tests/site/test_databases.py",
         ],
-        {READERS: [r"\bread_query\b"], BENCHMARKS: ['"databases"']},
+        {READERS: [r"\bread_query\b"]},
     ),
     "genotypes": _together(
         GENOTYPES,

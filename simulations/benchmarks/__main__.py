@@ -16,7 +16,6 @@ from fedpca_flwr import cli
 
 MODULES = {
     "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
-    "databases": ("databases",),
     "genotypes": ("genotypes",),
     "growth": ("growth", "rivals"),
     "influence": ("influence",),

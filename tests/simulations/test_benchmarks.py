@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -15,12 +14,10 @@ from fedpca_flwr.maths.eigen import principal_angles
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
 from fedpca_flwr import run
-from fedpca_flwr.simulations.benchmarks import databases, growth, harness, memory, messages, speed
+from fedpca_flwr.simulations.benchmarks import growth, harness, memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
 from fedpca_flwr.simulations.loopback import LoopbackProxy
-from tests.deployment import postgresql
 from tests.families import cut, rows
-from tests.needed import need
 from tests.refusals import refused, unnamed
 
 ROOT = Path(__file__).parents[2]
@@ -147,20 +144,6 @@ def test_many_parties_have_a_line_for_each_number(capsys, monkeypatch):
 def here(program, *arguments, load=None, warm_up=None):
     """`isolate` in this process: one of its own takes seconds."""
     return harness._measure(program, arguments, load, warm_up)
-
-
-@pytest.mark.engine
-def test_every_way_to_read_a_database_gives_the_same_rows(monkeypatch):
-    need(postgresql.programs(), "postgresql")
-    pytest.importorskip("psycopg")
-    pytest.importorskip("duckdb")
-    monkeypatch.setattr(harness, "isolate", here)
-    with TemporaryDirectory() as folder, postgresql.running() as server:
-        monkeypatch.setenv("PGPASSFILE", str(server.passfile))
-        usages = databases._compare(server.url, f"{folder}/cohort.duckdb", 300, 3)
-    sums = [usage.value for name, usage in usages.items() if "site" not in name]
-    assert len(sums) >= 3
-    np.testing.assert_allclose(sums, sums[0], rtol=1e-12)
 
 
 @pytest.mark.engine
