@@ -21,8 +21,6 @@ MODULES = {
     "influence": ("influence",),
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
-    "processes": ("processes",),
-    "parties": ("parties",),
     "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
     "speed": ("all", "empty-method", "secure", "speed"),

@@ -134,13 +134,6 @@ def test_sparse_rows_give_what_scikit_learn_gives(capsys, monkeypatch):
     assert float(re.search(r"largest angle (\S+)", text)[1]) <= 1e-6
 
 
-def test_many_parties_have_a_line_for_each_number(capsys, monkeypatch):
-    monkeypatch.setattr(harness, "isolate", here)
-    lines = cells(printed(capsys, "parties", "--parties", "4", "6", "4"))
-    assert [line[:2] for line in lines] == [["4", "loopback"], ["6", "loopback"], ["4", "loopback"]]
-    assert lines[0][-1] == lines[2][-1] != lines[1][-1]
-
-
 def here(program, *arguments, load=None, warm_up=None):
     """`isolate` in this process: one of its own takes seconds."""
     return harness._measure(program, arguments, load, warm_up)
