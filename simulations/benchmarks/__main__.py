@@ -23,7 +23,7 @@ MODULES = {
     "messages": ("compression", "front", "truncation"),
     "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
-    "speed": ("all", "empty-method", "secure", "speed"),
+    "speed": ("secure", "speed"),
 }
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 

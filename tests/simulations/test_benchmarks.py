@@ -7,18 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.server import SimpleClientManager
 
 from fedpca_flwr.maths.eigen import principal_angles
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from fedpca_flwr import run
-from fedpca_flwr.simulations.benchmarks import growth, harness, memory, messages, speed
+from fedpca_flwr.simulations.benchmarks import growth, harness, memory, messages
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
-from fedpca_flwr.simulations.loopback import LoopbackProxy
-from tests.families import cut, rows
-from tests.refusals import refused, unnamed
+from tests.refusals import unnamed
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +53,7 @@ def test_every_benchmark_is_quoted_by_its_page(name, capsys):
 
 def test_command_lines_of_the_documentation_are_understood():
     understood = set()
-    for page in [ROOT / "README.md", ROOT / ".github/workflows/nightly.yml", *(ROOT / "docs").rglob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8").replace("\n", " ")
         for line in re.findall(r"simulations\.benchmarks +([a-z-]+(?: +[^`#;)]+)?)[`#]", text):
             name, *options = shlex.split(line)
@@ -71,7 +67,6 @@ def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
     text = printed(capsys, "side-by-sight", status=2)
     assert not unnamed(text, "'side-by-sight'", *NAMES)
     assert all(name in printed(capsys, "-h") for name in NAMES)
-    assert set(json.loads(speed.RELEASED.read_text())["ratios"]) == set(speed.RATIOS)
 
 
 def test_lines_are_columns_for_a_terminal_and_records_in_a_file(capsys, tmp_path):
@@ -157,34 +152,6 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
     for line in table[1:]:
         assert int(line[3]) >= 4  # rounds
         assert max(map(float, line[-1].split(", "))) <= 2e-3
-
-
-def test_ratios_stand_beside_those_of_the_release(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(speed, "RELEASED", tmp_path / "released.json")
-    monkeypatch.setattr(speed, "RATIOS", {"one": lambda: (1, 0), "other": lambda: (0, 1)})
-    monkeypatch.setattr(
-        harness, "time_pair", lambda ours, theirs, repeats: harness.Ratio(1, 1, np.array([2 * ours + theirs * repeats]))
-    )
-    assert [row[1:3] for row in cells(printed(capsys, "all", "--quick", "--keep"))] == [["2.00", "-"], ["3.00", "-"]]
-    # Three times the repetitions, three times the ratio of one of the two.
-    assert [row[3] for row in cells(printed(capsys, "all"))] == ["", "slower: 3.00 times the release's"]
-
-
-def test_an_empty_run_has_the_rounds_and_the_bytes_of_another():
-    model = run("p-cov", cut(rows(60, 6), 30, 20, 10), n_components=2)
-    sizes = [(entry["up"], entry["down"]) for entry in model.log["rounds"]]
-    strategy, server = speed.Empty(sizes), SimpleClientManager()
-    for i in range(3):
-        server.register(LoopbackProxy(str(i), speed.EmptyClient))
-    for number, (up, down) in enumerate(sizes, 1):
-        questions = strategy.configure_fit(number, None, server)
-        assert [len(ins.parameters.tensors[0]) for _, ins in questions] == down
-        replies = [(client, client.fit(ins, None, None)) for client, ins in questions]
-        assert [len(reply.parameters.tensors[0]) for _, reply in replies] == up
-        strategy.aggregate_fit(number, replies, [])
-    assert strategy.configure_evaluate(1, None, server) == []
-    with refused(RuntimeError, 1):
-        strategy.aggregate_fit(1, [], [OSError()])
 
 
 def test_lines_are_on_the_front():
