@@ -17,13 +17,12 @@ from fedpca_flwr import cli
 MODULES = {
     "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
     "genotypes": ("genotypes",),
-    "growth": ("growth", "rivals"),
     "influence": ("influence",),
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
     "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
-    "speed": ("secure", "speed"),
+    "speed": ("rivals", "secure", "speed"),
 }
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 

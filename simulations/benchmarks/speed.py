@@ -3,20 +3,25 @@
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
-from sklearn.decomposition import PCA
+from sklearn.decomposition import PCA, IncrementalPCA
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product
+from fedpca_flwr.maths import eigen
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack_symmetric
+from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.neighbours import degree
 
 PAGE = "docs/benchmarks.md"
@@ -147,3 +152,91 @@ def _secure(
 def _nbytes(model: PCAModel, direction: str) -> int:
     """Return the bytes "up" or "down" of all parties in all rounds."""
     return sum(sum(entry[direction]) for entry in model.log["rounds"])
+
+
+Components = Callable[[Array, int], Array]
+"""Components (k, d) of rows (n, d)."""
+
+
+def _lower_bound(rows: Array, k: int) -> None:
+    """Compute moments, their leading eigenvectors by ARPACK and all scores, the least work of any PCA."""
+    moments = Moments.from_rows(rows)
+    _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), k, tol=0)
+    for chunk in centred_chunks(rows, moments.mean):
+        chunk @ vectors
+
+
+def _components_by(solver: str) -> Components:
+    """Return a function that computes components by scikit-learn's PCA with a given solver."""
+    return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
+
+
+def _dask(rows: Array, k: int) -> Array:
+    """Return the components of rows by dask-ml, which gets the rows in ten chunks."""
+    parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
+    return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
+
+
+def _faiss(rows: Array, k: int) -> Array:
+    """Return the components of rows by faiss, in single precision."""
+    faiss = import_module("faiss")
+    matrix = faiss.PCAMatrix(rows.shape[1], k)
+    matrix.train(np.ascontiguousarray(rows, dtype=np.float32))
+    return np.asarray(faiss.vector_to_array(matrix.A), dtype=np.float64).reshape(-1, rows.shape[1])[:k]
+
+
+RIVALS: dict[str, Components] = {
+    **{f"scikit-learn, `{solver}`": _components_by(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
+    "scikit-learn, `IncrementalPCA`": lambda rows, k: np.asarray(IncrementalPCA(k).fit(rows).components_),
+    "dask-ml, `full`, 10 chunks": _dask,
+    "faiss, `PCAMatrix`": _faiss,
+}
+"""Programs that have all rows."""
+
+
+@harness.benchmark(PAGE, repeats=1, methods=["p-cov", "sub-it"], blas_threads=1)
+def _rivals(
+    dataset: harness.Dataset = "digits",
+    data_root: str = ".",
+    components: int = 10,
+    rows: int = 10_000,
+    methods: list[str] = ["p-cov", "sub-it", "qr-pca"],  # noqa: B006
+    repeats: int = 3,
+) -> Lines:
+    """Compare CPU times of our methods and other PCA programs with those of the least work of any PCA.
+
+    The least: the moments of the pooled rows, ARPACK on them, and the projection of every row, without any federation.
+    The ratios are CPU times measured in turn; the angle is the largest to ``PCA(svd_solver="full")``, in degrees.
+    --rows 0 takes all rows, by Dirichlet 0.1; a method can have options, as "sub-it block-size=10". Methods for columns
+    get the columns in ten equal parts.
+    """
+    parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(dataset, data_root)]
+    pooled = np.vstack(parts)
+    if rows:
+        pooled = np.random.default_rng(0).permutation(pooled)[:rows]
+        parts = np.array_split(pooled, 10)
+    exact = _components_by("full")(pooled, components)
+    yield "program", "CPU s", "CPU, over the least", "largest angle", "rounds", "MB up", "certified"
+    for program in [*methods, *RIVALS]:
+        cells, loadings = ["-"] * 3, None
+
+        def work(program: str = program) -> None:
+            """Run a method of ours or another program; keep its costs and components."""
+            nonlocal cells, loadings
+            if program in RIVALS:
+                loadings = RIVALS[program](pooled, components)
+                return
+            by_columns = METHODS[program.split()[0]].strategy.card.split == "columns"
+            vaults = np.array_split(pooled, 10, axis=1) if by_columns else parts
+            model = run(program, vaults, n_components=components, may_show="scores", progress=False)
+            bound, up = model.log["measured"].get("certified_angle_degrees"), max(model.bytes_up_by_party) / 1e6
+            cells = [str(model.rounds), f"{up:.3g}", f"{bound:.1e}" if bound else "-"]
+            loadings = None if by_columns else model.loadings()[0]
+
+        try:
+            ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
+        except ImportError:
+            yield program, "not installed", *["-"] * 5
+            continue
+        angle = "-" if loadings is None else f"{eigen.principal_angles(loadings.T, exact.T).max():.1g}"
+        yield program, f"{ratio.ours:.2f}", ratio, angle, *cells

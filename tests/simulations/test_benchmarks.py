@@ -12,7 +12,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from fedpca_flwr.simulations.benchmarks import growth, harness, memory, messages
+from fedpca_flwr.simulations.benchmarks import harness, memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
 from tests.refusals import unnamed
 
@@ -91,30 +91,12 @@ def test_a_quick_benchmark_has_a_table(name, capsys):
 
 
 @pytest.mark.engine
-def test_growth_has_a_line_a_point_and_an_exponent_a_method(monkeypatch, tmp_path, capsys):
-    few = {"rows": [growth.Point(200, 12, 2, 4), growth.Point(400, 12, 2, 4)]}
-    columns = {"column rows": [growth.Point(30_000, 60, 5, 3, columns=True)]}
-    monkeypatch.setattr(growth, "GROWN", {**few, "sparse features": [growth.Point(40, 30, 2, 4, share=0.2)], **columns})
-    options = ["--groups", *growth.GROWN, "--figure", str(tmp_path / "growth.svg")]
-    dense, thin, tall = re.split("sparse features:|column rows:", printed(capsys, "growth", *options))
-    lines = cells(dense)
-    assert [line[0] for line in lines] == ["200", "400", "exponent"]
-    assert all(cell.split("; ")[1] == "1" for cell in (lines[0][1], lines[0][3]))  # rounds of p-cov and qr-pca
-    assert cells(thin)[1] == ["exponent", "-", "-", "-"]  # of one point there is none
-    assert [cell.split("; ")[1] for cell in cells(tall)[0][2:]] == ["refused"] * 2  # squares of rows
-    drawing = (tmp_path / "growth.svg").read_text()
-    assert "CPU seconds" in drawing
-    assert all(f">{method}<" in drawing for method in ("p-cov", "vertical")), "the legend names methods of all panels"
-    assert growth.exponent([(10, 1.0), (100, 2.0), (1000, 200.0)]) == "2.00"  # between the two largest
-
-
-@pytest.mark.engine
 def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
     def missing(rows, k):
         raise ImportError
 
     name = "scikit-learn, `IncrementalPCA`"
-    monkeypatch.setattr(growth, "RIVALS", {name: growth.RIVALS[name], "missing": missing})
+    monkeypatch.setattr(speed, "RIVALS", {name: speed.RIVALS[name], "missing": missing})
     given = ["--components", "5", "--methods", "p-cov", "vertical", "--repeats", "1"]
     ours, by_columns, theirs, none = cells(printed(capsys, "rivals", *given))
     assert float(ours[3]) < 1e-6 < float(theirs[3])
