@@ -27,7 +27,7 @@ COMMANDS = {
     "launch": ("fedpca_flwr.site.flower_command.main", "Start `flwr run --stream`; the exit code says how it ended."),
     "cells": ("fedpca_flwr.simulations.cells.main", "Embed the cells of several .h5ad files together, by Harmony."),
     "genotypes": ("fedpca_flwr.simulations.genotypes.main", "Plot the people of several .bed files together."),
-    "methods": ("fedpca_flwr.strategies.__main__.main", "List the methods, their rounds and their privacy."),
+    "methods": ("fedpca_flwr.simulations.methods.main", "List the methods, their rounds and their privacy."),
     "audit": ("fedpca_flwr.site.comparison.main", "Lay a model beside its sites' journals, and say what matches."),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
