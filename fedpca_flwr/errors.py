@@ -136,6 +136,8 @@ SUBSTITUTES = {
         ("receipt", "verify"), "the command `audit` compares a model's log with the sites' journals of the run"
     ),
     **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
+    "monitor": "call analyses.outliers(model, rows) and analyses.drift(model, rows) of fedpca_flwr in Python",
+    "rehearse": "run 'site rehearse'",
     "release=two-stage": "leave out 'release', which needs no bound, and 'centre-clip', or take release='joint' with "
     "'clip'",
     "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "

@@ -60,7 +60,7 @@ def run(
         "loopback" runs in this process. "ray" runs Flower's simulation in a pool of processes, which takes about ten
         seconds to start. Both give the same bits.
     progress : bool
-        Show the progress of a run that takes more than a second, in a terminal or a notebook.
+        Show the progress of a run that takes more than a second, in a terminal, or in a notebook with ipywidgets.
     **options
         Options of the method and keys of the run, such as ``scale=True``; and keys of a site's policy, for every party
         (``min_rows``, ``secure_only``, ``allowed_methods``, ``max_reply_bytes``, ``min_parties``, ``may_show``).

@@ -36,7 +36,6 @@ HEAVY += ["scipy.special", "scipy.sparse.linalg"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
 OTHERS = [f"fedpca_flwr.strategies.{module.name}" for module in pkgutil.iter_modules(strategies.__path__)]
-OTHERS.remove("fedpca_flwr.strategies.__main__")
 OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
 APP = "import fedpca_flwr.{}_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
@@ -46,7 +45,7 @@ HELP = (
 )
 SITE = "from fedpca_flwr.cli import main; main(['site', '-h'])"
 LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
-PROGRAMS = ("compare", "report", "monitor", "benchmarks", "papers")
+PROGRAMS = ("compare", "report", "benchmarks", "papers")
 COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
 
 
@@ -59,9 +58,11 @@ COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
         # Every message to a site starts a process, in which the app is imported.
         pytest.param(APP.format("site"), HEAVY + OTHERS, OF_P_COV, id="a site's message"),
         pytest.param(APP.format("server"), HEAVY + OTHERS, OF_P_COV, id="the server's app"),
-        # All that is at home in `strategies` has Flower, its cards' words.
+        # Whatever imports `strategies` has Flower, its cards' words.
         pytest.param(HELP.format(COMMANDS), LIGHT, [], id="the help of the simulations' commands"),
-        pytest.param(HELP.format(["fedpca_flwr.strategies"]), HEAVY + OTHERS, [], id="the help of the methods"),
+        pytest.param(
+            HELP.format(["fedpca_flwr.simulations.methods"]), HEAVY + OTHERS, [], id="the help of the methods"
+        ),
         pytest.param(SITE, HEAVY + OTHERS, [], id="the help of a site's commands"),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 import fedpca_flwr
+from docs.method_pages import descriptions, pages
 from fedpca_flwr import LocalGrid, PCAModel, run
 from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
@@ -23,7 +24,6 @@ from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.strategies.__main__ import descriptions, pages
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
 from tests.figures import docs_figures
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "simulations/*/README.md")
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for pattern in PATTERNS for path in ROOT.glob(pattern)}
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-WRITE = "it is made from the methods' cards: run `python -m fedpca_flwr methods write` in the repository's folder"
+WRITE = "it is made from the methods' cards: run `python docs/method_pages.py write` in the repository's folder"
 every_page = pytest.mark.parametrize("page", PAGES)
 
 

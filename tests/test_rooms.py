@@ -102,11 +102,10 @@ ROOMS = {
         Room(
             [
                 "fedpca_flwr/site/rotated_vault.py",
-                "simulations/benchmarks/blind.py",
                 "tests/attacks/test_blind.py",
                 "tests/deployment/test_blind.py",
             ],
-            {BENCHMARKS: ['"blind"']},
+            {},
         ),
     ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
@@ -127,10 +126,9 @@ ROOMS = {
     "databases": Room(
         [
             "fedpca_flwr/site/databases.py",
-            "simulations/benchmarks/databases.py",
             "tests/site/test_databases.py",
         ],
-        {READERS: [r"\bread_query\b"], BENCHMARKS: ['"databases"']},
+        {READERS: [r"\bread_query\b"]},
     ),
     "genotypes": _together(
         GENOTYPES,

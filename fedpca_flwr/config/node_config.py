@@ -7,6 +7,7 @@ refused.
 import math
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -24,6 +25,9 @@ from fedpca_flwr.config.run_config import (
     split_names,
 )
 
+MISSING_METRICS_EXTRA = (
+    "'metrics' needs prometheus-client, which is not installed; run pip install 'fedpca-flwr[metrics]'"
+)
 POSTGRESQL, DUCKDB = "postgresql", "duckdb"
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
@@ -220,8 +224,8 @@ class NodeConfig(Config):
     """Folder in which this site records questions, answers and the epsilon that it has spent. A site with data of its
     own needs a journal for secure aggregation and for private methods. If empty, the record lasts for one run only."""
     metrics: LocalPath = ""
-    """Path NAME: this site writes numbers about its runs, from its `journal`, to NAME.prom and NAME.jsonl. If empty, it
-    writes none."""
+    """Path NAME: this site writes numbers about its runs, from its `journal`, to NAME.prom and NAME.jsonl (extra
+    `metrics`). If empty, it writes none."""
     syslog: bool = False
     """Whether each line of `journal` also goes to the system's log (/dev/log)."""
     on_refusal: str = ""
@@ -289,6 +293,8 @@ class NodeConfig(Config):
             raise refusal("'syslog' needs 'journal', whose lines it sends to the system's log")
         if self.metrics and not self.journal:
             raise refusal("'metrics' needs 'journal', the folder from which this site computes its numbers")
+        if self.metrics and find_spec("prometheus_client") is None:
+            raise refusal(MISSING_METRICS_EXTRA)
         if bool(self.identity) != bool(self.identities):
             present, absent = ("identity", "identities") if self.identity else ("identities", "identity")
             raise refusal(

@@ -302,8 +302,8 @@ class RunConfig(Config):
     overwrite: bool = False
     """Whether the model may replace the model of another run."""
     metrics: str = ""
-    """Absolute path NAME: the server writes numbers about its runs to NAME.prom and NAME.jsonl. If empty, it writes
-    none."""
+    """Absolute path NAME: the server writes numbers about its runs to NAME.prom and NAME.jsonl (extra `metrics`). If
+    empty, it writes none."""
     join_deadline: Seconds = 300.0
     """Seconds until which all parties must have joined."""
     round_deadline: Seconds = 600.0

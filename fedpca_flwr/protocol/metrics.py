@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from flwr.common.logger import log
 from typing_extensions import override
 
+from fedpca_flwr.config.node_config import MISSING_METRICS_EXTRA
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import atomic_file, require_writable_folder
 
@@ -85,8 +87,8 @@ class Record:
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
     """Write metrics files of a run at the server, after each round, if its run-config names a file.
 
-    Raise ConfigError, before anything is computed, for a relative path or a folder that cannot be written to. A disk
-    that is full later ends no run.
+    Raise ConfigError, before anything is computed, for a missing package, a relative path or a folder that cannot be
+    written to. A disk that is full later ends no run.
     """
     name = strategy.config.metrics
     if not name:
@@ -94,6 +96,8 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
         return
     if not Path(name).is_absolute():
         raise ConfigError(f"run-config: 'metrics' is '{name}', expected an absolute path at the server")
+    if find_spec("prometheus_client") is None:
+        raise ConfigError(f"run-config: {MISSING_METRICS_EXTRA}")
     require_writable_folder(Path(name).parent)
 
     def write(status: str = RUNNING, refused: str = "", epsilon: float | None = None) -> None:

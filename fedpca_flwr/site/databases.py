@@ -5,8 +5,7 @@ an array. A column that is not numeric is refused before a row is read.
 
 PostgreSQL sends rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
 that format have the same length, so a block is a view of the bytes that arrived. That takes less memory than Arrow
-batches (ADBC) and no more CPU time; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU time
-(``python -m fedpca_flwr.simulations.benchmarks databases``).
+batches (ADBC) and no more CPU time; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU time.
 Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
 
 DuckDB has rows in a file of its own, or reads files by its SQL (.parquet, .csv).

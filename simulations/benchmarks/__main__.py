@@ -16,19 +16,13 @@ from fedpca_flwr import cli
 
 MODULES = {
     "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
-    "biobank": ("biobank",),
-    "blind": ("blind",),
-    "databases": ("databases",),
     "genotypes": ("genotypes",),
-    "growth": ("growth", "rivals"),
     "influence": ("influence",),
     "memory": ("memory", "sparse"),
     "messages": ("compression", "front", "truncation"),
-    "processes": ("processes",),
-    "parties": ("parties",),
     "peaks": ("peaks",),
     "privacy": ("intervals", "privacy"),
-    "speed": ("all", "empty-method", "secure", "speed"),
+    "speed": ("rivals", "secure", "speed"),
 }
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 

@@ -234,7 +234,7 @@ def plot(
         for axes, (title, curves) in zip(grid.flat, panels.items(), strict=True):
             steps = sorted({point[0] for points in curves.values() for point in points})
             places = range(len(steps)) if looks.get("equal_steps") else steps
-            axes.set(xscale="linear" if looks.get("equal_steps") else "log", yscale=looks.get("scale", "linear"))
+            axes.set(xscale="linear" if looks.get("equal_steps") else "log")
             for label, points in curves.items():
                 sizes, y, *ends = zip(*points, strict=True)
                 x, (colour, marker) = [places[steps.index(size)] for size in sizes], look[label]

@@ -19,7 +19,6 @@ from typing_extensions import override
 
 from fedpca_flwr.flower import FedPCA, PCAClientApp
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
 from fedpca_flwr.simulations.local_grid import LocalGrid
@@ -196,14 +195,19 @@ class Peaks(NamedTuple):
     server: float
 
 
-def run_sites(
-    method: str,
-    files: Sequence[Path],
-    options: Mapping[str, Any],
-    keys: Mapping[str, Any],
-    meter_class: type[Meter],
-) -> tuple[PCAModel, Meter]:
-    """Run a method over sites with journals and identities of their own, and measure the peak memory."""
+def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
+    """Run P-COV over sites with drawn rows, and measure the peak memory."""
+    with TemporaryDirectory() as name:
+        files = [Path(name, f"{party}.npy") for party in range(parties)]
+        for party, file in enumerate(files):
+            np.save(file, np.random.default_rng(party).standard_normal((rows, features)))
+        meter = _run_sites(files, {"clients": parties, "n-components": COMPONENTS, **WAYS[way]}, meter_class)
+        scatter = 8 * packed_size(features)
+        return Peaks(meter.site_peak / scatter, meter.server_peak / scatter)
+
+
+def _run_sites(files: Sequence[Path], options: Mapping[str, Any], meter_class: type[Meter]) -> Meter:
+    """Run P-COV over sites with journals and identities of their own, and return the meter of its peak memory."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         lines = [make_key(str(folder / f"{party}.key"), party) for party in range(len(files))]
@@ -211,27 +215,15 @@ def run_sites(
         nodes = []
         for party, file in enumerate(files):
             paths = {"journal": f"journal {party}", "identity": f"{party}.key", "identities": "members"}
-            nodes.append({"data": str(file), **{key: str(folder / path) for key, path in paths.items()}, **keys})
-        options = {"clients": len(files), **options}
-        strategy = FedPCA(method, **{key.replace("-", "_"): value for key, value in options.items()})
-        run_config = METHODS.run_config({"method": method, **options})
+            nodes.append({"data": str(file), **{key: str(folder / path) for key, path in paths.items()}})
+        strategy = FedPCA("p-cov", **{key.replace("-", "_"): value for key, value in options.items()})
+        run_config = METHODS.run_config({"method": "p-cov", **options})
         meter = meter_class()
         try:
             strategy.start(DiskGrid(nodes, run_config, folder, meter))
         finally:
             meter.close()
-        return strategy.strategy.model, meter
-
-
-def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Run P-COV over sites with drawn rows, and measure the peak memory."""
-    with TemporaryDirectory() as name:
-        files = [Path(name, f"{party}.npy") for party in range(parties)]
-        for party, file in enumerate(files):
-            np.save(file, np.random.default_rng(party).standard_normal((rows, features)))
-        _, meter = run_sites("p-cov", files, {"n-components": COMPONENTS, **WAYS[way]}, {}, meter_class)
-        scatter = 8 * packed_size(features)
-        return Peaks(meter.site_peak / scatter, meter.server_peak / scatter)
+        return meter
 
 
 def measure_apart(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:

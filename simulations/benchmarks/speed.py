@@ -1,38 +1,27 @@
-"""Times of runs and of their parts, as ratios of two programs measured in turn: speed, secure sums, Flower's engine."""
+"""Times of runs and of their parts, as ratios of two programs measured in turn."""
 
-import json
-import logging
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 import numpy as np
-from flwr import client, clientapp, serverapp, simulation
-from flwr.common import Code, FitIns, FitRes, Parameters, Scalar, Status
-from flwr.server import Server, ServerConfig, SimpleClientManager, client_proxy, compat
-from flwr.server.client_manager import ClientManager
-from flwr.server.strategy import FedAvg
 from scipy.linalg import blas, eigh
 from scipy.sparse.linalg import eigsh
-from sklearn.decomposition import PCA
-from typing_extensions import override
+from sklearn.decomposition import PCA, IncrementalPCA
 
-import fedpca_flwr
 from fedpca_flwr.data import datasets
-from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product
+from fedpca_flwr.maths import eigen
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack_symmetric
+from fedpca_flwr.maths.rows import centred_chunks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.protocol.progress import limit_flower_log
-from fedpca_flwr.protocol.server import watch_grid
-from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.neighbours import degree
 
 PAGE = "docs/benchmarks.md"
@@ -118,57 +107,6 @@ def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
     return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
 
 
-def _imports() -> tuple[Program, Program]:
-    """Return two programs: a process that imports our ClientApp and a method, and one that imports Flower only."""
-    method = "from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
-    codes = f"import fedpca_flwr.site_app; {method}", "import flwr.clientapp, flwr.serverapp"
-    ours, theirs = (partial(subprocess.run, [sys.executable, "-c", code], check=True) for code in codes)
-    return ours, theirs
-
-
-RELEASED = Path(__file__).with_name("released.json")
-MAX_GROWTH = 1.25
-"""Ratio to that of the last release beyond which a line is marked."""
-
-_many, _small = partial(harness.draw_parties, 10, 2000, 300), partial(harness.draw_parties, 50, 60, 128)
-RATIOS: dict[str, Callable[[], tuple[Program, Program]]] = {
-    "start of the ClientApp, to Flower alone": _imports,
-    "a party's moments (6,000 x 500), to a bare BLAS syrk": lambda: _moments(harness.draw_parties(1, 6000, 500)[0], 3),
-    "whole run of p-cov (20,000 x 300), to scikit-learn's covariance_eigh": lambda: (
-        _run("p-cov", _many(), 20),
-        _scikit_learn(_many(), 20),
-    ),
-    "whole run of sub-it (20,000 x 300), to p-cov": lambda: (_run("sub-it", _many(), 20), _run("p-cov", _many(), 20)),
-    "secure p-cov of 50 parties (d = 128), to p-cov in clear": lambda: (
-        _run("p-cov", _small(), 5, secure_aggregation=True, bound=10.0),
-        _run("p-cov", _small(), 5),
-    ),
-}
-"""Our program and the one beside it, that stand for the rest."""
-
-
-@harness.benchmark(".github/workflows/nightly.yml", repeats=3, blas_threads=1)
-def _all(repeats: int = 9, keep: bool = False) -> Lines:
-    """Measure five ratios of CPU times that represent the rest, beside the last release's ratios in `released.json`.
-
-    Data are synthetic. A ratio that has grown by a quarter is marked; nothing fails. --keep writes the ratios down as
-    the release's.
-    """
-    stored: dict[str, Any] = (
-        json.loads(RELEASED.read_text()) if RELEASED.exists() else {"version": "none", "ratios": {}}
-    )
-    yield "CPU time", "today", f"release {stored['version']}", "slower"
-    today = {}
-    for name, pair in RATIOS.items():
-        now = today[name] = round(harness.time_pair(*pair(), repeats).median, 3)
-        before = stored["ratios"].get(name)
-        slower = before is not None and now > MAX_GROWTH * before
-        mark = f"slower: {now / before:.2f} times the release's" if slower else ""
-        yield name, f"{now:.2f}", "-" if before is None else f"{before:.2f}", mark
-    if keep:
-        RELEASED.write_text(json.dumps({"version": fedpca_flwr.__version__, "ratios": today}, indent=1) + "\n")
-
-
 @harness.benchmark("docs/secure-aggregation.md", repeats=1, blas_threads=1)
 def _secure(
     dataset: harness.Dataset = "digits",
@@ -216,98 +154,89 @@ def _nbytes(model: PCAModel, direction: str) -> int:
     return sum(sum(entry[direction]) for entry in model.log["rounds"])
 
 
-Sizes = list[tuple[list[int], list[int]]]
-"""Bytes up and down by party, of every round."""
+Components = Callable[[Array, int], Array]
+"""Components (k, d) of rows (n, d)."""
 
 
-class Empty(FedAvg):
-    """Strategy that sends and receives as many bytes per round as another run, and computes nothing.
-
-    ``seconds`` are those from questions to the last reply, over all rounds but the first, which starts the workers.
-    """
-
-    def __init__(self, sizes: Sizes) -> None:
-        """Keep the bytes up and down of each party in each round."""
-        super().__init__(fraction_evaluate=0.0, initial_parameters=Parameters([], "bytes"))
-        self.sizes, self.seconds, self._since = sizes, 0.0, 0.0
-
-    @override
-    def configure_fit(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[client_proxy.ClientProxy, FitIns]]:
-        """Ask each party with as many bytes as in the recorded round, and name the bytes of its reply."""
-        up, down = self.sizes[server_round - 1]
-        client_manager.wait_for(len(up), 600)
-        pairs = zip(down, up, strict=True)
-        questions = [FitIns(Parameters([bytes(sent)], "bytes"), {"bytes": reply}) for sent, reply in pairs]
-        self._since = time.monotonic()
-        return list(zip(client_manager.all().values(), questions, strict=True))
-
-    @override
-    def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Scalar]]:
-        """Add the seconds of the round, except the first, and refuse failures."""
-        if server_round > 1:
-            self.seconds += time.monotonic() - self._since
-        if failures:
-            raise RuntimeError(f"{len(failures)} parties of the empty run failed: {failures[0]}")
-        return None, {}
+def _lower_bound(rows: Array, k: int) -> None:
+    """Compute moments, their leading eigenvectors by ARPACK and all scores, the least work of any PCA."""
+    moments = Moments.from_rows(rows)
+    _, vectors = eigsh(unpack_symmetric(moments.scatter, moments.n_features), k, tol=0)
+    for chunk in centred_chunks(rows, moments.mean):
+        chunk @ vectors
 
 
-class EmptyClient(client.Client):
-    """Client that replies with as many zero bytes as the question asks for."""
-
-    @override
-    def fit(self, ins: FitIns) -> FitRes:
-        """Return as many zero bytes as the configuration names."""
-        return FitRes(Status(Code.OK, ""), Parameters([bytes(int(ins.config["bytes"]))], "bytes"), 1, {})
+def _components_by(solver: str) -> Components:
+    """Return a function that computes components by scikit-learn's PCA with a given solver."""
+    return lambda rows, k: np.asarray(PCA(k, svd_solver=solver, random_state=0).fit(rows).components_)
 
 
-@harness.benchmark(PAGE, dataset="digits", parties=3, repeats=1, method="p-cov")
-def _empty_method(
-    dataset: harness.Dataset,
+def _dask(rows: Array, k: int) -> Array:
+    """Return the components of rows by dask-ml, which gets the rows in ten chunks."""
+    parts = import_module("dask.array").from_array(rows, chunks=(len(rows) // 10, rows.shape[1]))
+    return np.asarray(import_module("dask_ml.decomposition").PCA(k, svd_solver="full").fit(parts).components_)
+
+
+def _faiss(rows: Array, k: int) -> Array:
+    """Return the components of rows by faiss, in single precision."""
+    faiss = import_module("faiss")
+    matrix = faiss.PCAMatrix(rows.shape[1], k)
+    matrix.train(np.ascontiguousarray(rows, dtype=np.float32))
+    return np.asarray(faiss.vector_to_array(matrix.A), dtype=np.float64).reshape(-1, rows.shape[1])[:k]
+
+
+RIVALS: dict[str, Components] = {
+    **{f"scikit-learn, `{solver}`": _components_by(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
+    "scikit-learn, `IncrementalPCA`": lambda rows, k: np.asarray(IncrementalPCA(k).fit(rows).components_),
+    "dask-ml, `full`, 10 chunks": _dask,
+    "faiss, `PCAMatrix`": _faiss,
+}
+"""Programs that have all rows."""
+
+
+@harness.benchmark(PAGE, repeats=1, methods=["p-cov", "sub-it"], blas_threads=1)
+def _rivals(
+    dataset: harness.Dataset = "digits",
     data_root: str = ".",
-    parties: harness.Clients = 50,
+    components: int = 10,
+    rows: int = 10_000,
+    methods: list[str] = ["p-cov", "sub-it", "qr-pca"],  # noqa: B006
     repeats: int = 3,
-    method: str = "sub-it",
 ) -> Lines:
-    """Measure the cost of a method on Flower's Ray engine, beside a run that only sends as many bytes.
+    """Compare CPU times of our methods and other PCA programs with those of the least work of any PCA.
 
-    Seconds are those from questions to the last reply, over all rounds but the first, in which an engine starts its
-    workers. What the parties compute is in ours; how long that takes in one process is a column, and the last one is
-    the ratio without that.
+    The least: the moments of the pooled rows, ARPACK on them, and the projection of every row, without any federation.
+    The ratios are CPU times measured in turn; the angle is the largest to ``PCA(svd_solver="full")``, in degrees.
+    --rows 0 takes all rows, by Dirichlet 0.1; a method can have options, as "sub-it block-size=10". Methods for columns
+    get the columns in ten equal parts.
     """
-    rows = harness.clients(dataset, data_root, parties, **harness.PARTITIONS["Dirichlet 0.5"])
-    fit = partial(run, method, rows, n_components=min(COMPONENTS, rows[0].shape[1] // 2), min_rows=1, progress=False)
+    parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(dataset, data_root)]
+    pooled = np.vstack(parts)
+    if rows:
+        pooled = np.random.default_rng(0).permutation(pooled)[:rows]
+        parts = np.array_split(pooled, 10)
+    exact = _components_by("full")(pooled, components)
+    yield "program", "CPU s", "CPU, over the least", "largest angle", "rounds", "MB up", "certified"
+    for program in [*methods, *RIVALS]:
+        cells, loadings = ["-"] * 3, None
 
-    def seconds(model: PCAModel) -> float:
-        """Return the seconds of a model's run in all rounds but the first."""
-        return float(sum(entry["seconds"] for entry in model.log["rounds"][1:]))
+        def work(program: str = program) -> None:
+            """Run a method of ours or another program; keep its costs and components."""
+            nonlocal cells, loadings
+            if program in RIVALS:
+                loadings = RIVALS[program](pooled, components)
+                return
+            by_columns = METHODS[program.split()[0]].strategy.card.split == "columns"
+            vaults = np.array_split(pooled, 10, axis=1) if by_columns else parts
+            model = run(program, vaults, n_components=components, may_show="scores", progress=False)
+            bound, up = model.log["measured"].get("certified_angle_degrees"), max(model.bytes_up_by_party) / 1e6
+            cells = [str(model.rounds), f"{up:.3g}", f"{bound:.1e}" if bound else "-"]
+            loadings = None if by_columns else model.loadings()[0]
 
-    times = []
-    for _ in range(repeats):
-        model = fit(engine="ray")
-        sizes = [(entry["up"], entry["down"]) for entry in model.log["rounds"]]
-        times.append([seconds(model), _run_empty(sizes), seconds(fit())])
-    ours, empty, computing = np.median(times, axis=0)
-    ratios = np.array(times)[:, 0] / np.array(times)[:, 1], (np.array(times)[:, 0] - computing) / np.array(times)[:, 1]
-    yield "method", "clients", "rounds", "ours, s", "empty, s", "computing, s", "ratio", "without computing"
-    cells = (ours, empty, computing, *map(np.median, ratios))
-    yield method, parties, len(model.log["rounds"]), *(f"{value:.2f}" for value in cells)
-
-
-def _run_empty(sizes: Sizes) -> float:
-    """Run rounds of empty messages of given sizes on Ray, and return their seconds without the first round."""
-    server_app, strategy = serverapp.ServerApp(), Empty(sizes)
-
-    @server_app.main()
-    def serve(grid: serverapp.Grid, context: Any) -> None:
-        """Run the empty strategy on a grid, with all parties asked at once."""
-        server = Server(client_manager=SimpleClientManager(), strategy=strategy)
-        server.set_max_workers(len(sizes[0][0]))
-        with watch_grid(grid):
-            compat.start_grid(grid=grid, server=server, config=ServerConfig(len(sizes)))
-
-    app = clientapp.ClientApp(lambda context: EmptyClient())
-    with limit_flower_log(logging.ERROR):
-        simulation.run_simulation(server_app, app, len(sizes[0][0]), backend_config=ray_engine.BACKEND)
-    return strategy.seconds
+        try:
+            ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
+        except ImportError:
+            yield program, "not installed", *["-"] * 5
+            continue
+        angle = "-" if loadings is None else f"{eigen.principal_angles(loadings.T, exact.T).max():.1g}"
+        yield program, f"{ratio.ours:.2f}", ratio, angle, *cells

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # its steps by themselve
 def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", impatient(tmp_path))
     folder = tmp_path / "rehearsal"
-    command = [sys.executable, "-m", "fedpca_flwr.site", "rehearse", str(folder), "--dropout"]
+    command = [sys.executable, "-m", "fedpca_flwr", "site", "rehearse", str(folder), "--dropout"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "secure aggregation    double masks, 3 of 4 parties" in done.stdout

@@ -2,7 +2,7 @@
 
     python -m tests.figures.docs_figures [FIGURE ...]
 
-It writes all of them, or those named, into docs. The benchmarks of their pages draw growth, private and robust, and
+It writes all of them, or those named, into docs. The benchmarks of their pages draw private and robust, and
 picture is written by hand.
 """
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,6 +18,7 @@ import yaml
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import server_app
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
@@ -109,6 +111,19 @@ def test_an_impossible_metrics_file_is_named_first(place, monkeypatch, tmp_path)
     values = {"method": "p-cov", "metrics": place, "output": str(tmp_path / "model")}
     with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):
         server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
+
+
+def test_a_missing_package_is_named_first(monkeypatch, tmp_path):
+    """By the server before a run, and by a site whenever it reads its node-config."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
+    values = {"method": "p-cov", "metrics": str(tmp_path / "run"), "output": str(tmp_path / "model")}
+    with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
+        server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
+    node = {"partition-id": 0, "num-partitions": 2, "journal": str(tmp_path)}
+    with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
+        NodeConfig.parse({**node, "metrics": str(tmp_path / "site")}, source="node-config")
+    NodeConfig.parse(node, source="node-config")
 
 
 def test_a_damaged_line_neither_ends_a_run_nor_stops_counting(tmp_path, monkeypatch):

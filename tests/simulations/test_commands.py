@@ -1,11 +1,9 @@
-"""What people type: its help, single cells and genotypes from files to one space, and a site that monitors its rows."""
+"""What people type: its help, single cells and genotypes from files to one space."""
 
-import csv
 import json
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import PCAModel, analyses, cli, run
-from tests.families import cut, rows
 from tests.genotypes import linked_people, plinks_rule, standardised_by_hand
 from tests.refusals import unnamed
 
@@ -50,7 +47,7 @@ def test_without_arguments_the_commands_are_listed(capsys):
         (["compare", "--dataset", "cats"], ["'cats'", "'digits'"]),
         (["compare", "rows.csv"], ["rows.csv"]),
         (["cells", "a.h5ad"], ["'--output'"]),
-        (["methods", "read"], ["'read'", "'write'"]),
+        (["methods", "read"], ["read"]),
     ],
     ids=str,
 )
@@ -60,6 +57,16 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert printed.out == ""
     assert printed.err.count("\n") == 1
     assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "substitute"), [("monitor", "analyses.drift(model, rows)"), ("rehearse", "site rehearse")]
+)
+def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, capsys):
+    assert cli.main([name, "some", "words"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert not unnamed(printed.err, f"'{name}'", substitute)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
 
 
 def test_commands_that_print_findings_print_json_too():
-    names = "audit, trace, compare, methods, monitor, site worth, site variants, site relatives"
+    names = "audit, trace, compare, methods, site worth, site variants, site relatives"
     for name in [*names.split(", "), "site doctor", "site journal", "site status"]:
         assert "--json" in {word for option in cli.load(cli.COMMANDS[name][0]).params for word in option.opts}, name
 
@@ -108,7 +115,7 @@ def test_command_lines_of_the_documentation_are_understood():
                 name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
                 cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
                 understood.add(name)
-    assert {"compare", "cells", "launch", "site doctor", "site certificates", "methods"} <= understood
+    assert {"compare", "cells", "launch", "site doctor", "site certificates"} <= understood
 
 
 @pytest.mark.engine
@@ -253,65 +260,3 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     relationship = np.linalg.eigvalsh(standardised @ standardised.T / kept.sum())
     np.testing.assert_allclose(np.loadtxt(tmp_path / "out/people.eigenval"), relationship[:-3:-1], rtol=1e-6)
     assert (tmp_path / "out/people.svg").read_text().count("<use ") > 80
-
-
-# Monitoring
-
-X = rows(400, 6)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    found = run("p-cov", cut(X, 250, 150), n_components=2)
-    return str(found.save(tmp_path_factory.mktemp("model") / "model"))
-
-
-def told(model, data, folder, capsys, *more):
-    np.save(folder / "rows.npy", data)
-    code = cli.main(["monitor", model, str(folder / "rows.npy"), *more])
-    return code, capsys.readouterr()
-
-
-def test_the_same_rows_are_not_odd_and_a_shift_is_told(model, tmp_path, capsys):
-    code, said = told(model, X, tmp_path, capsys, "--level", "0.9")
-    assert code == 0
-    found = analyses.outliers(PCAModel.load(model), X, level=0.9)
-    wanted = [("T2", found.t_squared, found.t_squared_limit), ("SPE", found.spe, found.spe_limit)]
-    counts = [f"{name}: {(values > limit).sum()} of 400 rows above {limit:.6g}" for name, values, limit in wanted]
-    assert said.out.splitlines()[:2] == [f"{count} (expected 10.00%)" for count in counts]
-    assert said.out.endswith("no drift, at 1.00% false alarms\n")
-    for rows_of_others, alarms in ((X + 0.5, "0.01"), (rows(200, 6, seed=3), "0.9")):
-        _, said = told(model, rows_of_others, tmp_path, capsys, "--false-alarms", alarms)
-        shift = analyses.drift(PCAModel.load(model), rows_of_others, false_alarms=float(alarms))
-        chances = f"probability {shift.shift_probability:.2g}; mean SPE: {shift.spread_probability:.2g}"
-        assert said.out.splitlines()[2:] == [f"mean of the scores: {chances}", "drifted"]
-
-
-def test_a_fault_is_a_line_with_the_feature_that_has_it(model, tmp_path, capsys):
-    faulty, output = X.copy(), tmp_path / "odd.csv"
-    faulty[17, 4] += 10
-    code, _ = told(model, faulty, tmp_path, capsys, "--output", str(output))
-    assert code == 0
-    assert stat.S_IMODE(output.stat().st_mode) == 0o600
-    lines = list(csv.DictReader(output.read_text().splitlines()))
-    assert len(lines) == 400
-    assert lines[17]["odd"] == "1"
-    assert [line["row"] for line in lines] == [str(row) for row in range(400)]
-    assert lines[17]["features"].split()[0] == "4"
-    assert {len(line["features"].split()) for line in lines} == {3}
-    assert sum(line["odd"] == "1" for line in lines) < 20
-
-
-def test_errors_use_the_words_of_the_command(model, tmp_path, capsys):
-    code, said = told(model, np.full((20, 3), 4711.0), tmp_path, capsys)
-    assert code == 2
-    assert not unnamed(said.err, "X", 3, 6)
-    assert "4711" not in said.err
-    assert cli.main(["monitor", model, str(tmp_path / "nowhere.npy")]) == 2
-    assert not unnamed(capsys.readouterr().err, "ROWS")
-    np.savetxt(tmp_path / "rows.csv", X, delimiter=",")
-    assert cli.main(["monitor", model, str(tmp_path / "rows.csv"), "--label", "kind"]) == 2
-    assert cli.main(["monitor", model, "rows.txt"]) == 2
-    said = capsys.readouterr().err
-    assert not unnamed(said, "--label", "ROWS", ".npy", ".csv")
-    assert "node-config" not in said

@@ -2,10 +2,11 @@
 
 import io
 import logging
-import sys
+import re
 import threading
 
 import pytest
+from rich.console import Console
 
 from fedpca_flwr import run
 from fedpca_flwr.protocol import server as protocol_server
@@ -18,28 +19,54 @@ PARTIES = cut(rows(60), 40, 20)
 
 
 class Lines(logging.Handler):
-    """Holds the lines that were logged or shown, and notes when one ends as a test awaits."""
+    """Holds the lines that were logged, and notes when one ends as a test awaits."""
 
     def __init__(self, awaited=""):
         super().__init__()
         self.all, self.awaited, self.seen = [], awaited, threading.Event()
 
-    def show(self, line):
+    def emit(self, record):
+        line = record.getMessage()
         self.all.append(line)
         if line.endswith(self.awaited):
             self.seen.set()
 
-    def emit(self, record):
-        self.show(record.getMessage())
+
+class Terminal(io.StringIO):
+    """Standard error of a terminal, which notes when something is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = threading.Event()
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        if text.strip():
+            self.written.set()
+        return super().write(text)
+
+    def lines(self):
+        """Return all that was ever on a line."""
+        return [line for line in re.split(r"(?:\x1b\[[?\d]+\w|[\r\n])+", self.getvalue()) if line]
+
+    def left(self):
+        """Return what was not erased."""
+        text = re.sub(r"\x1b\[\?\d+\w", "", self.getvalue())
+        text = re.sub(r"[^\n]*\n\r?\x1b\[1A\x1b\[2K", "", text)  # the line above
+        return re.sub(r"[^\n]*\x1b\[2K", "", text)
 
 
 @pytest.fixture
-def board(monkeypatch):
-    """Return the screen of runs, to which each takes long."""
-    board = Lines()
+def terminal(monkeypatch):
+    """Return the terminal of runs, to which each takes long."""
+    terminal = Terminal()
     monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "screen", lambda: board.show)
-    return board
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=terminal))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    return terminal
 
 
 def told(method, **options):
@@ -86,47 +113,64 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
 
 
 @pytest.mark.engine
-def test_a_long_run_shows_its_latest_line(board):
+def test_a_long_run_shows_its_latest_line(terminal):
     server = server_of("p-cov", PARTIES, n_components=2)
     slow = proxy_of(server, 1)
     answer = slow.fit
 
     def fit(ins, timeout, group_id):
-        board.seen.clear()
-        assert board.seen.wait(60)
+        terminal.written.clear()
+        assert terminal.written.wait(60)
         return answer(ins, timeout, group_id)
 
     slow.fit = fit
     with progress.show_progress("p-cov"):
         finish(server)
-    assert board.all[-1] == ""
-    assert any("p-cov, " in line and "(moments): waiting for 2 parties" in line for line in board.all)
+    assert terminal.left() == ""
+    assert any(line.startswith("p-cov, ") and "(moments): waiting for 2 parties" in line for line in terminal.lines())
 
 
-def test_the_line_goes_away_also_when_the_run_fails(board):
+def test_the_line_goes_away_also_when_the_run_fails(terminal):
     def fail():
         with progress.show_progress("p-cov"):
-            assert board.seen.wait(60)
+            assert terminal.written.wait(60)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert board.all[-1] == ""
+    assert terminal.lines()
+    assert terminal.left() == ""
 
 
-def test_a_short_run_shows_nothing(board, monkeypatch):
+def test_a_short_run_shows_nothing(terminal, monkeypatch):
     monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 1e6)
     run("p-cov", PARTIES, n_components=2)
-    assert not board.all
-    monkeypatch.setattr(progress, "screen", lambda: pytest.fail("looked for a screen"))
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(progress, "Console", lambda **_: pytest.fail("looked for a terminal"))
     run("p-cov", PARTIES, n_components=2, progress=False)
 
 
-def test_a_line_is_for_a_terminal_and_never_longer_than_it(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert progress.screen() is None
-    written = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", written)
+def test_a_line_is_never_longer_than_the_terminal_and_no_markup(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    progress.terminal("x" * 50)
-    assert written.getvalue() == "\r\x1b[K" + "x" * 19
+    with progress.show_progress("[bold]" + "x" * 50):
+        assert terminal.written.wait(60)
+    assert {line[:19] for line in terminal.lines()} == {"[bold]" + "x" * 13}
+    assert max(map(len, terminal.lines())) <= 20
+
+
+def test_a_bar_names_the_item_at_work(terminal):
+    for _ in progress.with_progress_bar(["north", "south"], lambda item: f"{item} at work"):
+        terminal.written.clear()
+        assert terminal.written.wait(60)
+    assert any("north at work" in line for line in terminal.lines())
+    assert terminal.left() == ""
+
+
+def test_nobody_is_shown_anything_in_a_file(terminal, monkeypatch):
+    """Not even where a variable declares it a terminal, as that of a job's log."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    with progress.show_progress("p-cov"):
+        run("p-cov", PARTIES, n_components=2)
+    assert list(progress.with_progress_bar([1, 2], str)) == [1, 2]
+    assert terminal.getvalue() == ""

@@ -118,7 +118,7 @@ class Stubbed(deployment.Deployment):
         self.spawn_supernode(i)
 
 deployment.Deployment = Stubbed
-cli.main(["rehearse", "{folder}", "--app", "{app}"])
+cli.main(["site", "rehearse", "{folder}", "--app", "{app}"])
 """
 
 WAITS = "echo > {pids}/$$\nexec sleep 600\n"

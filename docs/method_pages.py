@@ -1,4 +1,4 @@
-"""`python -m fedpca_flwr methods`: tables from the cards; with `write` into docs."""
+"""Pages and tables of docs that are made from the methods' cards: `python docs/method_pages.py write`."""
 
 import ast
 import itertools
@@ -12,11 +12,10 @@ from inspect import getdoc, getmodule, getsource
 from operator import itemgetter
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Literal
+from typing import Literal
 
-from typer import Argument
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, whichever is installed
 
-from fedpca_flwr import cli
 from fedpca_flwr.config.method_text import format_method, method_option_keys
 from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import ConfigError
@@ -25,11 +24,12 @@ from fedpca_flwr.model.measurements import MEASUREMENTS
 from fedpca_flwr.protocol.card import Disclosure, MethodCard
 from fedpca_flwr.protocol.question import Question
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.simulations.methods import method_table
 from fedpca_flwr.stages import compose
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 
-HEADS = ("method", "result", "rounds", "privacy", "split")
+ROOT = Path(__file__).resolve().parents[1]
 OPTION = ("values", "meaning")
 INTERNAL = re.compile(r"\s+\(`(fedpca_flwr|strategies)\.[^)]*\)")
 """What a docstring says of modules, for those who read the code."""
@@ -83,7 +83,7 @@ QUESTIONS_PAGE = f"""# All questions
 
 This page is for whoever must know everything that a site can be asked. The page lists, for each method and in their
 order, the questions that the server may ask a site in one run. A site [answers nothing
-else](server.md#what-a-site-answers). `python -m fedpca_flwr methods write` makes the page from the code.
+else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes the page from the code.
 
 - The names in brackets are the numbers that come with a question. The server chooses these numbers. Three dots stand
   for the numbers that the same question has in an earlier line of the same method.
@@ -106,33 +106,15 @@ else](server.md#what-a-site-answers). `python -m fedpca_flwr methods write` make
 
 def pages() -> dict[str, str]:
     """Return all documentation pages that are generated from the code: Markdown texts by path in the repository."""
-    comparison = Path("docs/which-method.md")
+    table_page = "docs/which-method.md"
+    own_words = (ROOT / table_page).read_text(encoding="utf-8")
     return {
         "docs/methods.md": options_page(),
         "docs/measurements.md": measurements_page(),
         "docs/security/questions.md": f"{QUESTIONS_PAGE}{questions_lists()}",
-        str(comparison): TABLE.sub(method_table().replace("\\", r"\\"), comparison.read_text(encoding="utf-8")),
+        table_page: TABLE.sub(method_table().replace("\\", r"\\"), own_words),
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
-
-
-def method_table() -> str:
-    """Return the methods as a Markdown table, with links to their pages."""
-    rows = [[f"[`{name}`](methods/{name}.md)", *cells] for name, *cells in method_rows()]
-    return table(HEADS, rows) + "\n"
-
-
-def method_rows() -> list[list[str]]:
-    """Return a row for each method, its cells as in `HEADS`: exact methods first, methods for columns last."""
-    rows = []
-    for method in sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact)):
-        card = method.strategy.card
-        privacy = ["differential privacy"] if card.differentially_private else []
-        privacy += ["secure aggregation"] if "masked" in transports_of(method) else []
-        privacy += [f"a site must allow `{card.exposes}`"] if card.exposes else []
-        result = "exact" if card.exact else "approximate"
-        rows.append([card.name, result, card.rounds, ", ".join(privacy) or "-", card.split])
-    return rows
 
 
 def options_page() -> str:
@@ -394,28 +376,15 @@ def _choices(annotation: object) -> list[str]:
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
 
 
-def main(
-    write: Annotated[Literal["write"] | None, Argument(metavar="[write]")] = None,
-) -> cli.Report:
-    """List the methods as a Markdown table.
-
-    Parameters
-    ----------
-    write : {"write"}, optional
-        In the repository: write the tables into docs.
-
-    Returns
-    -------
-    Report
-        The methods, or which files were written.
-    """
-    if not write:
-        return cli.Report(method_table().rstrip(), [dict(zip(HEADS, row, strict=True)) for row in method_rows()])
+def main() -> None:
+    """Write all generated pages into this repository's folder ``docs``."""
     texts = pages()
     for path, text in texts.items():
-        Path(path).write_text(text, encoding="utf-8")
-    return cli.Report(f"{len(texts)} pages are written", {"written": list(texts)})
+        (ROOT / path).write_text(text, encoding="utf-8")
+    print(f"{len(texts)} pages are written")
 
 
 if __name__ == "__main__":
-    sys.exit(cli.main(["methods", *sys.argv[1:]]))
+    if sys.argv[1:] != ["write"]:
+        sys.exit("expected: python docs/method_pages.py write")
+    main()
