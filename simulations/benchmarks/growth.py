@@ -49,7 +49,7 @@ GROWN: dict[str, list[Point]] = {
 """In each group one size grows (with the parties the rows do, ten of each)."""
 
 ROW_METHODS = ("p-cov", "sub-it", "qr-pca")
-COLUMN_METHODS = ("vertical", "vertical solver=gram", "vertical-kernel")
+COLUMN_METHODS = ("vertical", "vertical solver=gram")
 MAX_FEATURES = {"p-cov": 3000, "qr-pca": 1000}
 """Features beyond which a method is left out: what it sends grows with their square, or with rows and features."""
 
