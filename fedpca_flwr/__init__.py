@@ -15,6 +15,7 @@ from fedpca_flwr.errors import (
     FedPCAError,
     PartyError,
     QuorumError,
+    removal_text,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from fedpca_flwr.strategies.streaming import Streaming
     from fedpca_flwr.strategies.subspace_iteration import SubspaceIteration
     from fedpca_flwr.strategies.vertical import Vertical
-    from fedpca_flwr.strategies.vertical_kernel import VerticalKernel
     from fedpca_flwr.strategies.vertical_scores import VerticalScores
     from fedpca_flwr.strategies.vfedakpca import VFedAKPCA
     from fedpca_flwr.strategies.vfedpca import VFedPCA
@@ -109,7 +109,6 @@ __all__ = [
     "VFedAKPCA",
     "VFedPCA",
     "Vertical",
-    "VerticalKernel",
     "VerticalScores",
     "__version__",
     "battery",
@@ -131,7 +130,8 @@ def __getattr__(name: str) -> Any:
     if name[:1].isupper():
         strategy = import_module("fedpca_flwr.strategies").METHODS.strategy_by_class(name)
     if strategy is None:
-        raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'")
+        removal = removal_text(name)
+        raise AttributeError(f"module 'fedpca_flwr' has no attribute '{name}'" + (f", {removal}" if removal else ""))
     return strategy
 
 

@@ -138,6 +138,11 @@ SUBSTITUTES = {
     **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
     "monitor": "call analyses.outliers(model, rows) and analyses.drift(model, rows) of fedpca_flwr in Python",
     "rehearse": "run 'site rehearse'",
+    **dict.fromkeys(
+        ("vertical-kernel", "VerticalKernel"),
+        "take 'vfedakpca', which averages the parties' own kernel PCAs and is approximate, or without a kernel "
+        "'vertical', which is exact",
+    ),
     "release=two-stage": "leave out 'release', which needs no bound, and 'centre-clip', or take release='joint' with "
     "'clip'",
     "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "

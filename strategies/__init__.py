@@ -24,7 +24,6 @@ METHODS = Registry(
         "robust": "robust.method:Robust",
         "sapca": "sapca:SAPCA",
         "vertical": "vertical:Vertical",
-        "vertical-kernel": "vertical_kernel:VerticalKernel",
         "vertical-scores": "vertical_scores:VerticalScores",
         "vfedpca": "vfedpca:VFedPCA",
         "vfedakpca": "vfedakpca:VFedAKPCA",

@@ -83,6 +83,11 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
         limits=lambda request, public: {"product": np.sqrt(public.rows) * columns.product_limit(options, public)},
         times=options.max_rounds,
     )
+    gram = method.Question(
+        reply=method.Payload((method.Field("gram", ("n(n+1)/2",), kind="scatter"),)),
+        answer=lambda party, request: {"gram": algebra.packed_gram(party.local_columns.X)},
+        limits=lambda request, public: {"gram": columns.product_limit(options, public)},
+    )
     merge = method.Question(
         reply=method.Payload((method.Field("directions", ("n", "r")),)),
         answer=_answer_merge,
@@ -91,10 +96,10 @@ def vertical_script(config: method.RunConfig, options: VerticalOptions) -> metho
     )
     solvers: dict[str, method.Questions] = {
         "krylov": digits_questions(config, "product", product),
-        "gram": columns.inner_products_questions(config, options, "gram"),
+        "gram": digits_questions(config, "gram", gram),
         "merge": {"merge": merge, **columns.energies_questions()},
     }
-    begin = columns.rows_questions(config, columns.measures_question(options))
+    begin = columns.rows_questions(config, columns.energy_question(options))
     return {**begin, **solvers[options.solver], **columns.projection_questions()}
 
 

@@ -21,6 +21,7 @@ from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
 from fedpca_flwr.questions.digits import digits_questions
+from fedpca_flwr.questions.fields import COUNT
 
 
 class ScoresOptions(method.CountOptions):
@@ -49,10 +50,18 @@ def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Qu
         sizes=columns.component_sizes,
         limits=_score_limits,
     )
+    project = method.Question(
+        request=method.Payload((method.Field("scores", ("n", "<=k")),)),
+        reply=method.Payload((COUNT,)),
+        answer=_store_scores,
+        sizes=columns.component_sizes,
+        in_clear=True,
+        closing=True,
+    )
     return {
-        **columns.rows_questions(config, columns.measures_question(None, *scaled), party_statistics=[of_loadings]),
+        **columns.rows_questions(config, columns.energy_question(None, *scaled), of_loadings),
         **digits_questions(config, "scores", scores),
-        **columns.keep_scores_questions(lambda request: request["scores"], method.Field("scores", ("n", "<=k"))),
+        "project": project,
     }
 
 
@@ -65,6 +74,13 @@ def _score_limits(request: method.Fields, public: method.Public) -> method.SumLi
 def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
     """Return a party's part of the scores (n, k): its centred and scaled columns times its stored loadings."""
     return {"scores": party.local_columns @ party.fitted_loadings.components[request["components"]].T}
+
+
+def _store_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
+    """Write the scores that the server sent to the site's file, and return the number of rows."""
+    with np.errstate(all="ignore"):  # whatever was sent, nothing of the rows shows in an error
+        party.write_scores(request["scores"])
+    return {"count": np.asarray(len(party.selection))}
 
 
 def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:

@@ -1,11 +1,10 @@
 """VFedAKPCA: VFedPCA with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
-VFedAKPCA is for comparison: `vertical-kernel` gives the kernel PCA of all columns. In each period a party sends a
-vector u, with one value for each row, and a weight. The merged vector mixes rows: ``X_i' u``, one value for each
+VFedAKPCA averages the parties' own kernel PCAs, and is not the kernel PCA of all columns. In each period a party sends
+a vector u, with one value for each row, and a weight. The merged vector mixes rows: ``X_i' u``, one value for each
 column, is the authors' "extraction".
 """
 
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -16,14 +15,22 @@ from fedpca_flwr.maths import columns as algebra
 from fedpca_flwr.maths.eigen import largest_eigenpair
 from fedpca_flwr.questions import columns_method as method
 from fedpca_flwr.questions import merging
-from fedpca_flwr.questions.columns import finite_kernel
 
 
-class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
+class VFedAKPCAOptions(merging.MergeOptions):
     """Options of VFedAKPCA: the kernel, and the merging of directions."""
 
+    kernel: algebra.KernelName = "rbf"
+    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
+    ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
     """Scale of the kernel. With 0 it is 1 / (f var X) of each party's own f columns."""
+    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
+    """Constant of the kernels ``sigmoid`` and ``polynomial``."""
+    degree: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 3
+    """Degree of the kernel ``polynomial``."""
+    center: bool = False
+    """Each party subtracts the means of its own columns first. The kernel matrix is always centred."""
     periods: Annotated[method.Count, Limits(examples=[1, 2, 4])] = 1
     """Communication periods for each component."""
 
@@ -31,13 +38,21 @@ class VFedAKPCAOptions(method.KernelOptions, merging.MergeOptions):
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Return the root of the leading eigenvalue of the party's centred kernel matrix, and its eigenvector."""
         # the authors weight a vector by the root of its eigenvalue
-        entries = np.array([float(X.shape[1])]), np.array([X.mean()]), np.array([X.var()])
-        kernel = replace(self.function, gamma=self.gamma or algebra.default_gamma(*entries))
+        kernel = algebra.Kernel(self.kernel, self.gamma or algebra.default_gamma(X), self.coef0, self.degree)
         packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)
-        K = finite_kernel(kernel.matrix(packed, len(X)))
+        K = _require_finite(kernel.matrix(packed, len(X)))
         value, vector = largest_eigenpair(algebra.centre_kernel(K))
         rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
         return (value**0.5 if value > rounding else 0.0), vector
+
+
+def _require_finite(K: method.Array) -> method.Array:
+    """Return the kernel matrix (n, n), or refuse a matrix whose sums and eigenvalues float64 cannot hold."""
+    with np.errstate(over="ignore"):
+        max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
+    if not np.isfinite(max_sum):
+        raise method.DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
+    return K
 
 
 CARD = method.MethodCard(

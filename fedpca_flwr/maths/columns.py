@@ -4,8 +4,8 @@
 add arrays of n rows, whoever holds which column, so results do not depend on how the columns are split. Means and
 deviations of columns need no other party (`Columns`).
 
-*Kernels.* Squared distances and inner products of rows are sums over the parties, so the kernel matrix of all columns
-is exact. The matrix is centred in feature space, and its leading eigenpairs are the components (`Kernel`).
+*Kernels.* The kernel matrix of a party's own columns follows from squared distances or inner products of its rows, and
+is centred in feature space (`Kernel`).
 
 *VFedPCA* (Cheung et al. 2022): local power iteration, weighted merging, and the update of local data.
 ``faithful`` is the rule of the authors' program: rows centred over a party's own columns, signs as they come, and all
@@ -21,26 +21,24 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, eigh, norm, svd
-from scipy.spatial.distance import cdist, pdist, squareform
+from scipy.linalg import blas, norm, svd
+from scipy.spatial.distance import pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, frobenius_norm, project_out, rounding_bound
+from fedpca_flwr.maths.eigen import fix_signs, project_out
 from fedpca_flwr.maths.moments import (
     constant_features,
     head_and_diagonal,
     pack,
     safe_deviation,
-    unpack,
     unpack_symmetric,
 )
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
-KERNEL_ROUNDING = 1e-12  # eigenvalues of a kernel matrix below this share of the largest are rounding
 # where other directions leave a smaller share of a direction than this, what they leave is rounding
 MIN_DIRECTION_SHARE = 1e-10
 
-Name = Literal["rbf", "sigmoid", "linear", "polynomial"]
+KernelName = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class Kernel:
     meant).
     """
 
-    name: Name = "rbf"
+    name: KernelName = "rbf"
     gamma: float = 1.0
     coef0: float = 1.0
     degree: int = 3
@@ -190,11 +188,6 @@ class Kernel:
     def uses_distances(self) -> bool:
         """True if the kernel is a function of squared distances, not of inner products."""
         return self.name == "rbf"
-
-    @property
-    def is_semidefinite(self) -> bool:
-        """True if all eigenvalues are nonnegative for any rows."""
-        return self.name in {"rbf", "linear"} or (self.name == "polynomial" and self.coef0 >= 0)
 
     def __call__(self, sums: Array) -> Array:
         """Apply the kernel to squared distances, or to inner products, of any shape."""
@@ -205,28 +198,8 @@ class Kernel:
                 return np.tanh(self.gamma * sums + self.coef0)
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
-    def error_bound(self, packed: Array, n: int, input_error: float) -> float:
-        """Bound the spectral norm of the error of the centred kernel matrix of n rows from packed sums.
-
-        `input_error` bounds the error of an entry of the sums besides rounding in float64.
-        """
-        eps = float(np.finfo(np.float64).eps)
-        if self.uses_distances:
-            cancelled = 4 * eps * np.sqrt(packed) * np.sqrt(packed.max(initial=0.0))
-            entry_error = cancelled + rounding_bound(n) * packed + input_error
-            below = np.maximum(packed - entry_error, 0.0)
-        else:
-            lengths = np.sqrt(np.diagonal(unpack(packed, n)).clip(min=0.0))
-            entry_error = rounding_bound(n) * pack(np.outer(lengths, lengths)) + input_error
-            below = packed - entry_error
-        exact = self(packed)
-        with np.errstate(over="ignore", invalid="ignore"):
-            wrong = np.maximum(np.abs(self(packed + entry_error) - exact), np.abs(self(below) - exact))
-        largest = 1.0 if self.uses_distances else float(np.abs(exact).max())
-        return 2**0.5 * frobenius_norm(wrong) + 4 * eps * n * largest
-
     def matrix(self, packed: Array, n: int) -> Array:
-        """Compute the kernel matrix (n, n) from the sum of all parties' `packed_distances` or `packed_gram`."""
+        """Compute the kernel matrix (n, n) from `packed_distances` or, for the other kernels, from `packed_gram`."""
         if self.uses_distances:
             K = squareform(self(packed))
             np.fill_diagonal(K, self(np.zeros(1)))
@@ -240,11 +213,6 @@ def packed_distances(X: Array) -> Array:
     return distances
 
 
-def landmark_sums(X: Array, landmarks: NDArray[np.int64], *, distances: bool) -> Array:
-    """Compute squared distances (n, c), or else inner products, of rows of X (n, f) to its rows at ``landmarks``."""
-    return cdist(X, X[landmarks], "sqeuclidean") if distances else X @ X[landmarks].T
-
-
 def centre_kernel(K: Array) -> Array:
     """Centre a kernel matrix K (n, n) in feature space: ``H K H`` with ``H = I - 1 1' / n``."""
     K = K - K.mean(axis=0)
@@ -252,40 +220,10 @@ def centre_kernel(K: Array) -> Array:
     return (K + K.T) / 2
 
 
-def kernel_pairs(K: Array, k: int) -> tuple[Eigenpairs, float, int]:
-    """Compute the k leading eigenpairs of a centred K (n, n), and sum and number of all its positive eigenvalues."""
-    values, vectors = eigh(K, check_finite=False)
-    positive = values > KERNEL_ROUNDING * max(values[-1], 0.0)
-    pairs = Eigenpairs(values[::-1][:k].copy(), fix_signs(vectors[:, ::-1][:, :k]), float(values[-k - 1 : -k].sum()))
-    return pairs, float(values[positive].sum()), int(positive.sum())
-
-
-def nystrom_pairs(C: Array, landmarks: NDArray[np.int64], k: int) -> tuple[Eigenpairs, float, int]:
-    """Approximate a kernel matrix's leading eigenpairs by its columns C (n, c) at landmarks (Williams and Seeger 2001).
-
-    The approximation is ``C W^+ C'``, centred, where ``W = C[landmarks]`` must be positive semidefinite. Return k
-    pairs, and the sum and the number of all positive eigenvalues.
-    """
-    values, vectors = eigh(C[landmarks], check_finite=False)
-    if not values[-1] > 0:
-        return Eigenpairs(np.zeros(k), np.zeros((len(C), k)), 0.0), 0.0, 0
-    positive_values = values > KERNEL_ROUNDING * values[-1]
-    features = C @ (vectors[:, positive_values] / np.sqrt(values[positive_values]))
-    U, s, _ = svd(features - features.mean(axis=0), full_matrices=False, check_finite=False)
-    following = float(s[k] ** 2) if s.size > k else 0.0
-    positive = int((s > np.sqrt(KERNEL_ROUNDING) * s[0]).sum())
-    return Eigenpairs(s[:k] ** 2, fix_signs(U[:, :k]), following), float(np.vdot(s, s)), positive
-
-
-def default_gamma(counts: Array, levels: Array, spreads: Array) -> float:
-    """Compute scikit-learn's default of the parameter gamma, ``1 / (m var X)``, for all parties' columns X (n, m).
-
-    Each party gives its number of columns, the mean of its entries, and their mean squared deviation from it, all (p,).
-    Gamma is 1 if nothing varies.
-    """
-    level = np.sum(counts * levels) / counts.sum()
-    variance = np.sum(np.sort(counts * (spreads + (levels - level) ** 2)))
-    return float(1 / variance) if variance > 0 else 1.0
+def default_gamma(X: Array) -> float:
+    """Compute scikit-learn's default of the parameter gamma, ``1 / (f var X)`` for X (n, f); 1 if nothing varies."""
+    variance = float(X.shape[1] * X.var())
+    return 1 / variance if variance > 0 else 1.0
 
 
 def power_iteration(product: Callable[[Array], Array], start: Array, steps: int) -> tuple[float, Array]:

@@ -37,10 +37,9 @@ class Field:
     """Name of the field."""
     shape: tuple[str, ...]
     """Lengths of the axes, in symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows
-    ``"n(n+1)/2"``, without diagonal
-    ``"n(n-1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the
-    decoder can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many),
-    digits a fixed length; ``()`` a scalar."""
+    ``"n(n+1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder
+    can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), digits a fixed
+    length; ``()`` a scalar."""
     dtype: str = "float64"
     """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
@@ -330,11 +329,9 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
     if symbol.startswith("<="):
         limit = _axis_length(symbol[2:], sizes)
         return limit if present is None else min(present, limit)
-    if symbol == "d(d+1)/2":
-        return sizes["d"] * (sizes["d"] + 1) // 2
-    if symbol in {"n(n+1)/2", "n(n-1)/2"}:
-        n = sizes["n"] - (symbol == "n(n-1)/2")
-        return n * (n + 1) // 2
+    if symbol in {"d(d+1)/2", "n(n+1)/2"}:
+        side = sizes[symbol[0]]
+        return side * (side + 1) // 2
     if symbol == "trapezoid":
         return factors.trapezoid_size(sizes["n"], sizes["d"])
     return int(symbol) if symbol.isdigit() else sizes[symbol]

@@ -14,22 +14,20 @@ E determines in how many digits these sums are asked for (`fedpca_flwr.questions
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import packed_gram, projection_energies
+from fedpca_flwr.maths.columns import projection_energies
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (
-    Answer,
     Public,
     Question,
     Questions,
@@ -44,8 +42,8 @@ from fedpca_flwr.questions.columns_run import MAX_COLUMNS, ColumnsClient, Column
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
-MEASURE_WORDS = 6
-"""Words of 64 bits for each value of sums over all entries."""
+ENERGY_WORDS = 6
+"""Words of 64 bits for a sum of squares of all entries."""
 
 MAX_SCALED_SIZE = 2.0**70
 """Largest size of a value in standard deviations."""
@@ -54,28 +52,23 @@ MAX_MEAN_RATIO = 2.0**10
 """Largest mean of an earlier run, in bounds of rows that came later."""
 
 
-def _reach(options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False) -> float:
+def _reach(options: ColumnsOptions | None, public: Public, *, scaled: bool = False) -> float:
     """Return the largest absolute value of an entry of the centred and scaled columns, from the public `bound`.
 
-    Columns that are centred, by the options or because the question is about centred columns (`centred`), are, once
-    scaled, at most as large as the root of the number of rows. A constant column that keeps its mean is as large as
-    `bound`. Without options (None) the columns are centred, and if `scaled` divided, by the numbers of an earlier run.
+    Columns that are centred are, once scaled, at most as large as the root of the number of rows. A constant column
+    that keeps its mean is as large as `bound`. Without options (None) the columns are centred, and if `scaled` divided,
+    by the numbers of an earlier run.
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
     if not options.scale:  # a mean is within `bound`, too
         return 2 * public.config.bound
-    return 2 * math.sqrt(public.rows) if centred or options.center else max(2 * public.config.bound, MAX_SCALED_SIZE)
+    return 2 * math.sqrt(public.rows) if options.center else max(2 * public.config.bound, MAX_SCALED_SIZE)
 
 
-def product_limit(
-    options: ColumnsOptions | None, public: Public, *, centred: bool = False, scaled: bool = False
-) -> Array:
-    """Return the public limit on an inner product of two rows over all parties' columns, with room for rounding.
-
-    Shapes: -> ().
-    """
-    return np.array(2.0 * MAX_COLUMNS * _reach(options, public, centred=centred, scaled=scaled) ** 2)
+def product_limit(options: ColumnsOptions | None, public: Public, *, scaled: bool = False) -> Array:
+    """Return the public limit on an inner product of two rows over all parties' columns, with room for rounding."""
+    return np.array(2.0 * MAX_COLUMNS * _reach(options, public, scaled=scaled) ** 2)
 
 
 ALIGNMENT_FIELDS = (
@@ -117,21 +110,15 @@ def _local_energy(party: ColumnsClient, request: Fields) -> Fields:
 LOCAL_ENERGY = LocalStatistic((ENERGY,), _local_energy)
 
 
-def rows_questions(
-    config: RunConfig,
-    energy: Question,
-    *,
-    party_statistics: Sequence[LocalStatistic] = (),
-    entry_statistics: LocalStatistic = LOCAL_ENERGY,
-) -> Questions:
+def rows_questions(config: RunConfig, energy: Question, *party_statistics: LocalStatistic) -> Questions:
     """Return the first questions of a run for columns: each party's rows, and the energy (sum of squares) of all.
 
-    In clear a party sends the ``entry_statistics`` with its first reply. Where only sums may be shown, the question
-    ``energy`` follows (`measures_question`).
+    In clear a party sends its energy with its first reply. Where only sums may be shown, the question ``energy``
+    follows (`energy_question`).
     """
     require_bound(config)
     masked = {"rows": replace(clear_rows_questions(*party_statistics)["rows"], in_clear=True), "energy": energy}
-    return by_transport(config, clear=clear_rows_questions(*party_statistics, entry_statistics), masked=masked)
+    return by_transport(config, clear=clear_rows_questions(*party_statistics, LOCAL_ENERGY), masked=masked)
 
 
 def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
@@ -148,45 +135,20 @@ def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
     return {"rows": Question(reply=Payload(tuple(fields)), answer=answer)}
 
 
-def measures_question(
-    options: ColumnsOptions | None,
-    *request: Field,
-    names: Sequence[str] = ("energy",),
-    answer: Answer = _local_energy,
-    centred: bool = False,
-) -> Question:
-    """Return the question for sums over all entries of all parties' columns, for example the sum of squares.
-
-    The sums are of the entries (``sum``), of their squares (``energy``), or of their squared deviations (``spread``)
-    from the ``level`` of the request.
-    """
+def energy_question(options: ColumnsOptions | None, *request: Field) -> Question:
+    """Return the question for the energy of all parties' columns: the sum of squares of all entries."""
 
     def limits(request: Fields, public: Public) -> SumLimits:
-        """Return public limits of the sums, from the largest absolute value of an entry."""
-        entries, max_size = float(public.rows) * MAX_COLUMNS, _reach(options, public)
-        level = float(np.abs(request.get("level", 0.0)))
-        limits_by_name = {"sum": entries * max_size, "spread": 2 * entries * (max_size + level) ** 2}
-        scaled = bool(request.get("scaled", 0))
-        limits_by_name["energy"] = public.rows * float(product_limit(options, public, centred=centred, scaled=scaled))
-        return {name: np.array(limits_by_name[name]) for name in names}
+        """Return the public limit of the energy, from the largest absolute value of an entry."""
+        return {"energy": public.rows * product_limit(options, public, scaled=bool(request.get("scaled", 0)))}
 
     return Question(
         request=Payload(request),
-        reply=Payload(tuple(Field(name, ()) for name in names)),
-        answer=answer,
+        reply=Payload((Field("energy", ()),)),
+        answer=_local_energy,
         limits=limits,
-        words=MEASURE_WORDS,
+        words=ENERGY_WORDS,
     )
-
-
-def inner_products_questions(config: RunConfig, options: ColumnsOptions, name: str) -> Questions:
-    """Return the question for the packed matrix of inner products of the rows, summed over the parties' columns."""
-    products = Question(
-        reply=Payload((Field(name, ("n(n+1)/2",), kind="scatter"),)),
-        answer=lambda party, request: {name: packed_gram(party.local_columns.X)},
-        limits=lambda request, public: {name: product_limit(options, public)},
-    )
-    return digits.digits_questions(config, name, products)
 
 
 def component_sizes(public: Public) -> dict[str, int]:
@@ -223,7 +185,7 @@ def projection_questions() -> Questions:
         answer=_project,
         sizes=component_sizes,
         limits=lambda request, public: {"squared": public.rows * product_limit(public.options, public)},
-        words=MEASURE_WORDS,
+        words=ENERGY_WORDS,
         closing=True,
     )
     return {"project": project}
@@ -246,20 +208,6 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
     return {"squared": np.asarray(max(0.0, local.energy - float(np.vdot(projected, projected))))}
 
 
-def keep_scores_questions(scores: Callable[[Fields], Array], *request: Field) -> Questions:
-    """Return the last question, in which every party stores the scores and replies with its number of rows only."""
-
-    def keep(party: ColumnsClient, request: Fields) -> Fields:
-        """Store the scores that follow from the request, and return the number of rows."""
-        with np.errstate(all="ignore"):
-            party.write_scores(scores(request))
-        return {"count": np.asarray(len(party.selection))}
-
-    question, reply = Payload(request), Payload((COUNT,))
-    project = Question(request=question, reply=reply, answer=keep, sizes=component_sizes, in_clear=True, closing=True)
-    return {"project": project}
-
-
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
     """Ask every party about its rows, and refuse the run unless all parties have the same rows."""
     replies: list[Reply] = yield Round("rows")
@@ -267,14 +215,17 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
     return replies
 
 
-def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, Total | None]:
-    """Store the energy (sum of squares) of all columns for the run, and return the opened sums, if any."""
+def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, None]:
+    """Store the energy (sum of squares) of all columns for the run.
+
+    Raise ConfigError if fixed point does not resolve the sum, since `bound` is too far above the data.
+    """
     if "energy" not in run.script:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
-        return None
+        return
     sums: Total = yield SumRound("energy", request)
-    run.set_total(resolved_measure(run, sums, "energy"))
-    return sums
+    require_resolved(run.config.bound, sums.error_bounds["energy"], sums["energy"], run.bound_advice)
+    run.set_total(float(sums["energy"]))
 
 
 def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
@@ -288,33 +239,6 @@ def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0
     sums = yield from digits.sum_in_digits(run, name, request, size or run.total, run.bound_advice)
     run.rounding = max(run.rounding, *(float(np.max(error_bound)) for error_bound in sums.error_bounds.values()), 0.0)
     return sums
-
-
-def resolved_measure(run: ColumnsRun, sums: Total, name: str) -> float:
-    """Return a single revealed secure sum as a float, or refuse the run if fixed-point rounding hides its value."""
-    require_resolved(run.config.bound, sums.error_bounds[name], sums[name], run.bound_advice)
-    return float(sums[name])
-
-
-def require_distances(distances: Array, error_bound: float) -> None:
-    """Refuse sums of squared distances that are negative by more than their rounding."""
-    if distances.size and distances.min() < -error_bound:
-        raise ContractError(
-            f"the parties' squared distances between rows add up to {distances.min():.3g}, less than zero: some "
-            "party's reply is false"
-        )
-
-
-def finite_kernel(K: Array) -> Array:
-    """Return the kernel matrix, or refuse a matrix whose sums and eigenvalues float64 cannot hold.
-
-    Shapes: K (n, c) -> (n, c).
-    """
-    with np.errstate(over="ignore"):
-        max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
-    if not np.isfinite(max_sum):
-        raise DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
-    return K
 
 
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:

@@ -29,7 +29,6 @@ from fedpca_flwr.protocol.question import Total as Total
 from fedpca_flwr.protocol.question import by_transport as by_transport
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsRun, ColumnsStrategy, ScoresSolution
 from fedpca_flwr.questions.columns_run import Fitting as Fitting
-from fedpca_flwr.questions.columns_run import KernelOptions as KernelOptions
 
 Client = ColumnsClient
 Options = ColumnsOptions

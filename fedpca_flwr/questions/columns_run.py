@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import Field as Limits
 from typing_extensions import override
 
-from fedpca_flwr.config.run_config import Count, RunConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.columns import Columns, Kernel, prepare_columns
-from fedpca_flwr.maths.columns import Name as KernelName
+from fedpca_flwr.maths.columns import Columns, prepare_columns
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.model.model import PCAModel, check_squared_error
 from fedpca_flwr.model.solution import Certainty, check_components, require_variance
@@ -57,27 +55,6 @@ class ColumnsOptions(CountOptions):
     def could_scale(self) -> bool:
         """True if the options do not request scaled columns, though the method supports scaling."""
         return not self.scale
-
-
-class KernelOptions(ColumnsOptions):
-    """Options of kernel PCA methods: kernel, gamma, coef0, degree, and centring of the columns."""
-
-    kernel: KernelName = "rbf"
-    """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
-    ``linear``: x'y."""
-    gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """Scale of the kernel. With 0 it is 1 / (m var X) of all m columns together."""
-    coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
-    """Constant of the kernels ``sigmoid`` and ``polynomial``."""
-    degree: Annotated[Count, Limits(examples=[1, 2, 3])] = 3
-    """Degree of the kernel ``polynomial``."""
-    center: bool = False
-    """Each party subtracts the means of its own columns first. The kernel matrix is always centred."""
-
-    @property
-    def function(self) -> Kernel:
-        """Kernel function k(x, y) with the name, gamma, coef0 and degree of the options."""
-        return Kernel(self.kernel, self.gamma, self.coef0, self.degree)
 
 
 class ColumnsClient(PCAClient):
@@ -362,7 +339,7 @@ class ColumnsStrategy(ColumnsRun):
         """Run the method, build the model, and let the parties store scores and loadings."""
         solution = yield from self.aggregate()
         model = self.build_model(solution)
-        yield from self.run_projection(model, solution)
+        yield from self._run_projection(model, solution)
         self._model = model
 
     def build_model(self, solution: ScoresSolution) -> PCAModel:
@@ -382,18 +359,8 @@ class ColumnsStrategy(ColumnsRun):
         scores = directions * np.sqrt(values.clip(min=0.0))
         return PCAModel.of_scores(scores, values, total=solution.total, features=self.columns, log=log)
 
-    def run_projection(self, model: PCAModel, solution: ScoresSolution) -> Program:
-        """Let every party store the scores and its loadings, and check the unexplained energy against the model.
-
-        Parameters
-        ----------
-        model : PCAModel
-        solution : ScoresSolution
-
-        Yields
-        ------
-        SumRound
-        """
+    def _run_projection(self, model: PCAModel, solution: ScoresSolution) -> Program:
+        """Let every party store the scores and its loadings, and check the unexplained energy against the model."""
         request = {"directions": solution.pairs.vectors, "singular": model.singular_values_}
         fit: Total = yield SumRound("project", request)
         allowed = 1e-6 * model.total_variance if self.exact else np.inf  # rounding is far smaller

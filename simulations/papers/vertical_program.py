@@ -5,6 +5,7 @@ from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths import columns
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import largest_eigenpair
 from fedpca_flwr.maths.graph import make_graph
 
 CLUSTERS = 3
@@ -137,8 +138,8 @@ def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
     """Return the root of the leading eigenvalue, and the eigenvector (n,), of the rows' centred sigmoid kernel."""
     K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
-    pairs, _, _ = columns.kernel_pairs(columns.centre_kernel(K), 1)
-    return float(np.sqrt(max(0.0, pairs.values[0]))), pairs.vectors[:, 0]
+    value, vector = largest_eigenpair(columns.centre_kernel(K))
+    return max(0.0, value) ** 0.5, vector
 
 
 def _columns_kernel_pca(X: Array) -> tuple[float, Array]:

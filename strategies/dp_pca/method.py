@@ -8,7 +8,8 @@ option ``release``:
   1. Each shell of distances from the centre has a sum of its own, and the server weights the sums by the shells' mean
   squared distances (`fedpca_flwr.maths.shells`). Variances are estimates from a separate release.
 * ``directions``: one shell for all rows. The components are those of the covariance only if the distribution is
-  elliptical.
+  elliptical. Only this release finds the components of most rows although a few percent are far off and no bound is
+  known.
 * ``joint``: the sum and the second moment of rows clipped about zero, in one round.
 
 The server corrects eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). A row is in the replies of one

@@ -36,8 +36,6 @@ RUNS = (
     "sub-it genotypes=true",
     "vertical",
     "vertical scale=true solver=gram",
-    "vertical-kernel center=true",
-    "vertical-kernel landmarks=3 scale=true",
 )
 
 

@@ -100,7 +100,7 @@ RUNS = {
     "batches": ([(THREE, "p-cov"), (SHIFTED, "p-cov"), (THREE[:2], "p-cov")], {"repeat": "refuse-same"}),
     # A sum of columns over as many other rows is answered: there, every party has as many.
     "columns": (
-        [(COLUMNS, "vertical"), (OTHER_COLUMNS, "vertical"), (OTHER_COLUMNS[:2], "vertical-kernel")],
+        [(COLUMNS, "vertical"), (OTHER_COLUMNS, "vertical"), (OTHER_COLUMNS[:2], "vertical solver=gram")],
         {"split": "columns", "may-show": "inner products", "allowed-methods": ""},
     ),
 }

@@ -44,7 +44,6 @@ NIGHTLY = [
     ("fast-pca", {"iterations": 2}),
     ("em", {"model": "factors"}),
     ("vertical", {"solver": "gram", "scale": True}),
-    ("vertical-kernel", {"landmarks": 20}),
     ("vfedakpca", {"periods": 2}),
 ]
 """All methods, with options that differ in their arithmetic."""

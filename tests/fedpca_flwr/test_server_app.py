@@ -104,7 +104,7 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     [
         {"method": "p-cov", "reference": False},
         {"method": "p-cov", "adjust-for": "0"},
-        {"method": "vertical-kernel", "partition": "columns"},
+        {"method": "vfedakpca", "partition": "columns"},
     ],
     ids=str,
 )

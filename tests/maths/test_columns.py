@@ -6,8 +6,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import columns, personalised, rows
-from fedpca_flwr.maths.columns import Kernel, prepare_columns
-from fedpca_flwr.maths.eigen import rounding_bound
+from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from tests import families
@@ -100,35 +99,12 @@ def test_directions_of_the_authors_program():
 # Kernels
 
 
-def test_kernels_have_closed_forms():
-    """Features of variances 1 and 1e-16: singular values of 1 and 1e-8."""
-    features = np.array([[1.0, 1.0], [-1.0, 1.0], [1.0, 1 + 2e-8], [-1.0, 1 + 2e-8]])
-    landmarks = np.arange(2)
-    pairs, total, positive = columns.nystrom_pairs(features @ features[landmarks].T, landmarks, 1)
-    assert positive == 1
-    assert (pairs.values[0], total) == (pytest.approx(4.0), pytest.approx(4.0))
-    small = columns.nystrom_pairs(features @ features[landmarks].T * 1e-6, landmarks, 1)
-    assert (small[0].values[0], small[2]) == (pytest.approx(4e-6), 1)
-    assert columns.nystrom_pairs(np.zeros((4, 2)), landmarks, 1)[1:] == (0.0, 0)
-    apart = np.diag([2.0, 1.0, 0.0]) - 1  # columns at landmarks, of three inner products
-    assert columns.nystrom_pairs(apart @ apart, np.arange(3), 1)[0].following > 0
-    assert [Kernel("polynomial", coef0=c).is_semidefinite for c in (-1.0, 0.0, 1.0)] == [False, True, True]
-    assert not Kernel("sigmoid").is_semidefinite
-    # Entries of 4 rows are each off by 1/2, with signs that centring leaves as they are: spectral norm 2.
-    signs = np.array([1.0, -1.0, 1.0, -1.0])
-    wrong = np.linalg.norm(columns.centre_kernel(np.outer(signs, signs) / 2), 2)
-    assert wrong == pytest.approx(2)
-    assert wrong <= Kernel("linear").error_bound(np.zeros(10), 4, 0.5) <= 2 * wrong
-    # Inner products of (2, 0) and (0, 1) are off by what their lengths round; and all by what centring rounds of 4.
-    bound = 2**0.5 * rounding_bound(2) * np.linalg.norm([4.0, 2.0, 1.0]) + 4 * 2.0**-52 * 2 * 4
-    assert Kernel("linear").error_bound(np.array([4.0, 0.0, 1.0]), 2, 0.0) == pytest.approx(bound, rel=0.01, abs=0)
-    # exp(-x) at distances of 1 that may be off by a half changes more below than above.
-    below = np.exp(-0.5) - np.exp(-1.0)
-    assert Kernel("rbf", gamma=1.0).error_bound(np.ones(3), 3, 0.5) >= np.sqrt(6) * below
+def test_default_gamma_and_a_centred_kernel():
     X = RNG.standard_normal((50, 6)) + np.arange(6)
-    found = columns.default_gamma(*np.array([[p.shape[1], p.mean(), p.var()] for p in (X[:, :1], X[:, 1:])]).T)
-    assert found == pytest.approx(1 / (6 * X.var()), rel=1e-12)
-    assert columns.default_gamma(np.ones(1), np.ones(1), np.zeros(1)) == 1
+    assert columns.default_gamma(X) == pytest.approx(1 / (6 * X.var()), rel=1e-12)
+    assert columns.default_gamma(np.ones((3, 2))) == 1
+    centred = columns.centre_kernel(X @ X.T)
+    np.testing.assert_allclose(centred, (X - X.mean(axis=0)) @ (X - X.mean(axis=0)).T, atol=1e-12)
 
 
 # A party's rows about a centre that somebody else chose

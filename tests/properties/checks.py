@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.model import PCAModel
-from tests.properties.oracle import EPS, Long, Truth, angle, truth_of, truth_of_kernel
+from tests.properties.oracle import EPS, Long, Truth, angle, truth_of
 from tests.properties.running import HangError, Outcome, has_frames, names_of
 from tests.properties.strategies import Draw, Table
 
@@ -52,12 +52,9 @@ def truth_about(draw: Draw) -> Truth | None:
         return None
     options = draw.options
     center, scale = options.get("center", True), options.get("scale", False)
-    if not draw.by_kernel:
-        center = center and options.get("variant") != "faithful"
-        keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
-        return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)
-    defaults = {"kernel": "rbf", "gamma": 0.0, "coef0": 1.0, "degree": 3, "center": False}
-    return truth_of_kernel(draw.pooled, scale=scale, **{key: options.get(key, defaults[key]) for key in defaults})
+    center = center and options.get("variant") != "faithful"
+    keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
+    return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)
 
 
 def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
@@ -177,7 +174,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
     if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
         yield "form: singular values are not the roots of (n - 1) variances"
-    rounded = "codec" in draw.option_names or draw.card.differentially_private or draw.options.get("landmarks")
+    rounded = "codec" in draw.option_names or draw.card.differentially_private
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield f"form: ratios add up to {ratio.sum():.12g}"
 
@@ -435,12 +432,8 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
 
 
 def _no_variance(draw: Draw, truth: Truth | None) -> bool:
-    """Return True if the variance is within a factor of rounding of the means or of the kernel."""
-    if truth is not None and truth.unsure:
-        return True
-    if truth is not None and draw.by_kernel:
-        return not truth.rank or truth.rounding > (1e-6 if draw.options.get("landmarks") else 1e-2)
-    return _constant(draw)
+    """Return True if the variance is within a factor of rounding of the means."""
+    return (truth is not None and truth.unsure) or _constant(draw)
 
 
 def _none_within(draw: Draw, truth: Truth | None) -> bool:
@@ -488,28 +481,17 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     if "bound" not in options:
         return False
     if draw.by_columns and options.get("scale") and not options.get("center"):
-        return bool(options["bound"] > (1e6 if draw.by_kernel else 1e25))  # no unit; a sum of energies has more words
+        return bool(options["bound"] > 1e25)  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
     standardised = options.get("scale") or draw.card.incomplete  # which standardises, whatever the options are
     smallest = deviation.min() if standardised else deviation.max()
     return bool(options["bound"] > 1e6 * float(smallest))
 
 
-def _below_rounding(times: float) -> Callable[[Draw, Truth | None], bool]:
-    """Return whether the last component may be within a factor of rounding."""
-
-    def holds(draw: Draw, truth: Truth | None) -> bool:
-        k = draw.options["n_components"]
-        return truth is None or truth.unsure or bool(truth.levels[k - 1] < max(1e-11, times * truth.rounding))
-
-    return holds
-
-
 REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
-    (r"fixed point of secure sums does not tell these rows apart", _below_rounding(10)),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
     (r"the rows of each party are identical", _none_within),
     (
@@ -528,8 +510,6 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"too small to be squared", _tiny_column),
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n[-_]components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
-    (r"'landmarks' = .* alike", lambda draw, truth: bool(draw.options.get("landmarks"))),
-    (r"positive eigenvalues", _below_rounding(1)),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),

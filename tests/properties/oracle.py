@@ -1,4 +1,4 @@
-"""The truth about a draw: means in 80-bit numbers, LAPACK's gesvd and scipy's eigh; nothing of the library's."""
+"""The truth about a draw: means in 80-bit numbers, LAPACK's gesvd; nothing of the library's."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, svd
+from scipy.linalg import svd
 
 Long = np.longdouble
 EPS = float(np.finfo(np.float64).eps)
@@ -20,7 +20,7 @@ class Truth:
     """Exact result to compare a model with; values, means and rows have 80 bits."""
 
     levels: NDArray[Any]
-    """What the gaps are between (r,), the first being 1, descending: singular values, of a kernel the eigenvalues."""
+    """What the gaps are between (r,), the first being 1, descending: singular values."""
     vectors: NDArray[Any]
     """Directions (p, r) in the space of the model: of features, or of scores."""
     values: NDArray[Any]
@@ -115,41 +115,3 @@ def standardised(
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
     removed = mean + remainder if center else np.zeros_like(mean)
     return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())
-
-
-def truth_of_kernel(
-    X: NDArray[Any], *, kernel: str, gamma: float, coef0: float, degree: int, center: bool, scale: bool
-) -> Truth:
-    """Return the kernel PCA of all rows (n, d)."""
-    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
-    width = 1 / (rows.shape[1] * rows.var()) if rows.var() > 0 else Long(1)
-    gamma_ = Long(gamma) or width
-    inner = rows @ rows.T
-    with np.errstate(all="ignore"):
-        if kernel == "rbf":
-            K = np.exp(-gamma_ * ((rows[:, None] - rows[None]) ** 2).sum(axis=2))
-        elif kernel == "sigmoid":
-            K = np.tanh(gamma_ * inner + coef0)
-        elif kernel == "polynomial":
-            K = (gamma_ * inner + coef0) ** degree
-        else:
-            K = inner
-        C = K - K.mean(axis=0)
-        C = C - C.mean(axis=1)[:, None]
-    size = np.abs(C).max()
-    unit = size if np.isfinite(size) and size > 0 else Long(1)
-    C = np.nan_to_num((C / unit).astype(np.float64))
-    values, vectors = eigh((C + C.T) / 2, driver="ev")
-    values, vectors = values[::-1], vectors[:, ::-1]
-    first = values[0] if values[0] > 0 else 1.0
-    inside = float(np.abs(K).max() / unit / first) if np.isfinite(size) else math.inf
-    return Truth(
-        levels=values / first,
-        vectors=vectors,
-        values=values.astype(Long) * unit,
-        total=values[values > 1e-12 * first].astype(Long).sum() * unit,
-        rounding=10 * math.sqrt(len(X)) * EPS * max(1.0, inside),
-        mean=mean,
-        scale=deviation,
-        unsure=unsure or not np.abs(K).max() * Long(len(K)) ** 2 < np.finfo(np.float64).max,
-    )

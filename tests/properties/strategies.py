@@ -64,11 +64,6 @@ class Draw:
         return self.card.split == "columns"
 
     @property
-    def by_kernel(self) -> bool:
-        """True if the model is that of a kernel between all rows."""
-        return self.card.exact and "kernel" in self.option_names
-
-    @property
     def option_names(self) -> Container[str]:
         return self.card.options.model_fields
 

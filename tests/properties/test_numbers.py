@@ -33,11 +33,11 @@ SETS = [
     )  # of an earlier run; of parties that are alike
     and script_or_none(METHODS[name], EXAMPLE_CONFIGS[way], dict(example)) is not None
 ]
-NARROW = {"rank": 4, "landmarks": 20, "prune": 0.5}
+NARROW = {"rank": 4, "prune": 0.5}
 """Options that must suit the size of the data."""
 HELD = {"p-cov", "sub-it", "qr-pca", "adaptive", "streaming", "em", "vertical", "vfedpca", "vfedakpca", "personalised"}
 """Methods whose variances are those that the components hold of the pooled rows."""
-UNTOUCHED = {"harmonise", "genotypes", "rank", "kernel", "landmarks"}
+UNTOUCHED = {"harmonise", "genotypes", "rank"}
 """Options with which the model is not that of the rows as they are, or of all they hold."""
 
 
@@ -73,7 +73,7 @@ def test_numbers_are_what_they_say(name, options, way, monkeypatch, tmp_path_fac
     model = fit(name, parties, n_components=k, **run)
     if model.log["measured"].get("components_above_noise", 1):
         numbers_that_follow_from_each_other(model, X)
-    if UNTOUCHED.isdisjoint(options) and name != "vertical-kernel" and not card_of(name).differentially_private:
+    if UNTOUCHED.isdisjoint(options) and not card_of(name).differentially_private:
         numbers_of_the_rows(model, name, X, parties)
 
 

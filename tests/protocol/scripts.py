@@ -126,16 +126,12 @@ sapca topology=tree: summary, merged, project
 vertical max-rounds=3: rows, product *3, project
 vertical max-rounds=3 solver=gram: rows, gram, project
 vertical max-rounds=3 solver=merge: rows, merge, energies, project
-vertical-kernel: rows, distances, project
-vertical-kernel kernel=linear: rows, products, project
 vertical-scores: rows, scores, project
 vfedpca periods=2: rows, start, local *3, energies, project
 vfedpca periods=2 graph=ring: rows, start, local *3, report, energies, project
 vfedakpca n-components=1: rows, start, energies, project
 vertical max-rounds=3 masked: rows!, keys, energy, product *3, finer_product *3, project
 vertical max-rounds=3 solver=gram masked: rows!, keys, energy, gram, finer_gram, project
-vertical-kernel masked: rows!, keys, energy, spread, distances, finer_distances, project!
-vertical-kernel gamma=0.1 landmarks=4 masked: rows!, keys, energy, landmarks, finer_landmarks, project!
 vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 """
 """A method with its options, of two components where it does not say so; how its answers travel; and what it may ask.

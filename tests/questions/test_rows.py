@@ -19,7 +19,6 @@ from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
 from fedpca_flwr.questions import (
-    columns,
     fields,
     incomplete,
     incomplete_limits,
@@ -321,14 +320,6 @@ def observed(*counts):
     return 3, np.array(counts)
 
 
-def distances(least):
-    return np.array([least, 3.0]), 0.5
-
-
-def kernel(value):
-    return (np.full((100, 1), value),)
-
-
 SIZES = [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf]
 
 
@@ -342,9 +333,6 @@ SIZES = [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf]
         (incomplete._require_observed, observed(3.0, 1.0), observed(3.0, 0.0), DataError, ["[1]"]),
         (incomplete._require_observed, observed(3.0, 1.0), observed(4.0, 1.0), ContractError, []),
         (incomplete._require_observed, observed(3.0, 1.0), observed(-1.0, 1.0), ContractError, []),
-        (columns.require_distances, distances(-0.5), distances(-0.501), ContractError, [-0.501]),
-        (columns.require_distances, (np.empty(0), 0.0), distances(-0.501), ContractError, [-0.501]),
-        (columns.finite_kernel, kernel(1e303), kernel(1e305), DataError, ["'gamma'", "'degree'"]),
         *((require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"]) for n in SIZES),
     ],
 )

@@ -230,8 +230,7 @@ def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
     assert max(row["angle"] for row in found if row["method"] == "vertical") <= 1e-5
     assert min(row["angle"] for row in found if row["method"].startswith("vfedpca")) > 0.5
     kernels = read_table(steps / "kernels-breast-cancer.csv")
-    assert max(row["angle"] for row in kernels if row["method"] == "vertical-kernel") <= 1e-8
-    assert min(row["angle"] for row in kernels if row["method"] == "vfedakpca") > 1
+    assert min(row["angle"] for row in kernels) > 1
     as_published = read_table(steps / "6-clients-breast-cancer-3.csv")
     split = {how: read_table(steps / f"9-{how}-3.csv") for how in ("vertical", "horizontal")}
     as_they_come = [row["distance"] for row in split["vertical"] if row["signs"] == "as they come"]

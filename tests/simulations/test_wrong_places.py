@@ -30,6 +30,7 @@ GIVEN = [
     (("p-cov", [X, X]), {"output": "model"}, ["'output'", "run(...).save(path)"]),
     (([], [X, X]), {}, ["method", "[]"]),
     (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"]),
+    (("vertical-kernel", [X, X]), {}, ["'method'", "'vertical-kernel'", "'vfedakpca'", "'vertical'"]),
     # Keyword arguments
     (("p-cov", PARTIES), {"n_components": 9}, ["'n_components'", 9, 5, 1]),
     (("p-cov", PARTIES), {"n_components": 0}, ["'n_components'", 0, 1]),

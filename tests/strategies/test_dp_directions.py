@@ -62,6 +62,15 @@ def test_rows_that_are_far_off_do_no_harm():
         assert ((centred @ larger.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * min_share
 
 
+def test_rows_far_off_in_every_direction_change_directions_little():
+    """With `shells` they have a sum of their own, whose weight is that of their distances."""
+    data, rng = np.vstack(parties()), np.random.default_rng(3)
+    dirty = data.copy()
+    dirty[::20] = 1e6 * rng.standard_normal((len(data[::20]), data.shape[1]))
+    model = fit("dp-pca", np.array_split(dirty, 3), n_components=4, epsilon=8.0, release="directions")
+    assert captured_share(model, data) > 0.95
+
+
 def test_shares_are_told_of_what_stands_out_only():
     model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
     above = model.log["measured"]["components_above_noise"]

@@ -220,7 +220,7 @@ def test_components_are_the_same_in_any_unit(method, unit):
     assert subspace_angles(*components).max() <= 1e-9
 
 
-APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vertical-kernel", "vfedakpca"}
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
 """What these know of variance is one number for all features, or a kernel's."""
 
 

@@ -99,7 +99,7 @@ def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", ["vertical", "vertical-kernel", "vfedpca", "vfedakpca"])
+@pytest.mark.parametrize("method", ["vertical", "vfedpca", "vfedakpca"])
 def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
     """Three tables of the same people in other orders gave other components, in silence."""
     people = pd.DataFrame(rows(60, 9), index=[f"patient {i:02d}" for i in range(60)]).set_axis(
@@ -240,8 +240,6 @@ def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, dir
 REACHED = [
     ("vertical", "product", 2.0**0.5 * 9.0),  # of two rows
     ("vertical solver=gram", "gram", 9.0),
-    ("vertical-kernel", "distances", 36.0),  # two rows that are x and -x
-    ("vertical-kernel landmarks=1", "landmarks", 36.0),
     ("vertical-scores", "scores", 1.5),
 ]
 """What sums of each column come to whose entries are 3, as large as those about means of a bound of 1.5."""

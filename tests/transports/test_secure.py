@@ -19,8 +19,7 @@ from tests.harness import differences, exits, finish, fit, messages_of, on_reque
 from tests.refusals import refused
 
 ROWS = ["p-cov", "ap-cov", "sub-it"]
-KERNELS = ["vertical-kernel", "vertical-kernel landmarks=20", "vertical-kernel kernel=polynomial degree=2 gamma=0.1"]
-COLUMNS = ["vertical", "vertical solver=gram", *KERNELS]
+COLUMNS = ["vertical", "vertical solver=gram"]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 
 every_method = pytest.mark.parametrize("method", [*ROWS, *COLUMNS])
@@ -41,7 +40,7 @@ def secure_server(method="p-cov", **options):
 @pytest.mark.parametrize("factor", [1.0, 1e12])
 @every_method
 def test_a_generous_bound_costs_offset_rows_nothing(method, factor):
-    parties = [part + (0.0 if "polynomial" in method else 1e6) for part in three(method)]
+    parties = [part + 1e6 for part in three(method)]
     plain, model = fit(method, parties, n_components=3), secure(method, parties, bound=1.1e6 * factor)
     assert principal_angles(model, plain).max <= 1e-8
     if method in ROWS:
@@ -56,14 +55,14 @@ WAYS_TO_CENTRE = ({}, {"center": True}, {"center": False, "scale": True})
     ("method", "family", "options"),
     [
         *((method, ANY, options) for method in COLUMNS for options in WAYS_TO_CENTRE),
-        *((method, family, {}) for method, family in zip(cycle(COLUMNS[:2]), FAMILIES.values(), strict=False)),
+        *((method, family, {}) for method, family in zip(cycle(COLUMNS), FAMILIES.values(), strict=False)),
     ],
 )
 def test_every_family_is_within_its_certificate(method, family, options):
     parties, bound = np.array_split(family.pooled, 3, axis=1), 100 * float(np.abs(family.pooled).max())
     options = {"n_components": family.k, **options}
     plain, model = fit(method, parties, **options), secure(method, parties, bound=bound, **options)
-    assert model.log["exact"] or "landmarks" in method
+    assert model.log["exact"]
     assert principal_angles(model, plain).max <= (1e-9 if family is ANY else 2e-6)
     for name in ("explained_variance_", "explained_variance_ratio_"):
         np.testing.assert_allclose(getattr(model, name), getattr(plain, name), rtol=1e-11)
@@ -76,7 +75,7 @@ def test_the_order_of_parties_changes_no_bit(method):
     assert not differences(model, other)
     measured, phases = model.log["measured"], [entry["phase"] for entry in model.log["rounds"]][:3]
     assert measured["pairwise_masked_parties"] == 3
-    assert ("squared_error_per_row" in measured) == ("kernel" not in method)
+    assert "squared_error_per_row" in measured
     if method in ROWS:
         assert [party["rows"] for party in model.log["parties"]] == [None] * 3
         assert 0 < measured["fixed_point_variance_share"] < 1e-21
@@ -85,7 +84,7 @@ def test_the_order_of_parties_changes_no_bit(method):
         assert [party["features"] for party in model.log["parties"]] == [6, 4, 2]
         assert 0 < measured["fixed_point_size_share"] < 1e-21
         assert phases == ["rows", "keys", "energy"]
-        assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method or "kernel" in method
+        assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method
 
 
 def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
@@ -143,7 +142,7 @@ def test_three_parties_are_the_default_minimum(method):
         finish(server)
 
 
-ASKED = {"sub-it": "product", "p-cov": "project", "vertical": "product", "vertical-kernel landmarks=20": "landmarks"}
+ASKED = {"sub-it": "product", "p-cov": "project", "vertical": "product"}
 
 
 @pytest.mark.parametrize(("method", "phase"), ASKED.items())
@@ -252,22 +251,20 @@ def test_features_below_fixed_point_are_refused():
     assert "2 features were taken for constant" in " ".join(model.log["notes"])
 
 
-@pytest.mark.parametrize("method", ["vertical", "vertical-kernel kernel=linear gamma=1.0"])
-def test_scaled_columns_need_no_bound(method):
+def test_scaled_columns_need_no_bound():
     """Scaled columns have no unit; sums of such columns resolve their values beside a bound of any size."""
-    parties, options = three(method), {"n_components": 2, "scale": True, "center": True}
-    assert principal_angles(fit(method, parties, **options), secure(method, parties, bound=1e90, **options)).max < 1e-9
+    parties, options = three("vertical"), {"n_components": 2, "scale": True, "center": True}
+    plain, model = fit("vertical", parties, **options), secure("vertical", parties, bound=1e90, **options)
+    assert principal_angles(plain, model).max < 1e-9
     # With their means a nearer bound does not help where the columns are as large; another unit does.
     options["center"] = False
     with refused(ConfigError, "'bound'", "1e+90", "center=True"):
-        secure(method.split()[0], [1e89 * part for part in parties], bound=1e90, **options)
-    assert secure(method.split()[0], parties, **options).n_components_ == 2
+        secure("vertical", [1e89 * part for part in parties], bound=1e90, **options)
+    assert secure("vertical", parties, **options).n_components_ == 2
 
 
 @pytest.mark.engine
-def test_extreme_values_and_landmarks_are_named():
-    with refused(ConfigError, "'landmarks'", 8):
-        fit("vertical-kernel", np.split(np.repeat(np.eye(3, 12), 20, axis=0), 3, axis=1), n_components=6, landmarks=8)
+def test_extreme_values_stay_within_float64():
     # A norm of variances must not square them: beyond float64 the certificate would be infinite.
     parties = cut(1e90 * rows(60), 30, 20, 10)
     model = secure("personalised", parties, n_components=2, mu=0.5, iterations=5, bound=3e92)
