@@ -25,7 +25,7 @@ from fedpca_flwr.protocol.card import Stage
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields
-from fedpca_flwr.protocol.question import Program, Public, Round, Total
+from fedpca_flwr.protocol.question import Public, Round, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
@@ -33,9 +33,6 @@ from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.site.vault import Vault
-
-PROJECTION = ("components", "mean", "scale")
-"""Fields of the last question with which each party projects its rows."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +219,6 @@ class RowsStage(Stage):
         """Ask the stage's questions between fit and projection, and return further fields of the last request."""
         return {}
         yield
-
-    def seal(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Program:
-        """Ask the stage's questions after the projection, once the model is complete; none by default."""
-        yield from ()
 
     def release(self, model: PCAModel) -> PCAModel:
         """Return the model that the server keeps at the end; by default the complete model."""

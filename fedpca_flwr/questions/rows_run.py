@@ -80,8 +80,6 @@ class RowsStrategy(PCAStrategy):
         for stage in self.stages:
             request |= yield from stage.closing(self, model, request)
         yield from self.run_projection(model, request)
-        for stage in self.stages:
-            yield from stage.seal(self, model, request)
 
     def squared_error(self, model: PCAModel) -> float:
         """Return the mean squared error per row that the projection round must measure if the model is exact.
