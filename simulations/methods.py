@@ -22,25 +22,13 @@ def main() -> cli.Report:
 
 
 def method_table() -> str:
-    """Return the methods as a Markdown table, with links to their pages.
-
-    Returns
-    -------
-    str
-        The table, in Markdown.
-    """
+    """Return the methods as a Markdown table, with links to their pages."""
     rows = [[f"[`{name}`](methods/{name}.md)", *cells] for name, *cells in method_rows()]
     return table(HEADS, rows) + "\n"
 
 
 def method_rows() -> list[list[str]]:
-    """Return a row for each method: exact methods first, methods for columns last.
-
-    Returns
-    -------
-    list of list of str
-        Rows with cells as in `HEADS`.
-    """
+    """Return a row for each method, its cells as in `HEADS`: exact methods first, methods for columns last."""
     rows = []
     for method in sorted(METHODS.values(), key=lambda m: (m.strategy.card.split != "rows", not m.strategy.card.exact)):
         card = method.strategy.card
