@@ -105,6 +105,22 @@ ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
 """How a party's error, named on the wire, becomes the same error at the server."""
 
 
+def excerpt(text: str, max_characters: int = MAX_VALUE_CHARACTERS) -> str:
+    """Return the beginning of a text that somebody else wrote, as a part of one printable line.
+
+    Parameters
+    ----------
+    text : str
+    max_characters : int
+
+    Returns
+    -------
+    str
+        At most `max_characters` characters, with "?" for each that does not print.
+    """
+    return printable_text(text[:max_characters])
+
+
 def printable_text(text: str, *, lines: bool = False) -> str:
     """Replace every character that is not printable (control characters, line breaks, marks) by "?".
 

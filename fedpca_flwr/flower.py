@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -40,10 +40,13 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.provenance import describe_run
-from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results
+from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results, require_pca_name
 from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
+
+STATE_SEPARATOR = ": "
+"""Text between the name of a PCA, which has no colon, and the name of one of its records in an app's state."""
 
 MakeClient = Callable[[Context, Context], PCAClient | RefusingClient]
 """Function of a PCA's own context, and of the app's, that returns the party's client."""
@@ -59,7 +62,8 @@ class FedPCA(Strategy):
         ``"sub-it block-size=10"``; a class of your own, which `client_app` must also receive; or a strategy of
         `flwr.server`, such as ``PooledCovariance(n_components=5)``.
     name : str
-        Name of this PCA, if an app has several (`PCAClientApp.add_pca`).
+        Name of this PCA, if an app has several (`PCAClientApp.add_pca`): at most 64 letters, digits, '-', '_' and
+        spaces.
     **options
         Options of the method and keys of a run, with underscores, such as ``n_components``, ``clients``, ``scale``.
 
@@ -90,7 +94,7 @@ class FedPCA(Strategy):
                 self.strategy = FACTORY.strategy(_run_config(method, options))
             except FedPCAError as error:
                 raise type(error)(keyword_text(str(error), METHODS.run_keys()), local=error.local) from None
-        self.strategy.quorum.pca_name = name
+        self.strategy.quorum.pca_name = require_pca_name(name)
         self._nodes: messages.GridNodes | None = None
         self._awaited: dict[str, ClientProxy] = {}
         self._deadline = self.strategy.config.round_deadline
@@ -298,6 +302,14 @@ class FedPCA(Strategy):
         return ArrayRecord({name: Array(array) for name, array in arrays.items() if array is not None})
 
 
+class _PCA(NamedTuple):
+    """Name, client and context of the PCA that a question is for."""
+
+    name: str
+    client: PCAClient | RefusingClient
+    context: Context
+
+
 class PCAClientApp(ClientApp):
     """ClientApp that answers the questions of `FedPCA`, and passes all other messages to the user's own functions.
 
@@ -316,7 +328,7 @@ class PCAClientApp(ClientApp):
 
     def __init__(self, client: MakeClient, mods: list[Mod] | None = None, name: str = DEFAULT_PCA_NAME) -> None:
         super().__init__(mods=mods)
-        self._clients = {name: client}
+        self._clients = {require_pca_name(name): client}
         self._classic_mods = [*(mods or []), one_blas_thread]
         for register in (self.train, self.query):
             register(messages.ACTION, mods=[one_blas_thread])(self._answer)
@@ -346,42 +358,49 @@ class PCAClientApp(ClientApp):
         ConfigError
             If the app already has a PCA of this name, or if a value is not allowed.
         """
-        if name in self._clients:
+        if require_pca_name(name) in self._clients:
             raise ConfigError(f"this app has a PCA '{name}' already: give each PCA a name of its own")
         self._clients[name] = _client_of_rows(rows, method, options)
 
     @override
     def __call__(self, message: Message, context: Context) -> Message:
-        name = messages.pca_name(message)
-        if name is None or message.metadata.message_type in (messages.QUERY, messages.TRAIN):
+        config = messages.question_config(message)
+        if config is None or message.metadata.message_type in (messages.QUERY, messages.TRAIN):
             return super().__call__(message, context)
-        with _pca_context(context, name) as pca_context:  # of Flower's classic server
-            client = self._client(name, pca_context, context).to_client()
-            return ClientApp(lambda _: client, mods=self._classic_mods)(message, pca_context)
+        with self._pca(message, config, context) as pca:  # of Flower's classic server
+            client = pca.client.to_client()
+            return ClientApp(lambda _: client, mods=self._classic_mods)(message, pca.context)
 
     def _answer(self, message: Message, context: Context) -> Message:
         """Answer a message of `FedPCA`, and store the loadings at the end of the run."""
-        name = messages.pca_name(message) or DEFAULT_PCA_NAME
+        config = messages.question_config(message)
+        assert config is not None, message.metadata.message_type
+        with self._pca(message, config, context) as pca:
+            answer, loadings = messages.answer_message(message, pca.client)
+        if loadings is not None:
+            arrays = {"components": loadings.components, "mean": loadings.mean, "scale": loadings.scale}
+            record = ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+            context.state[_loadings_record(pca.name)] = record
+        return answer
+
+    @contextmanager
+    def _pca(self, message: Message, config: ConfigRecord, context: Context) -> Iterator[_PCA]:
+        """Yield the PCA of a question; for a name that the app lacks, a client that refuses, and no new state."""
+        try:
+            name = messages.pca_name(config)
+            if name not in self._clients:
+                raise ConfigError(f"this app has no PCA of that name; it has {', '.join(map(repr, self._clients))}")
+        except ConfigError as error:
+            yield _PCA("", FACTORY.refusing_client(context, error, is_noted=False), context)
+            return
         with _pca_context(context, name) as pca_context:
             if message.metadata.message_type == messages.QUERY and _loadings_record(name) in context.state:
                 text = f"this app has answered its PCA '{name}' of this Flower run: "
                 remedy = "give each PCA a name of its own, with FedPCA(..., name=...) and app.add_pca(name, ...)"
                 client: PCAClient | RefusingClient = FACTORY.refusing_client(pca_context, ContractError(text + remedy))
             else:
-                client = self._client(name, pca_context, context)
-            answer, loadings = messages.answer_message(message, client)
-        if loadings is not None:
-            arrays = {"components": loadings.components, "mean": loadings.mean, "scale": loadings.scale}
-            record = ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
-            context.state[_loadings_record(name)] = record
-        return answer
-
-    def _client(self, name: str, pca_context: Context, context: Context) -> PCAClient | RefusingClient:
-        """Return the client of a PCA, or a client that refuses if this app has no PCA of this name."""
-        if name in self._clients:
-            return self._clients[name](pca_context, context)
-        names = ", ".join(f"'{known}'" for known in self._clients)
-        return FACTORY.refusing_client(pca_context, ConfigError(f"this app has no PCA of that name; it has {names}"))
+                client = self._clients[name](pca_context, context)
+            yield _PCA(name, client, pca_context)
 
 
 def client_app(
@@ -474,15 +493,14 @@ def _client_of_rows(
 @contextmanager
 def _pca_context(context: Context, name: str) -> Iterator[Context]:
     """Yield the context of a PCA, whose state is a part of the app's; a named PCA is a run of its own for the site."""
-    prefix = f"fedpca {name}: "
-    state = RecordDict(
-        {key.removeprefix(prefix): record for key, record in context.state.items() if key.startswith(prefix)}
-    )
+    owner = f"fedpca {name}"
+    keys = [key for key in context.state if key.partition(STATE_SEPARATOR)[:2] == (owner, STATE_SEPARATOR)]
+    state = RecordDict({key.partition(STATE_SEPARATOR)[2]: context.state[key] for key in keys})
     run_id: Any = context.run_id if name == DEFAULT_PCA_NAME else f"{context.run_id} {name}"
     yield replace(context, run_id=run_id, state=state)
-    for key in [key for key in context.state if key.startswith(prefix)]:
+    for key in keys:
         del context.state[key]
-    context.state.update({prefix + key: record for key, record in state.items()})
+    context.state.update({f"{owner}{STATE_SEPARATOR}{key}": record for key, record in state.items()})
 
 
 def _loadings_record(name: str) -> str:

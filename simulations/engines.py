@@ -21,6 +21,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.progress import limit_flower_log
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
@@ -164,12 +165,12 @@ def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[
 @contextmanager
 def _raise_only() -> Iterator[None]:
     """Keep the parties' log off the screen inside a with statement, unless a caller has set logging up."""
-    log, silent = logging.getLogger("fedpca_flwr.client"), logging.NullHandler()
-    log.addHandler(silent)
+    silent = logging.NullHandler()
+    site_logger.addHandler(silent)
     try:
         yield
     finally:
-        log.removeHandler(silent)
+        site_logger.removeHandler(silent)
 
 
 def _engine(engine: Any) -> Callable[..., PCAModel]:

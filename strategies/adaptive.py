@@ -19,6 +19,7 @@ from pydantic import Field as Limits
 from typing_extensions import override
 
 from fedpca_flwr.config import method_text
+from fedpca_flwr.errors import value_text
 from fedpca_flwr.maths import eigen, moments, refine
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
@@ -228,7 +229,7 @@ class AdaptiveClient(method.Client):
         name, _ = method_text.split_method_text(text)
         if name not in CANDIDATE_METHODS:
             raise method.ContractError(
-                f"the server chose '{name[:20]}', expected one of: {', '.join(CANDIDATE_METHODS)}"
+                f"the server chose {value_text(name)}, expected one of: {', '.join(CANDIDATE_METHODS)}"
             )
         earlier = self._earlier_questions(text, name)
         site = self.site.with_run_config({**self.site.config.model_dump(by_alias=True), "method": text})

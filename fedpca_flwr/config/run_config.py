@@ -53,14 +53,17 @@ def require_distinct_names(text: str) -> str:
     if "" in different:
         raise refusal("a name is empty; expected names, separated by commas")
     if len(different) < len(names):
-        duplicates = ", ".join(repr(name) for name, times in Counter(names).items() if times > 1)
-        raise refusal(f"{duplicates} is named at least twice; expected each name once")
+        duplicates = [name for name, times in Counter(names).items() if times > 1]
+        overflow = ", ..." if len(duplicates) > MAX_SHOWN_NAMES else ""
+        shown = ", ".join(map(value_text, duplicates[:MAX_SHOWN_NAMES])) + overflow
+        raise refusal(f"{shown} is named at least twice; expected each name once")
     return text
 
 
 MAX_KEY_CHARACTERS = 64  # characters of a key, or of an option's name
 MAX_TEXT_CHARACTERS = 10_000  # characters of a value
 MAX_KEYS = 100  # keys of a configuration, and options of a method
+MAX_SHOWN_NAMES = 5  # names that an error lists
 MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 
 

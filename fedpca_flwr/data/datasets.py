@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typer import Option
 
-from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.errors import ConfigError, DataError, excerpt, value_text
 from fedpca_flwr.state.files import atomic_file
 
 VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
@@ -66,8 +66,8 @@ def _load_bundled(name: str, root: Path) -> Dataset:
 def _absent_error(name: str, expected: Path) -> DataError:
     """Return the error for a data set that is not in the folder of downloaded data."""
     return DataError(
-        f"data set '{name}' is not under data-root; download it first: "
-        f"python -m fedpca_flwr.data.datasets download {name} --data-root DEST",
+        f"data set {value_text(name)} is not under data-root; download it first: "
+        f"python -m fedpca_flwr.data.datasets download {excerpt(name)} --data-root DEST",
         local=f"expected under {expected}",
     )
 
@@ -261,7 +261,7 @@ def _download_openml(name: str, root: Path) -> None:
     bunch = fetch_openml(name.removeprefix(OPENML_PREFIX), as_frame=False)
     rows = np.asarray(bunch.data)
     if rows.dtype.kind not in "fiu":
-        raise DataError(f"data set '{name}' has columns that are no numbers; name one of numbers only")
+        raise DataError(f"data set {value_text(name)} has columns that are no numbers; name one of numbers only")
     labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
     with atomic_file(file) as stream:
         np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))

@@ -33,8 +33,8 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
         sizes = [int(size) for size in how.replace(",", " ").split()]
         if len(sizes) != parties or sum(sizes) != features or min(sizes) < 1:
             raise ConfigError(
-                f"run-config: 'columns' is '{how}', expected {parties} sizes from 1 (one a party) that add up to the "
-                f"{features} features"
+                f"run-config: 'columns' is {value_text(how)}, expected {parties} sizes from 1 (one a party) that add "
+                f"up to the {features} features"
             )
         return np.split(np.arange(features), np.cumsum(sizes)[:-1])
     return _split_by_names(how, parties, names)
@@ -46,7 +46,7 @@ def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
     every = [name for group in groups for name in group]
     if not names or len(groups) != parties or sorted(every) != sorted(names):
         faults = sorted(set(every) ^ set(names)) or sorted({name for name in every if every.count(name) > 1})
-        fault = f"; at fault: {', '.join(faults[:5])}" if names and faults else ""
+        fault = f"; at fault: {value_text(faults[:5])}" if names and faults else ""
         expected = (
             "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
         )

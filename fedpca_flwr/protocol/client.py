@@ -10,9 +10,9 @@ A site that cannot take part has a `RefusingClient`.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
@@ -37,10 +37,8 @@ from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
 from fedpca_flwr.protocol.script import require_next, require_unchanged
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import PartyTransport
-
-logger = logging.getLogger("fedpca_flwr.client")
-
 
 PENDING_KEY = "pending"
 """Key in the statement of a party that is still computing its answer to the same question."""
@@ -304,16 +302,19 @@ class PCAClient(PartyClient):
         `parties` are partitions, separated by spaces. They must be those of the run's first question.
         """
         minimum, members = self.site.config.minimum, set(parties.split())
-        if len(members) < minimum or str(self.site.node.partition_id) not in members:
+        are_partitions = all(member.isascii() and member.isdecimal() for member in members)
+        if not are_partitions or len(members) < minimum or str(self.site.node.partition_id) not in members:
             raise ContractError(
                 f"the server names {len(members)} parties that take part; the run needs at least 'minimum' = "
                 f"{minimum} parties, and this party must be one of them"
             )
-        previous = self.journal.load_secret("parties")
+        previous, digest = self.journal.load_secret("parties"), hashlib.sha256(parties.encode()).digest()
         if previous is None:
-            self.journal.store_secret("parties", parties.encode())
-            logger.info("run %s: %s parties take part: %s", self.site.run_id, len(members), " ".join(sorted(members)))
-        elif previous != parties.encode():
+            self.journal.store_secret("parties", digest)
+            site_logger.info(
+                "run %s: %s parties take part: %s", self.site.run_id, len(members), " ".join(sorted(members))
+            )
+        elif previous != digest:
             raise ContractError("the parties that the server names are not those of its first question")
 
     def _permit_sizes(self, nbytes: int, largest: int) -> None:
@@ -354,7 +355,7 @@ class PCAClient(PartyClient):
             statement = json.loads(bytes(file["statement"]))
             reply = [file[name] for name in file.files if name != "statement"]
         self.journal.record_answer(f"{phase}, sent again", len(stored), partial(content_digest, phase, reply))
-        logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
+        site_logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
         return reply, *statement
 
     def _store_reply(self, arrays: list[NDArray[Any]], rows: int, info: dict[str, Any]) -> None:
@@ -402,7 +403,7 @@ class PCAClient(PartyClient):
         place = f"phase {phases.index(phase) + 1} of {len(phases)}"
         names = ", ".join(map(attrgetter("name"), question.reply.fields))
         self.journal.record_answer(f"{place}: {names}", size, partial(content_digest, phase, arrays))
-        logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
+        site_logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == phases[-1] and not self.card.successors:
             self.journal.complete()
             if self.site.node.data:

@@ -31,7 +31,7 @@ from typing_extensions import override
 
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.client import PartyClient
-from fedpca_flwr.protocol.quorum import PCA_KEY
+from fedpca_flwr.protocol.quorum import PCA_KEY, require_pca_name
 
 ACTION = "fedpca"
 """Action name of this project's messages, by which Flower selects a function of the app."""
@@ -133,11 +133,11 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
 
     Before, the loadings are None.
     """
-    config: dict[str, Any] = dict(message.content.config_records["config"])
+    config: dict[str, Any] = dict(question_config(message) or {})
     if message.metadata.message_type == QUERY:
         statement: dict[str, Any] = client.get_properties(config)
         return Message(RecordDict({"party": ConfigRecord(statement)}), reply_to=message), None
-    request = [array.numpy() for array in message.content.array_records["arrays"].values()]
+    request = [array.numpy() for array in message.content.array_records.get("arrays", {}).values()]
     responder = client.responder(config)
     arrays, rows, party = responder.fit(request, config)
     names = responder.reply_fields(str(config["phase"])) if arrays else []  # none beside the report of an error
@@ -147,15 +147,17 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
     return Message(content, reply_to=message), responder.loadings
 
 
-def pca_name(message: Message) -> str | None:
-    """Return the name of the PCA whose server sent a message, in either of Flower's ways; None for other messages."""
+def question_config(message: Message) -> ConfigRecord | None:
+    """Return the config of a question of this project, which came in either of Flower's ways."""
     records = message.content.config_records
     if message.metadata.message_type in (QUERY, TRAIN):
-        return str(records["config"][PCA_KEY])
-    for record in CLASSIC_RECORDS:
-        if PCA_KEY in records.get(record, {}):
-            return str(records[record][PCA_KEY])
-    return None
+        return records.get("config") or ConfigRecord()
+    return next((records[name] for name in CLASSIC_RECORDS if PCA_KEY in records.get(name, {})), None)
+
+
+def pca_name(config: ConfigRecord) -> str:
+    """Return the name of the PCA that a question is for."""
+    return require_pca_name(config.get(PCA_KEY))
 
 
 def _statement(reply: Message) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from fedpca_flwr.errors import excerpt
 from fedpca_flwr.state.store import utc_time
 
 PACKAGES = ("fedpca-flwr", "flwr", "numpy", "scipy")
@@ -25,5 +26,5 @@ def describe_run(grid: Grid, settings: str) -> dict[str, Any]:
         "app_hash": run.fab_hash,
         "account": run.account_name,
     }
-    filled = {name: text for name, text in texts.items() if text}
+    filled = {name: excerpt(text) for name, text in texts.items() if text}
     return {"run": str(run.run_id), "began": utc_time(), "settings": settings, "versions": versions, **filled}

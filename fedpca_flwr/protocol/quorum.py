@@ -6,6 +6,7 @@ Flower samples whoever has registered when a round starts (6 of 10 in a trial), 
 60 % of the data. A failure that Flower reports does not say whose it was.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ContractError, QuorumError
+from fedpca_flwr.errors import ConfigError, ContractError, QuorumError, value_text
 from fedpca_flwr.protocol import admission
 from fedpca_flwr.protocol.admission import ErrorReport, PartyInfo, Reply
 from fedpca_flwr.protocol.progress import log_progress
@@ -34,11 +35,23 @@ PCA_KEY = "fedpca"
 DEFAULT_PCA_NAME = "pca"
 """Name of the only PCA of a Flower run."""
 
+PCA_NAME = re.compile(r"[\w -]{1,64}")
+"""Names of PCAs."""
+
 MAX_NAMED_PARTIES = 10
 """Largest number of parties that a line about waiting names."""
 
 AskProperties = Callable[[Sequence[ClientProxy], GetPropertiesIns, float], list[Any]]
 """Function that asks clients for their properties within some seconds, and returns those of each, or an exception."""
+
+
+def require_pca_name(name: object) -> str:
+    """Return the name of a PCA, or refuse a value that is no such name."""
+    if not (isinstance(name, str) and PCA_NAME.fullmatch(name)):
+        raise ConfigError(
+            f"the name of a PCA is {value_text(name)}, expected 1 to 64 letters, digits, '-', '_', spaces"
+        )
+    return name
 
 
 def ask_in_threads(

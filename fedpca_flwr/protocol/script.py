@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ContractError, value_text
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
@@ -15,8 +15,8 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
     names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(
-            f"the server asked for '{phase[:20]}', expected one of: {', '.join(names)}; do all parties run the same "
-            "version?"
+            f"the server asked for {value_text(phase)}, expected one of: {', '.join(names)}; do all parties run the "
+            "same version?"
         )
     position, last = names.index(phase), names.index(answered[-1]) if answered else -1
     times = list(answered).count(phase)

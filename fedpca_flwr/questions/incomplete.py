@@ -9,7 +9,6 @@ values of each feature, in one unit for all, since the noise is the same in all:
 ``scale`` each feature's own deviation. The limits of fixed point are in `fedpca_flwr.questions.incomplete_limits`.
 """
 
-import logging
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -28,6 +27,7 @@ from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.incomplete_client import IncompleteClient
@@ -45,9 +45,6 @@ from fedpca_flwr.questions.influence import standard_deviations, unit_entries
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions, stores_each_party
 from fedpca_flwr.questions.rows_run import RowsStrategy
-
-logger = logging.getLogger("fedpca_flwr.client")
-
 
 MODEL = (
     Field("rows", (), "int64", kind="count"),
@@ -210,7 +207,7 @@ def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
     """
     rows, patterns = party.gapped, party.gapped.patterns
     if excluded := party.patterns.of.size - len(party.selection):
-        logger.warning(
+        site_logger.warning(
             "%d rows take no part in this run, since fewer rows than 'min-rows' = %d share their gaps, or to make "
             "the number of rows a multiple of 'round-rows'; they get scores",
             excluded,

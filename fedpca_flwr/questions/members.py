@@ -9,7 +9,6 @@ Members know the federation's state again: each notes the revision that a run ma
 older than the last one that it noted. So a state that was put back from a copy is named.
 """
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,11 +19,10 @@ from fedpca_flwr.model.federation import moments_digest
 from fedpca_flwr.protocol.journal import Note
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Question, Questions, by_transport
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.questions.fields import HEAD, head_fields, read_moments
 from fedpca_flwr.questions.rows import local_moments, moments_questions
 from fedpca_flwr.questions.rows_client import Party, RowsClient
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 COUNT, MEAN, REMAINDER = HEAD
 STATE_REQUEST = (Field("federation", ("16",), "uint8"), Field("revision", (), "int64"))
@@ -84,7 +82,7 @@ class MembersClient(RowsClient):
 
         self.journal.remember(REVISION_KIND, federation, decide)
         if revision < latest:
-            logger.warning(
+            site_logger.warning(
                 "the federation's state at the server has revision %s, and this site has taken part in revision %s: an "
                 "older state was put back, or the last run failed elsewhere",
                 revision,

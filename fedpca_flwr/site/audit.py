@@ -108,7 +108,7 @@ class Audit:
             error = run["refused"] or run["ended"]
             end = f"{run['status']}{where}{f': {error}' if error else ''}"
             title = run["about"] or "nothing is noted of what it was"
-            lines.append(f"run {run['run']} (client {run['party']}): {title}")
+            lines.append(f"run {printable_text(run['run'])} (client {run['party']}): {title}")
             counts = f"{run['questions']} questions, {run['bytes']:,} bytes left, {end}"
             lines.append(f"  {run['began']} to {run['last']}: {counts}")
         lines += map(_further_line, self.further_refusals)
@@ -140,4 +140,5 @@ def audit(folder: str) -> Audit:
 
 def _further_line(runs: FurtherRefusals) -> str:
     """Return a line about refused runs that the journal only counts, without an event for each."""
-    return f"after event {runs.number}: {runs.times} further refusals, the last at {runs.time} of run {runs.run}"
+    last = printable_text(f"{runs.time} of run {runs.run}")
+    return f"after event {runs.number}: {runs.times} further refusals, the last at {last}"

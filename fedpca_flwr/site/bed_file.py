@@ -7,7 +7,6 @@ which look the same on both strands. The file is mapped, and a genotype call tak
 (`fedpca_flwr.maths.calls`).
 """
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.calls import SWAPPED_BYTE, PackedCalls, people_per_block
 from fedpca_flwr.maths.rows import Blocks, Rows
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.file_format import FileFormat
 from fedpca_flwr.state.files import atomic_file, read_text
@@ -267,8 +267,6 @@ def write_bim(variants: Iterable[Variant], file: Path) -> None:
 MAGIC = b"\x6c\x1b\x01"
 """First bytes of a .bed file whose variants follow one another."""
 
-logger = logging.getLogger("fedpca_flwr.client")
-
 
 def read_bed(
     file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
@@ -298,7 +296,7 @@ def read_bed(
         _require_complete_match(selected, match, ambiguous=ambiguous)
         swapped = list(compress(selected, match.swapped))
         if swapped:
-            logger.info(
+            site_logger.info(
                 "%d variants have swapped alleles at this site; their counts are reversed: %s",
                 len(swapped),
                 join_names(swapped),

@@ -13,7 +13,7 @@ from typing import Annotated
 from typer import Option
 
 from fedpca_flwr.cli import Report
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.state.files import require_writable_folder, write_new
 
 
@@ -132,7 +132,7 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
     if not categories:
         united, notes = merge_levels(files)
         for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+            print(f"note: {printable_text(note)}", file=sys.stderr)
     elif len(files) > 1:
         raise ConfigError(f"--categories names columns of one table, but the command has {len(files)} files")
     else:

@@ -167,7 +167,7 @@ class Comparison:
                 for number, (*texts, nbytes) in enumerate((entry.values() for entry in party["exchanges"]), start=1):
                     lines.append(_table_line([str(number), *texts, f"{nbytes:,}"]))
             for party in journal["parties"]:
-                lines.append(f"\nParty {party['party']}: {party['status']}, as the site tells.")
+                lines.append(f"\nParty {party['party']}: {printable_text(party['status'])}, as the site tells.")
         lines += ["", "# Verdict", ""]
         if content["without journal"]:
             lines.append(f"No journal was given of: {printable_text(', '.join(content['without journal']))}.")

@@ -231,7 +231,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     )
 
 
-def _raise_locally(error: Exception, *, late: bool = False) -> NoReturn:
+def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = True) -> NoReturn:
     """Raise the error with all details instead of a report for the server: only the site reads this."""
     raise error
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -25,14 +24,13 @@ from scipy import sparse
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, CHUNK_ENTRIES, Block, Blocks, Rows, as_blocks, chunks, is_mapped
 from fedpca_flwr.protocol.memory import available_memory
+from fedpca_flwr.protocol.site_log import site_logger
 
 MEMORY_SHARE = 0.25
 """Largest part of the machine's memory that is held: beyond it, each message reads the file."""
 
 MAX_MESSAGE_BYTES = 4096  # over the socket: a digest and the names of the memory files
 NAMES = ("table", "values", "columns", "ends")
-
-logger = logging.getLogger("fedpca_flwr.client")
 MemoryFiles = Mapping[str, int]
 """File descriptors in memory by name: the table's description, and the rows as an array or in CSR format."""
 
@@ -174,7 +172,7 @@ class RowCopy:
 
     def _stop(self, why: str) -> None:
         """Log why the rows are not held, and copy no more."""
-        logger.warning("the rows are not in memory (%s): every message reads the file", why)
+        site_logger.warning("the rows are not in memory (%s): every message reads the file", why)
         self._close()
         self._files = None
 

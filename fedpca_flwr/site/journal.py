@@ -6,7 +6,6 @@ ended. Questions, answers and releases stay, and so does what later runs over th
 (`fedpca_flwr.site.repeats`). All these are events in a chain (`fedpca_flwr.site.chain`).
 """
 
-import logging
 import secrets
 import shutil
 import sqlite3
@@ -18,20 +17,21 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, printable_text
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, excerpt
 from fedpca_flwr.protocol import journal
+from fedpca_flwr.protocol.site_log import journal_logger, site_logger
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
-from fedpca_flwr.site.watch import journal_logger
 from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError, utc_time
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 SECRETS_TIMEOUT = timedelta(days=1)
 """Seconds without a question after which a run loses its secrets when another run begins."""
 
 MAX_SECRETS = 1000
 """Largest number of secrets of all runs. Above it, the secrets of silent runs are deleted before another run begins."""
+
+MAX_PHASE_CHARACTERS = 64
+"""Characters of the name of a question that the journal notes as refused; the server may name any question."""
 
 SECRET_BLOCK_BYTES = 2**20
 """Bytes of a secret that are written at once: the last reply may be large."""
@@ -125,7 +125,7 @@ class FileJournal(journal.Journal):
                     database
                 ):  # else `record_refusal` counts it, when the error is reported
                     self._describe_run(database)
-                    self._add_event(database, "refused", phase[:64], digest)
+                    self._add_event(database, "refused", excerpt(phase, MAX_PHASE_CHARACTERS), digest)
                     self._add_event(database, "ended", type(error).__name__)
                 self._drop_run(database)
             else:
@@ -273,7 +273,7 @@ class FileJournal(journal.Journal):
             return
         if last_seen[0]:
             raise StoreError(f"{self._store.file} is gone, and this run has seen it; put it back")
-        logger.warning(
+        site_logger.warning(
             "there is no journal in %s, and a new one begins there: if this site had one, put it back before the next "
             "run, since what it has spent of its privacy and was asked in earlier runs is forgotten without it",
             self._store.folder,
@@ -312,7 +312,7 @@ class FileJournal(journal.Journal):
     def _add_event(self, database: sqlite3.Connection, kind: str, text: str, digest: str = "", nbytes: int = 0) -> None:
         """Append an event of this run, with the present time, to the chain of digests."""
         append_event(database, (utc_time(), *self.key, kind, text, digest, nbytes))
-        journal_logger.info("run %s, party %s: %s '%s', %s bytes", *self.key, kind, printable_text(text), nbytes)
+        journal_logger.info("run %s, party %s: %s '%s', %s bytes", *self.key, kind, text, nbytes)
 
     def _drop_run(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of this run."""

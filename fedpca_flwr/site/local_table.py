@@ -13,7 +13,6 @@ hands the salt to the server gives away digests of ids that it has itself, since
 import hashlib
 import hmac
 import json
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,12 @@ from fedpca_flwr.data.categories import append_indicators, level_notes
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows, policy
 from fedpca_flwr.site.readers import DATABASE_READERS, RowsHook, holds_texts, keep_nothing, read, read_ids, read_texts
 from fedpca_flwr.state.files import unreadable_error
 
 MIN_SECRET_BYTES = 16
-logger = logging.getLogger("fedpca_flwr.client")
 
 
 def read_ids_secret(path: str) -> bytes:
@@ -131,12 +130,12 @@ def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tup
     settings: dict[str, Any] = {"layer": node.layer, "variants": node.variants, "ambiguous": node.ambiguous == "keep"}
     table = read(node.data, node.label, keep=keep, **settings, **keys)
     for note in table.notes:
-        logger.info(note)
+        site_logger.info(note)
     if levels:
         cells = {column: read_texts(node.data, column, len(table.rows), node.label, **keys) for column in levels}
         table = append_indicators(table, cells, levels, node.min_rows, node.round_rows)
         for note in level_notes({"this site": table}, levels):
-            logger.warning("%s", note)
+            site_logger.warning("%s", note)
     table = table._replace(digest=stamp)
     return table, read_ids(node.data, node.ids, len(table.rows), node.label, **keys) if node.ids else []
 

@@ -1,6 +1,5 @@
 """Numbers about the runs at a site, from its journal (`fedpca_flwr.protocol.metrics`)."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,10 +7,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.metrics import Record, write_records
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.audit import audit
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 
 def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
@@ -48,4 +46,4 @@ def write_metrics(node_config: Mapping[str, Any]) -> None:
             records.append(record)
         write_records(node.metrics, node.name or f"client {node.partition_id}", records)
     except Exception as error:
-        logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)
+        site_logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)

@@ -10,7 +10,6 @@ This file alone knows Flower's inside: SuperNode and SuperExec (flwr 1.41 and 1.
 
 import ctypes
 import hashlib
-import logging
 import os
 import secrets
 import signal
@@ -33,7 +32,8 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supernode.runtime import run_clientapp
 
 from fedpca_flwr.config.site_file import SiteFile, read_site_file, toml_lines
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError, excerpt, value_text
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.deployment import HOST, free_port
 from fedpca_flwr.site.flower_command import program_path
@@ -52,8 +52,6 @@ FLOWER_SETTINGS = {
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 
 AppFor = Callable[[ConfigError | None], ClientApp]
@@ -136,7 +134,7 @@ class SiteProcess:
         if len(list(Path("/proc/self/task").iterdir())) > 1:
             raise FedPCAError("this process has several threads, and must have one: it forks for each message")
         name = self.site.node.name or f"partition {self.site.node.partition_id}"
-        logger.info("%s answers with fedpca-flwr %s", name, VERSION)
+        site_logger.info("%s answers with fedpca-flwr %s", name, VERSION)
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
 
     def inspect_archive(self, content: bytes, **options: Any) -> None:
@@ -145,7 +143,8 @@ class SiteProcess:
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
         """Return the installed app for a message, or one that refuses the app of the run (Flower's loader)."""
-        AppName.text = f"app of this site, {VERSION}, for {identifier} {version} {self.archive_hash[:8]}"
+        requested = f"{excerpt(identifier)} {excerpt(version)} {self.archive_hash[:8]}"
+        AppName.text = f"app of this site, {VERSION}, for {requested}"
         try:
             require_compatible_app(self.site, identifier, version, self.archive_hash)
         except ConfigError as error:
@@ -217,9 +216,9 @@ def require_compatible_app(site: SiteFile, identifier: str, version: str, digest
     """Refuse an app of another name, of another minor version, or of another hash than the site has pinned."""
     faults = []
     if identifier.rpartition("/")[2] != APP_NAME:
-        faults.append(f"its name is '{identifier}', expected '{APP_NAME}'")
+        faults.append(f"its name is {value_text(identifier)}, expected '{APP_NAME}'")
     if version.split(".")[:2] != VERSION.split(".")[:2]:
-        faults.append(f"its version is '{version}', and this site has {VERSION}")
+        faults.append(f"its version is {value_text(version)}, and this site has {VERSION}")
     if site.supernode.app_hash and not digest.startswith(site.supernode.app_hash):
         faults.append(f"its hash is {digest[:16]}..., and this site answers {site.supernode.app_hash[:16]}... only")
     if faults:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +21,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, require_complete, require_same_rows
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError, excerpt
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
@@ -31,14 +30,15 @@ from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import columns, fold, journal, local_table, policy, rare_values, readers, repeats, table_steps
 from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.watch import run_on_refusal
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
+MAX_RUN_CHARACTERS = 1000  # of the journal's event of which run it is: method, options and app
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
-logger = logging.getLogger("fedpca_flwr.client")
 
 BLIND_FREE_KEYS = {
     *("method", "n_components", "seed"),
@@ -138,7 +138,7 @@ class Site:
                 settings = settings_digest(card.name, self.options(card.options), self.config)
         except ConfigError:
             description = "of a run-config that is refused"
-        party, description = self.node.partition_id, f"{description}; {loaded_app()}"
+        party, description = self.node.partition_id, excerpt(f"{description}; {loaded_app()}", MAX_RUN_CHARACTERS)
         return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description, settings)
 
     def select(
@@ -266,7 +266,7 @@ class Site:
         for selection in self._selections.values():
             is_new = self.repeats(card.split, selection).permit_clear(is_noted=True)
             if is_new and not self.node.journal:
-                logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED_TEXT)
+                site_logger.warning("run %s: %s", self.run_id, repeats.UNPROTECTED_TEXT)
 
     def repeats(self, split: str, selection: Selection | None = None) -> repeats.RepeatRules:
         """Return the site's rules about repeated runs over a selection, by default over all rows that take part.
@@ -327,7 +327,7 @@ class Site:
 
     # What it says when something is wrong
 
-    def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
+    def report(self, error: Exception, *, late: bool = False, is_noted: bool = True) -> dict[str, Any]:
         """Return an error as a reply without data; details go to the site's own log.
 
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
@@ -341,15 +341,16 @@ class Site:
             party, name, has_own_data = partition if isinstance(partition, int) else -1, "", True
         if isinstance(error, FedPCAError):
             local = f" [{error.local}]" if error.local else ""
-            logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local)
+            site_logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local)
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
-            logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
+            site_logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
             error = PartyError(f"failed with {type(error).__name__}", local=where)
         if not late:
             with suppress(Exception):  # the error may be about the journal itself, and is logged already
-                self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
+                if is_noted:
+                    self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
             with suppress(ConfigError):  # the node-config itself may be wrong
                 run_on_refusal(self.node.on_refusal, self.run_id, type(error).__name__)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):

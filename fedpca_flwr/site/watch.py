@@ -9,8 +9,9 @@ from pathlib import Path
 
 from typing_extensions import override
 
-logger = logging.getLogger("fedpca_flwr.client")
-journal_logger = logging.getLogger("fedpca_flwr.journal")
+from fedpca_flwr.errors import excerpt
+from fedpca_flwr.protocol.site_log import journal_logger, site_logger
+
 SYSTEM_LOG = Path("/dev/log")
 SYSTEM_LOG_SECONDS = 1.0
 PRIORITY = 14  # of a line of a user's program: facility 1, severity 6
@@ -20,11 +21,11 @@ COMMAND_SECONDS = 30.0
 
 def show_log() -> None:
     """Print the site's log with times to stderr."""
-    if not logger.handlers:
+    if not site_logger.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        site_logger.addHandler(handler)
+        site_logger.setLevel(logging.INFO)
 
 
 class SystemLog(logging.Handler):
@@ -39,7 +40,9 @@ class SystemLog(logging.Handler):
                 line = f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}"
                 connection.sendto(line.encode(), str(SYSTEM_LOG))
         except (OSError, AttributeError) as error:  # AttributeError: there are no such sockets on this system
-            logger.warning("a line of the journal could not be sent to the system's log %s (%s)", SYSTEM_LOG, error)
+            site_logger.warning(
+                "a line of the journal could not be sent to the system's log %s (%s)", SYSTEM_LOG, error
+            )
 
 
 def send_journal_to_system_log() -> None:
@@ -54,10 +57,10 @@ def run_on_refusal(command: str, run: str, kind: str) -> None:
     """Run a site's own command after a refusal; a fault is logged, and costs no answer."""
     if not command:
         return
-    environment = {**os.environ, "FEDPCA_RUN": run, "FEDPCA_REFUSAL": kind}
+    environment = {**os.environ, "FEDPCA_RUN": excerpt(run), "FEDPCA_REFUSAL": excerpt(kind)}
     try:
         subprocess.run(
             shlex.split(command), env=environment, timeout=COMMAND_SECONDS, check=True, stdin=subprocess.DEVNULL
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        logger.warning("run %s: the command of 'on-refusal' failed (%s)", run, type(error).__name__)
+        site_logger.warning("run %s: the command of 'on-refusal' failed (%s)", run, type(error).__name__)

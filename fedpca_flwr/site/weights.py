@@ -10,7 +10,7 @@ import numpy as np
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.errors import DataError, DisclosureError
+from fedpca_flwr.errors import DataError, DisclosureError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import select_columns, to_array
 from fedpca_flwr.site import policy
@@ -23,8 +23,8 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
     """Return the table with its column of weights taken out, and used as weights if the run has weights."""
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(
-            f"the run's 'weights' is '{config.weights}', but this site's node-config does not name this column of "
-            "weights: set its own 'weights' to the same column, or run without 'weights'"
+            f"the run's 'weights' is {value_text(config.weights)}, but this site's node-config does not name this "
+            "column of weights: set its own 'weights' to the same column, or run without 'weights'"
         )
     name = node.weights or config.weights
     d = table.rows.shape[1]

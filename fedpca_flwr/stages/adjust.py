@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, pack, unpack_symmetric
@@ -386,7 +386,7 @@ def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
     """Parse the covariates' column indices that the parties reported as text; refuse impossible indices."""
     columns = [int(place) for place in text.split()]
     if len(columns) != expected or len(set(columns)) < expected or max(columns, default=0) >= d:
-        raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at '{text[:100]}'")
+        raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at {value_text(text)}")
     if expected >= d:
         raise ConfigError(f"run-config: 'adjust-for' names all {d} columns: nothing is left to analyse; name fewer")
     return np.array(columns, dtype=np.int64)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Payload
 from fedpca_flwr.protocol.question import Questions
@@ -46,8 +46,8 @@ class Weights(RowsStage):
         conflicts += ["n-components='auto'"] * isinstance(options.n_components, str)
         if conflicts:
             raise ConfigError(
-                f"run-config: 'weights' is '{config.weights}', which does not go with {', '.join(conflicts)}: leave "
-                "out one or the other"
+                f"run-config: 'weights' is {value_text(config.weights)}, which does not go with {', '.join(conflicts)}:"
+                " leave out one or the other"
             )
         return {
             name: replace(question, request=_float_counts(question.request), reply=_float_counts(question.reply))

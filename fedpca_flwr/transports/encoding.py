@@ -7,7 +7,6 @@ for nobody.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +19,12 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import Party
 from fedpca_flwr.transports.pairwise_masks import Words
 from fedpca_flwr.transports.signed import Signer
 
 MASKED_PAYLOAD = Payload((Field("masked", ("any",), "uint64"),))
-
-logger = logging.getLogger("fedpca_flwr.client")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def encode_answer(party: Party, phase: str, question: Question, request: Fields)
     try:
         return layout.encode(*([answer] if isinstance(answer, Mapping) else answer))
     except ValueError as error:
-        logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, error)
+        site_logger.error("phase '%s': %s; this site sent random words, so that the sum opens for nobody", phase, error)
         return np.frombuffer(secrets.token_bytes(8 * layout.size), "<u8").copy()
 
 

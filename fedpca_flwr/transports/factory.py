@@ -107,9 +107,9 @@ class RunFactory:
 
         return self.client(app_context, load)
 
-    def refusing_client(self, context: Context, error: FedPCAError) -> RefusingClient:
+    def refusing_client(self, context: Context, error: FedPCAError, *, is_noted: bool = True) -> RefusingClient:
         """Return a client that answers every question with the report of an error."""
-        return RefusingClient(Site(context, local_table, self.methods).report(error))
+        return RefusingClient(Site(context, local_table, self.methods).report(error, is_noted=is_noted))
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Raise ConfigError for options of a method as keys of the run-config; keys that no method knows pass."""

@@ -10,6 +10,7 @@ import pytest
 
 from fedpca_flwr import site_app
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.protocol.site_log import journal_logger
 from fedpca_flwr.site import watch
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of
@@ -50,10 +51,10 @@ def system_log(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "SYSTEM_LOG", tmp_path / "log")
     monkeypatch.setattr(watch, "SYSTEM_LOG_SECONDS", 0.01)
     yield socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    for handler in list(watch.journal_logger.handlers):
-        watch.journal_logger.removeHandler(handler)
-    watch.journal_logger.setLevel(logging.NOTSET)
-    watch.journal_logger.propagate = True
+    for handler in list(journal_logger.handlers):
+        journal_logger.removeHandler(handler)
+    journal_logger.setLevel(logging.NOTSET)
+    journal_logger.propagate = True
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system's log is a socket of POSIX")
@@ -80,7 +81,7 @@ def test_a_system_log_that_takes_nothing_costs_no_answer(is_there, sites, system
         system_log.bind(str(watch.SYSTEM_LOG))
         for _ in range(100):
             to_system_log(sites)
-            watch.journal_logger.info("a line")
+            journal_logger.info("a line")
     to_system_log(sites)
     assert finish(sites).rounds == 1
     assert str(watch.SYSTEM_LOG) in caplog.text

@@ -1,0 +1,41 @@
+"""Loggers of a site: each of their records is one printable line of limited length.
+
+A record may quote a message of the server, a run-config or a file. A line feed in such a text would forge a line of the
+log, and a text of megabytes would fill the disk.
+"""
+
+import logging
+
+from typing_extensions import override
+
+from fedpca_flwr.errors import excerpt
+
+MAX_LINE_CHARACTERS = 4000
+
+
+class _LineFilter(logging.Filter):
+    """Filter that passes all records, each as one line."""
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Join the lines of a record's text, and shorten the text."""
+        record.msg = excerpt("; ".join(record.getMessage().splitlines()), MAX_LINE_CHARACTERS)
+        record.args = ()
+        return True
+
+
+_LINE_FILTER = _LineFilter()
+
+
+def _line_logger(name: str) -> logging.Logger:
+    """Return the logger of a name, whose records are single lines."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_LINE_FILTER)
+    return logger
+
+
+site_logger = _line_logger("fedpca_flwr.client")
+"""Log of a site, which only the site reads."""
+
+journal_logger = _line_logger("fedpca_flwr.journal")
+"""Lines of a site's journal, for the system's log."""

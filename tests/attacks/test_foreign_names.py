@@ -1,0 +1,200 @@
+"""Names and texts that whoever holds the server chooses: what of them reaches a site's log, journal, state and command.
+
+The adversary forges lines of the site's log, fills its disk, or hides a refusal from the site's own command.
+"""
+
+import logging
+import shlex
+import sqlite3
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from fedpca_flwr import ConfigError, FedPCA, LocalGrid, client_app
+from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
+from fedpca_flwr.protocol.messages import QUERY, TRAIN
+from fedpca_flwr.protocol.quorum import PCA_KEY
+from fedpca_flwr.site import watch
+from fedpca_flwr.site.site import AppName
+from fedpca_flwr.strategies import FACTORY
+from tests.hostile import HostileSession
+
+ROWS = np.random.default_rng(0).normal(size=(60, 4)) * [4, 3, 2, 1]
+FORGED = "x\n2026-01-01 00:00:00,000 INFO run 7: forged\x1b[2J\u202e\u2028"
+LONG = "a" * 200_000
+NAMES = ["no such", "", FORGED, LONG, "../../etc", "pca: journal", "$(id)", "\0", 7, [1, 2], b"pca"]
+MAX_LINE = 4000
+MAX_JOURNAL_BYTES = 200_000
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, "fedpca_flwr.client")
+    return caplog
+
+
+def assert_single_lines(log):
+    """Each record of the log is one printable line, and not a long one."""
+    lines = [record.getMessage() for record in log.records if record.name.startswith("fedpca_flwr")]
+    assert lines
+    for line in lines:
+        assert line.isprintable()
+        assert len(line) <= MAX_LINE
+
+
+def texts_of(folder):
+    """All texts of a journal's events."""
+    with closing(sqlite3.connect(folder / "site.sqlite")) as database:
+        return [str(cell) for row in database.execute("SELECT run, kind, about FROM event") for cell in row]
+
+
+def message_of(kind, name):
+    """Return a message as a server may send it: to the Message API, or as Flower's classic server."""
+    LocalGrid(client_app(lambda context: ROWS), 1)  # sets the run of this process's messages
+    config = ConfigRecord({PCA_KEY: name, "phase": "moments"})
+    if kind == "classic":
+        return Message(RecordDict({"getpropertiesins.config": config}), 1, "get_properties", ttl=100)
+    content = RecordDict({"config": config, "arrays": ArrayRecord()})
+    return Message(content, 1, kind, ttl=100)
+
+
+def reply_of(message):
+    """Return the statement of a party in a reply, whatever API it came by."""
+    records = message.content.config_records
+    return dict(records["party"] if "party" in records else records["getpropertiesres.properties"])
+
+
+@pytest.fixture
+def context(tmp_path):
+    command = (
+        "import os, sys; print(*map(os.environ.get, ['FEDPCA_RUN', 'FEDPCA_REFUSAL']), file=open(sys.argv[1], 'a'))"
+    )
+    node = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "journal": str(tmp_path / "journal"),
+        "on-refusal": shlex.join([sys.executable, "-c", command, str(tmp_path / "refusals")]),
+    }
+    return Context(7, 1, node, RecordDict(), {})
+
+
+@pytest.mark.parametrize("kind", [QUERY, TRAIN, "classic"])
+def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, context, tmp_path, log):
+    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
+    app.add_pca("second", lambda context: ROWS, "p-cov", n_components=2)
+    names = [name for name in NAMES if kind != "classic" or not isinstance(name, list)]  # which Flower itself refuses
+    for name in names:
+        reply = reply_of(app(message_of(kind, name), context))
+        assert reply["error"] == "ConfigError"
+        assert len(reply["message"]) < 400
+        assert reply["message"].isprintable()
+    assert_single_lines(log)
+    assert len(log.records) == len(names)
+    assert not context.state
+    assert not (tmp_path / "journal").exists()
+    assert (tmp_path / "refusals").read_text().splitlines() == ["7 ConfigError"] * len(names)
+
+
+@pytest.mark.parametrize("name", ["", "a: b", "x\ny", "a" * 65, "ü\u202e", "a/b"])
+def test_names_that_no_message_may_have_are_refused_when_they_are_given(name):
+    app = client_app(lambda context: ROWS)
+    for give in (
+        lambda: FedPCA("p-cov", name=name),
+        lambda: client_app(lambda context: ROWS, name=name),
+        lambda: app.add_pca(name, lambda context: ROWS),
+    ):
+        with pytest.raises(ConfigError):
+            give()
+
+
+def test_pcas_whose_names_begin_alike_have_states_of_their_own():
+    names = ["pca", "pca 2", "pca-2", "PCA", "Überblick_2"]
+    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
+    for name in names[1:]:
+        app.add_pca(name, lambda context: ROWS, "p-cov", n_components=2)
+    grid = LocalGrid(app, 3)
+    own = ConfigRecord({"round": 3})
+    grid.contexts[1].state["fedpca of the user"] = own
+    models = [FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]
+    assert len(models) == len(names)
+    assert grid.contexts[1].state["fedpca of the user"] is own
+
+
+@pytest.mark.parametrize("phase", [FORGED, LONG, "", "\0"])
+def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log):
+    session = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2})
+    said = session.ask(phase, [])[1]
+    assert said["error"] == "ContractError"
+    assert said["message"].isprintable()
+    assert_single_lines(log)
+    texts = texts_of(tmp_path / "journal")
+    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
+
+
+@pytest.mark.parametrize("parties", ["0 1 2 \x1b[2J", "0 1 2 x", " ".join(map(str, range(300_000)))])
+def test_the_parties_that_a_server_names_swell_no_journal(parties, tmp_path, log):
+    run = {"method": "p-cov", "n-components": 2, "minimum": 2}
+    for run_id in range(1, 6):
+        session = HostileSession(tmp_path, ROWS, run, run_id=run_id)
+        session.client.fit([], {"phase": "moments", "parties": parties})
+    assert_single_lines(log)
+    assert (tmp_path / "journal" / "site.sqlite").stat().st_size < MAX_JOURNAL_BYTES
+
+
+CONFIGS = [
+    {"weights": FORGED},
+    {"dataset": FORGED},
+    {"method": f'p-cov "{FORGED}"'},
+    {"method": f'"{FORGED}"'},
+    {"method": "p-cov " + "associate=x " * 800},
+    {FORGED: 1},
+    {LONG: 1},
+    {"features": ",".join(["a", FORGED, LONG] * 2)},
+    {"features": f"a,b,c,{LONG}"},
+    {"partition": LONG},
+    {"levels": FORGED},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: next(iter(config))[:8])
+def test_a_run_config_writes_short_lines_into_log_and_journal(config, tmp_path, log):
+    np.save(tmp_path / "rows.npy", ROWS)
+    node = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "journal": str(tmp_path / "journal"),
+    }
+    if "dataset" not in config:
+        node["data"] = str(tmp_path / "rows.npy")
+    context = Context(7, 1, node, RecordDict(), {"method": "p-cov", "n-components": 2, **config})
+    said = FACTORY.client(context).get_properties({})
+    assert len(said["message"]) <= MAX_MESSAGE_CHARACTERS
+    assert_single_lines(log)
+    assert all(text.isprintable() and len(text) <= 1000 for text in texts_of(tmp_path / "journal"))
+
+
+@pytest.mark.parametrize("run", [FORGED, LONG, "\0"])
+def test_no_name_of_a_run_keeps_the_sites_command_from_running(run, tmp_path, log):
+    record = tmp_path / "record"
+    command = "import os, sys; open(sys.argv[1], 'w').write(os.environ['FEDPCA_RUN'])"
+    watch.run_on_refusal(shlex.join([sys.executable, "-c", command, str(record)]), run, "ConfigError")
+    assert record.read_text().isprintable()
+    assert not log.records
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sites have a process of their own on Linux")
+@pytest.mark.parametrize("text", [FORGED, LONG])
+def test_the_app_of_a_run_is_named_in_a_short_line(text, tmp_path, monkeypatch):
+    node = pytest.importorskip("fedpca_flwr.site.node", reason="needs Flower's SuperExec")
+    from tests.site.test_node import site_of
+
+    monkeypatch.setattr(AppName, "text", "")
+    process = node.SiteProcess(site_of(tmp_path), tmp_path, lambda refusal: refusal)
+    refusal = process.load_app(text, text, "ab" * 32)
+    node.held_rows.resident = None
+    for shown in (str(refusal), AppName.text):
+        assert shown.isprintable()
+        assert len(shown) < 1000
