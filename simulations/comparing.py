@@ -40,7 +40,7 @@ from fedpca_flwr.simulations.seed_means import (
     runs_text,
 )
 from fedpca_flwr.simulations.settings import check_arguments, check_data, place_data, place_parties, settings
-from fedpca_flwr.state.files import require_writable_folder
+from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -258,7 +258,7 @@ def compare(
     lists.setdefault("partitions", [AS_GIVEN])
     common = {"components": components, "engine": engine, "knn": bool(knn)}
     runs = list(settings(places, lists, common))
-    folder = require_writable_folder(Path(output).expanduser()) if output else None
+    folder = require_writable_folder(Path(output).expanduser(), SHARED) if output else None
     recorded = read_records(folder) if folder else []
     stored = {run_identity(record): record for record in recorded if is_installed(record["method"])}
     check_data([run for run in runs if run_identity(run) not in stored])

@@ -32,7 +32,7 @@ from fedpca_flwr.simulations.records import (
 )
 from fedpca_flwr.simulations.report_drawing import Drawing, figures, figures_across, figures_of_pool
 from fedpca_flwr.simulations.seed_means import SEEDS_NOTE, average_seeds, count_runs, failure_texts, runs_text
-from fedpca_flwr.state.files import atomic_file
+from fedpca_flwr.state.files import SHARED, atomic_file
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent, encoding="utf-8"),
@@ -96,7 +96,7 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
         counted=COUNTS_NOTE,
     )
     target = folder / "report.html"
-    with atomic_file(target) as stream:
+    with atomic_file(target, SHARED) as stream:
         stream.write(page.encode())
     return target
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from typer import Option
 
 from fedpca_flwr.errors import ConfigError, DataError, excerpt, value_text
-from fedpca_flwr.state.files import atomic_file
+from fedpca_flwr.state.files import SHARED, atomic_file
 
 VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
@@ -147,8 +147,7 @@ def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
     target = maps / f"{place}-{content}.npy"
     if not target.is_file():
         try:
-            maps.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with atomic_file(target, 0o600) as stream:
+            with atomic_file(target) as stream:
                 for row in _decode(files):
                     if not stream.tell():
                         header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), row.size)}
@@ -263,7 +262,7 @@ def _download_openml(name: str, root: Path) -> None:
     if rows.dtype.kind not in "fiu":
         raise DataError(f"data set {value_text(name)} has columns that are no numbers; name one of numbers only")
     labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
-    with atomic_file(file) as stream:
+    with atomic_file(file, SHARED) as stream:
         np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
 
 

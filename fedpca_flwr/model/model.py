@@ -22,6 +22,7 @@ from fedpca_flwr.model.fitted import FittedPCA
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
 from fedpca_flwr.model.summary import model_line, model_page, name_unit_notes, summary
 from fedpca_flwr.model.tables import component_labels, import_pandas, tables_by_name
+from fedpca_flwr.state.files import PRIVATE, SHARED
 
 if TYPE_CHECKING:
     import pandas
@@ -265,7 +266,7 @@ class PCAModel(FittedPCA):
         log = name_unit_notes(self.log, names)
         return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
+    def save(self, path: str | os.PathLike[str], *, private: bool = False) -> Path:
         """Write the model without its moments to an ``.npz`` file, completely or not at all.
 
         If the model has `moments_`, the method warns that the file does not contain them.
@@ -274,6 +275,9 @@ class PCAModel(FittedPCA):
         ----------
         path : str or path
             Path of the file. The method appends ``.npz`` if it is missing.
+        private : bool
+            Whether only the owner may read the file and the folders that are made for it, as for the model of a blind
+            run, which the parties keep from the server.
 
         Returns
         -------
@@ -291,7 +295,7 @@ class PCAModel(FittedPCA):
         metadata = {name: values[name] for name in ("noise_variance_", "n_samples_", "log")}
         if names is not None:
             metadata["feature_names_in_"] = list(names)
-        return model_file.write(path, arrays, metadata)
+        return model_file.write(path, arrays, metadata, PRIVATE if private else SHARED)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, most_bytes: int | None = None) -> PCAModel:

@@ -62,13 +62,15 @@ def model_path(path: str | os.PathLike[str]) -> Path:
     return files.archive_path(path, "a model")
 
 
-def write(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> Path:
+def write(
+    path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], access: files.Access
+) -> Path:
     """Write a model's arrays and metadata (JSON with a ``log``) completely or not at all; return the file's path."""
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
     log = {**metadata["log"], "measured": measurements_to_json(metadata["log"].get("measured", {}))}
-    files.write(target, arrays, {"format": MODEL_FORMAT, **metadata, "log": log}, text=MODEL_JSON)
+    files.write(target, arrays, {"format": MODEL_FORMAT, **metadata, "log": log}, text=MODEL_JSON, access=access)
     return target
 
 

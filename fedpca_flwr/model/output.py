@@ -17,7 +17,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.model_file import model_path
-from fedpca_flwr.state.files import require_writable_folder
+from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Output:
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
-        require_writable_folder(model.parent)
+        require_writable_folder(model.parent, SHARED)
         if existing := output.existing_files():
             raise ConfigError(
                 f"run-config: 'output' is '{config.output}', but {' and '.join(map(str, existing))} is there already; "

@@ -380,7 +380,7 @@ class SecondMoments:
             "parties": list(self.parties),
             "rows": [moments.count for moments in groups],
         }
-        files.write(target, arrays, metadata, text=MOMENTS_JSON, mode=0o600)
+        files.write(target, arrays, metadata, text=MOMENTS_JSON)
         return target
 
     @classmethod

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from fedpca_flwr.config.node_config import MISSING_METRICS_EXTRA
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import atomic_file, require_writable_folder
+from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 
 if TYPE_CHECKING:
     from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -98,7 +98,7 @@ def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
         raise ConfigError(f"run-config: 'metrics' is '{name}', expected an absolute path at the server")
     if find_spec("prometheus_client") is None:
         raise ConfigError(f"run-config: {MISSING_METRICS_EXTRA}")
-    require_writable_folder(Path(name).parent)
+    require_writable_folder(Path(name).parent, SHARED)
 
     def write(status: str = RUNNING, refused: str = "", epsilon: float | None = None) -> None:
         """Write a record of the run so far; a failure to write is only logged."""
@@ -160,7 +160,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
     """Write the metrics files ``NAME.jsonl`` and ``NAME.prom`` of a site, if there are records, the latest last."""
     if not records:
         return
-    with atomic_file(Path(f"{name}.jsonl")) as stream:
+    with atomic_file(Path(f"{name}.jsonl"), SHARED) as stream:
         stream.writelines(f"{record.line()}\n".encode() for record in records)
     _write_text(name, at, records[-1], [asdict(record) for record in records if record.status != RUNNING])
 
@@ -199,5 +199,5 @@ def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str,
 
     registry = CollectorRegistry()
     registry.register(Runs())
-    with atomic_file(Path(f"{name}.prom")) as stream:
+    with atomic_file(Path(f"{name}.prom"), SHARED) as stream:
         stream.write(generate_latest(registry))

@@ -120,7 +120,7 @@ class Audit:
         The file appears complete or not at all, and only its owner may read the file.
         """
         try:
-            with atomic_file(file, 0o600) as stream:
+            with atomic_file(file) as stream:
                 for event in self.events:
                     stream.write(json.dumps(event._asdict()).encode() + b"\n")
         except OSError as error:

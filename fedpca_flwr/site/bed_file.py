@@ -25,7 +25,7 @@ from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.file_format import FileFormat
-from fedpca_flwr.state.files import atomic_file, read_text
+from fedpca_flwr.state.files import SHARED, atomic_file, read_text
 
 UNKNOWN_ALLELE = "0"  # PLINK's mark of an allele that nobody in the file has
 UNNAMED = "."  # PLINK's mark of a variant without a name
@@ -260,7 +260,7 @@ def bim_lines(variants: Iterable[Variant]) -> list[str]:
 
 def write_bim(variants: Iterable[Variant], file: Path) -> None:
     """Write a .bim file, which appears complete or not at all."""
-    with atomic_file(file) as stream:
+    with atomic_file(file, SHARED) as stream:
         stream.write("".join(f"{line}\n" for line in bim_lines(variants)).encode())
 
 

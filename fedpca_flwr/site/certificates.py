@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.state.files import atomic_file, write_new
+from fedpca_flwr.state.files import SHARED, atomic_file, write_new
 
 HOST_NAME = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -51,9 +51,9 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, author
     )
     leaf = _server_certificate(names, hosts[0], server, key, days)
     write_new((authority or folder) / "ca.key", _private_pem(key, PrivateFormat.PKCS8))
-    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), mode=0o644)
+    write_new(folder / "ca.crt", root.public_bytes(Encoding.PEM), SHARED)
     write_new(folder / "server.key", _private_pem(server, PrivateFormat.TraditionalOpenSSL))
-    write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), mode=0o644)
+    write_new(folder / "server.pem", leaf.public_bytes(Encoding.PEM), SHARED)
 
 
 def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
@@ -72,9 +72,9 @@ def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, author
         raise ConfigError(f"{key_file} is not the key of {root_file}: name the folder of its key with --authority")
     server = ec.generate_private_key(ec.SECP256R1())
     leaf = _server_certificate(names, hosts[0], server, key, days)
-    with atomic_file(folder / "server.key", 0o600) as stream:
+    with atomic_file(folder / "server.key") as stream:
         stream.write(_private_pem(server, PrivateFormat.TraditionalOpenSSL))
-    with atomic_file(folder / "server.pem", 0o644) as stream:
+    with atomic_file(folder / "server.pem", SHARED) as stream:
         stream.write(leaf.public_bytes(Encoding.PEM))
 
 
@@ -116,7 +116,7 @@ def make_node_key(path: Path) -> Path:
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private_pem(key, PrivateFormat.OpenSSH))
-    write_new(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", mode=0o644)
+    write_new(public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", SHARED)
     return public
 
 

@@ -31,7 +31,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
 from fedpca_flwr.site import audit, certificates, identity
 from fedpca_flwr.site.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS, FlowerCommand, program_path
-from fedpca_flwr.state.files import require_writable_folder
+from fedpca_flwr.state.files import PRIVATE, atomic_file, make_folder, require_writable_folder, write_new
 
 HOST = "127.0.0.1"
 
@@ -116,9 +116,9 @@ class Deployment:
     def write_flwr_config(self, security: str) -> None:
         """Write a Flower config that names this SuperLink ``lab``, with a line about its security."""
         config = self.folder / "flwr" / "config.toml"
-        config.parent.mkdir(parents=True)
+        make_folder(config.parent)
         text = f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n'
-        config.write_text(text, encoding="utf-8")
+        write_new(config, text.encode())
 
     def start_node(self, i: int) -> None:
         """Make and register the key of site number `i`, and start its SuperNode."""
@@ -133,7 +133,8 @@ class Deployment:
             return
         connection = {"superlink": f"{HOST}:{self.port}", "root-certificates": "ca.crt", "node-key": f"node{i}"}
         tables = f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(self.node_configs[i])}"
-        (self.folder / f"site{i}.toml").write_text(tables, encoding="utf-8")
+        with atomic_file(self.folder / f"site{i}.toml") as stream:
+            stream.write(tables.encode())
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
@@ -180,7 +181,7 @@ class Deployment:
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
         """Start a process that writes to a log of its own and ends with the context."""
-        with open(self.folder / f"{name}.log", "wb") as log:
+        with open(self.folder / f"{name}.log", "wb", opener=PRIVATE.open) as log:
             self.processes[name] = subprocess.Popen(
                 [program_path(command[0], self.environment), *command[1:]],
                 stdout=log,
@@ -321,7 +322,8 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
     """
     files = [folder / f"site{i}.csv" for i in range(len(parts))]
     for file, rows in zip(files, parts, strict=True):
-        np.savetxt(file, rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+        with atomic_file(file) as stream:
+            np.savetxt(stream, rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
     return files
 
 
@@ -335,7 +337,7 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {"data": str(file.resolve()), **{key: str(folder / name) for key, name in files.items()}}
         node_configs.append({"partition-id": i, "num-partitions": len(data), "name": f"{kind} {i}", **paths})
-    (folder / "identities").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_new(folder / "identities", ("\n".join(lines) + "\n").encode())
     return node_configs
 
 

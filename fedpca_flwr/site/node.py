@@ -39,6 +39,7 @@ from fedpca_flwr.site.deployment import HOST, free_port
 from fedpca_flwr.site.flower_command import program_path
 from fedpca_flwr.site.site import AppName
 from fedpca_flwr.site.watch import show_log
+from fedpca_flwr.state.files import write_new
 
 APP_NAME = "fedpca-flwr"
 VERSION = metadata.version(APP_NAME)
@@ -115,8 +116,8 @@ class SiteProcess:
     def serve(self) -> None:
         """Start the SuperNode, and answer messages until it ends or this process is stopped."""
         secret, connection = secrets.token_bytes(32), self.site.supernode
-        self._write("secret", secret)
-        self._write("node.toml", toml_lines(self.site.node_config).encode())
+        write_new(self.folder / "secret", secret)
+        write_new(self.folder / "node.toml", toml_lines(self.site.node_config).encode())
         port = connection.port or free_port()
         beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         command = [program_path("flower-supernode", {"PATH": beside}), "--superlink", connection.superlink]
@@ -193,11 +194,6 @@ class SiteProcess:
                 self.supernode.kill()
 
     # Inside
-
-    def _write(self, name: str, content: bytes) -> None:
-        """Write a file that only this user may read."""
-        with open(self.folder / name, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
-            stream.write(content)
 
     def _wait_for(self, port: int) -> None:
         """Wait until the SuperNode listens on its port; exit with its code if it ends."""

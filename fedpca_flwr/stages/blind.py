@@ -533,7 +533,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
         motion,
     )
     if party.site.node.model:
-        model.save(Path(party.site.node.model).expanduser() / f"model-{party.site.run_id}.npz")
+        model.save(Path(party.site.node.model).expanduser() / f"model-{party.site.run_id}.npz", private=True)
     components, mean = model.loadings()
     scale = np.empty(0) if model.scale_ is None else model.scale_
     if model.adjustment_ is not None:

@@ -1,5 +1,8 @@
 """Files that appear complete or not at all, in folders known to accept files; among the files archives of arrays.
 
+A file is for its owner alone unless its writer says `SHARED`: a site's keys, journal, scores and models are no other
+account's to read, while models of a server, reports and certificates have readers.
+
 An archive is a zip of ``.npy`` files, which `numpy.load` opens too, and of JSON that says what the arrays are; no
 pickle.
 """
@@ -15,7 +18,7 @@ from contextlib import contextmanager
 from errno import EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +26,38 @@ from numpy.typing import NDArray
 from fedpca_flwr.errors import ConfigError, ContractError
 
 
-def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
+class Access(NamedTuple):
+    """Permissions of a new file, and of the folders that are made for a file; the umask may take some away."""
+
+    file: int
+    folder: int
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file with these permissions, as the `opener` of Python's `open`."""
+        return os.open(path, flags, self.file)
+
+
+PRIVATE = Access(0o600, 0o700)
+"""For the owner alone."""
+
+SHARED = Access(0o666, 0o777)
+"""For all whom the umask lets read: what is made to be read by other people or programs."""
+
+
+def make_folder(folder: Path, access: Access = PRIVATE) -> None:
+    """Make a folder and the folders above if missing, all with the same permissions; existing folders keep theirs."""
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            path.mkdir(mode=access.folder, exist_ok=True)
+
+
+def require_writable_folder(folder: Path, access: Access = PRIVATE) -> Path:
     """Return a folder, created if missing; raise ConfigError if no file can be written to it.
 
     So a run with such a folder fails before anything is computed.
     """
     try:
-        folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        make_folder(folder, access)
         with TemporaryFile(dir=folder):
             return folder
     except (OSError, ValueError) as error:
@@ -38,15 +66,16 @@ def require_writable_folder(folder: Path, mode: int = 0o777) -> Path:
 
 
 @contextmanager
-def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def atomic_file(target: Path, access: Access = PRIVATE) -> Iterator[BinaryIO]:
     """Open a binary stream to a file that appears only when complete.
 
     The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent, access)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    partial.unlink(missing_ok=True)  # what a process of this number has left would keep its permissions
     try:
-        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
+        with open(partial, "xb", opener=access.open) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -55,10 +84,10 @@ def atomic_file(target: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def write_new(path: Path, content: bytes, mode: int = 0o600) -> None:
+def write_new(path: Path, content: bytes, access: Access = PRIVATE) -> None:
     """Write a new file; raise ConfigError if it exists already, such as a key, or cannot be written."""
     try:
-        with open(path, "xb", opener=lambda path, flags: os.open(path, flags, mode)) as stream:
+        with open(path, "xb", opener=access.open) as stream:
             stream.write(content)
     except FileExistsError:
         raise ConfigError(
@@ -82,7 +111,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
     Raise ConfigError if the file cannot be written. The error names the key; the path stays in the site's own log.
     """
     try:
-        with atomic_file(target, 0o600) as stream:
+        with atomic_file(target) as stream:
             yield stream
     except OSError as error:
         raise _unwritable_error(key, target, error) from None
@@ -94,7 +123,7 @@ def require_site_file(key: str, target: Path) -> None:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             with TemporaryFile(dir=target.parent):
                 pass
     except OSError as error:
@@ -131,11 +160,16 @@ class TooLargeError(ContractError):
 
 
 def write(
-    target: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], *, text: str, mode: int = 0o666
+    target: Path,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, Any],
+    *,
+    text: str,
+    access: Access = PRIVATE,
 ) -> None:
     """Write arrays, and metadata as JSON in the member `text`, to a zip archive (.npz), complete or not at all."""
     description = json.dumps(metadata, indent=2, allow_nan=False)
-    with atomic_file(target, mode) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with atomic_file(target, access) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.save(buffer, array, allow_pickle=False)

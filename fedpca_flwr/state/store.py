@@ -20,7 +20,7 @@ from tempfile import mkstemp
 from typing import Any
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.state.files import require_writable_folder
+from fedpca_flwr.state.files import make_folder, require_writable_folder
 
 LOCK_TIMEOUT_SECONDS = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
 
@@ -89,7 +89,7 @@ class Store:
 
     def prepare(self) -> None:
         """Create the folder if missing; raise ConfigError if no file can be written to it."""
-        require_writable_folder(self.folder, mode=0o700)
+        require_writable_folder(self.folder)
 
     def exists(self) -> bool:
         """Return whether the store's file exists; raise StoreError for remains of a lost or an old version's file."""
@@ -213,7 +213,7 @@ class Store:
 
     def _create(self) -> None:
         """Create the SQLite file with its tables, atomically: an empty file would count as damaged."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
         os.close(descriptor)
         try:

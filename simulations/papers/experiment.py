@@ -24,7 +24,7 @@ from rich.progress import track
 from fedpca_flwr import cli
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.state.files import atomic_file, require_writable_folder
+from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 
 Row = dict[str, Any]
 """Numbers and texts of a line of a table, by column."""
@@ -69,7 +69,7 @@ class Paper:
         results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
-        with atomic_file(folder / "report.md") as stream:
+        with atomic_file(folder / "report.md", SHARED) as stream:
             stream.write(("\n\n".join(parts) + "\n").encode())
         return results
 
@@ -97,7 +97,7 @@ def command(
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
     """Run the steps whose tables are missing or have other settings, and read the tables of all steps."""
-    require_writable_folder(folder)  # before any work
+    require_writable_folder(folder, SHARED)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
         target = folder / f"{step.name}.csv"
@@ -114,7 +114,7 @@ def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) 
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    with atomic_file(target) as stream:
+    with atomic_file(target, SHARED) as stream:
         stream.write(text.getvalue().encode())
 
 
@@ -142,7 +142,7 @@ def figure(
     drawn = Figure(figsize)
     yield drawn.subplots(lines, columns, squeeze=False, sharey=sharey)
     drawn.tight_layout()
-    with atomic_file(target) as stream:
+    with atomic_file(target, SHARED) as stream:
         drawn.savefig(stream, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
 
 

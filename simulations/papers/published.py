@@ -21,7 +21,7 @@ from typing import Any
 
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
-from fedpca_flwr.state.files import atomic_file, require_writable_folder
+from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
@@ -164,7 +164,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
     """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals."""
-    require_writable_folder(output)
+    require_writable_folder(output, SHARED)
     numbers: Numbers = {}
     wrong: list[str] = []
     for seed in seeds():
@@ -189,5 +189,5 @@ COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
 
 def _write(target: Path, text: str) -> None:
     """Write a file completely or not at all."""
-    with atomic_file(target) as stream:
+    with atomic_file(target, SHARED) as stream:
         stream.write(text.encode())
