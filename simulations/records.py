@@ -13,11 +13,6 @@ from typing import Any
 from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options, split_method_text
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.card import Disclosure, MethodCard, PCAOptions
-<<<<<<< HEAD
-=======
-from fedpca_flwr.protocol.registry import NAME
-from fedpca_flwr.state.files import SHARED, atomic_file
->>>>>>> e8119eb7 (Let only its owner read what a site writes)
 from fedpca_flwr.strategies import METHODS
 
 Record = dict[str, Any]
@@ -167,120 +162,6 @@ def run_identity(record: Record) -> str:
     return json.dumps([record[key] for key in ("method", "options", *SETTING)], sort_keys=True)
 
 
-<<<<<<< HEAD
-=======
-def read_records(folder: Path) -> list[Record]:
-    """Read the records of runs in a folder's ``runs.jsonl``; remove an unfinished last line from the file."""
-    target = folder / RUNS
-    if not target.exists():
-        return []
-    try:
-        *lines, cut = target.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{target} is not a file of a comparison ({type(error).__name__}); name another") from None
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(_parse_record(line))
-        except (ValueError, RecursionError) as error:
-            fault = "it is no JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
-            raise ConfigError(
-                f"{target}, line {number}: {fault}. The file is not of a comparison, or by an older version; name a "
-                "new folder"
-            ) from None
-    if cut:  # no newline at the end: the line was being written
-        with atomic_file(target, SHARED) as stream:
-            stream.write("".join(f"{line}\n" for line in lines).encode())
-    return list({run_identity(record): record for record in records}.values())
-
-
-def _parse_record(line: str) -> Record:
-    """Parse a line of JSON as the record of a run, or raise a ValueError."""
-    record = json.loads(line)
-    if isinstance(record, dict):
-        record.setdefault("bound", 0.0)  # a record of before there was this key
-    require_record(record)
-    return {**record, "measured": measurements_from_json(record["measured"])}
-
-
-def remove_runs(folder: Path) -> None:
-    """Remove the records of runs in a folder, the models and the report, and no other file."""
-    read_records(folder)  # or it is no folder of a comparison, and nothing is removed
-    for file in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
-        file.unlink(missing_ok=True)
-
-
-def append_record(folder: Path, record: Record) -> None:
-    """Append the record of a run to a folder's ``runs.jsonl``."""
-    with (folder / RUNS).open("a", encoding="utf-8") as stream:
-        stream.write(record_line(record) + "\n")
-
-
-def record_line(record: Record) -> str:
-    """Write the record of a run as a line of JSON."""
-    measured = {"measured": measurements_to_json(record["measured"])} if "measured" in record else {}
-    return json.dumps({**record, **measured}, allow_nan=False)
-
-
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Text = Annotated[str, Field(max_length=10_000)]
-
-TYPES: dict[str, Any] = {
-    "method": Annotated[str, Field(max_length=MAX_KEY_CHARACTERS, pattern=f"^{NAME.pattern}$")],
-    "options": dict[Text, bool | int | Number | Text],
-    "dataset": Text,
-    "data root": Text,
-    "partition": Text,
-    "alpha": Number | None,
-    "clients": Count,
-    "components": Count,
-    "seed": Count,
-    "engine": Text,
-    "knn": bool,
-    "bound": Number,
-    "model": Annotated[str, Field(pattern=r"^models/[0-9a-f]{16}\.npz$")] | None,
-    "max angle": Number | None,
-    "mean angle": Number | None,
-    "captured variance": Number | None,
-    "explained variance": Number | None,
-    "rounds": Count,
-    "MB up": Number,
-    "MB down": Number,
-    "seconds": Number,
-    "knn accuracy": Number | None,
-    "pooled knn accuracy": Number | None,
-    "exact": bool,
-    "notes": list[Text],
-    "measured": dict[Text, Number | Literal["infinity"]],
-    "chosen": Text | None,
-    "date": Text,
-    "versions": dict[Text, Text],
-    "error": Text,
-}
-"""Type of the value of each key; a model is a path in the folder."""
-
-OPTIONAL_KEYS = {"captured variance", "notes", "pooled knn accuracy", "chosen", "date", "versions", "error"}
-"""Keys that not every record has."""
-ADAPTERS = {key: TypeAdapter[Any](kind) for key, kind in TYPES.items()}
-
-
-def require_record(value: Any) -> None:
-    """Refuse a value that is not a dict with the keys and types of a run's record."""
-    if not isinstance(value, dict):
-        raise ValueError("it is no record")
-    for key, adapter in ADAPTERS.items():
-        if key not in value:
-            if key in OPTIONAL_KEYS:
-                continue
-            raise ValueError(f"'{key}' is missing")
-        try:
-            adapter.validate_python(value[key], strict=True)
-        except ValidationError:
-            raise ValueError(f"'{key}' is not what it must be") from None
-
-
->>>>>>> e8119eb7 (Let only its owner read what a site writes)
 HEADS = {
     "max angle": "max angle (degrees)",
     "mean angle": "mean angle (degrees)",

@@ -19,7 +19,7 @@ from fedpca_flwr.model.model_file import measurements_from_json, measurements_to
 from fedpca_flwr.protocol.registry import NAME
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.records import AS_GIVEN, Record, run_identity
-from fedpca_flwr.state.files import atomic_file, parse_json
+from fedpca_flwr.state.files import SHARED, atomic_file, parse_json
 
 RUNS = "runs.jsonl"
 
@@ -90,7 +90,7 @@ def read_records(folder: Path) -> list[Record]:
                 "new folder"
             ) from None
     if cut:  # no newline at the end: the line was being written
-        with atomic_file(target) as stream:
+        with atomic_file(target, SHARED) as stream:
             stream.write("".join(f"{line}\n" for line in lines).encode())
     return list({run_identity(record): record for record in records}.values())
 
