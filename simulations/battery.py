@@ -78,7 +78,7 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
 
 @dataclass(frozen=True)
 class _Bench:
-    """Checks of a method on small data, by its card (declaration of options and properties) and a run's options."""
+    """Checks of a method on small data, by its card and a run's options; a failed check raises AssertionError."""
 
     card: MethodCard
     options: dict[str, Any]
@@ -89,14 +89,14 @@ class _Bench:
         return self.card.exact and not self.card.variance_base
 
     def parties(self, count: int = 3) -> list[Array]:
-        """Draw the data of 1 or 3 parties whose pooled rows (60, 6) have well separated variances."""
+        """Draw 1 or 3 parties' rows, or columns for such a method, of 60 rows with 6 well separated variances."""
         rng = np.random.default_rng(0)
         rows = (rng.standard_normal((60, 6)) / np.arange(1, 7)) @ np.linalg.qr(rng.standard_normal((6, 6)))[0] + 1
         columns = self.card.split == "columns"
         return np.split(rows, ([3, 5] if columns else [30, 50])[: count - 1], axis=int(columns))
 
     def fit(self, parties: list[Array], **changes: Any) -> PCAModel:
-        """Run the method on the parties' data in this process, and return the model."""
+        """Run the method on the parties' data in this process, with changed options, and return the model."""
         example = {key.replace("-", "_"): value for key, value in self.card.examples[0].items()}
         with TemporaryDirectory() as folder:
             example |= {"state": str(Path(folder, "state"))} if "state" in example else {}
@@ -110,7 +110,7 @@ class _Bench:
         assert_allclose(model.n_components_, COMPONENTS)
 
     def check_pooled(self, parties: list[Array]) -> PCAModel:
-        """Check that components and variances equal scikit-learn's PCA of the pooled rows."""
+        """Check that components and variances equal scikit-learn's PCA of the pooled rows, and return the model."""
         model, (pooled,) = self.fit(parties), self.parties(1)
         truth = pooled_pca(pooled, COMPONENTS)
         true = truth.transform(pooled) / truth.singular_values_ if model.components_ is None else _directions(truth)
@@ -127,7 +127,7 @@ class _Bench:
         assert_allclose(_directions(forward), _directions(backward), rtol=0, atol=1e-9)
 
     def check_sums(self, transport: str) -> None:
-        """Check that a secure run, in which only sums open, gives the model of the run in clear."""
+        """Check that a run with a transport in which only sums open gives the model of the run in clear."""
         parties, (pooled,) = self.parties(), self.parties(1)
         secure = {"secure_aggregation": True, "bound": 2 * float(np.abs(pooled).max()), "min_parties": 2}
         clear, summed = self.fit(parties), self.fit(parties, survivors=SURVIVORS[transport], **secure)
@@ -153,7 +153,7 @@ class _Bench:
                 _require_same_model(self.fit(parties, **options, **secure), clear, plain, SECURE_DEGREES)
 
     def draw_genotypes(self, count: int, *, weighed: bool) -> list[Array]:
-        """Draw 60 people's genotypes, which are numbers as well, for 1 or 3 parties; every 20th is an outlier."""
+        """Draw 60 people's 6 genotypes for 1 or 3 parties, every 20th an outlier; ``weighed``, with weights 1 to 4."""
         rows = np.random.default_rng(1).binomial(2, np.linspace(0.1, 0.4, 6), size=(60, 6)).astype(np.float64)
         rows[::20, :3] = 2
         rows = np.hstack([rows, 1 + np.arange(60)[:, None] % 4]) if weighed else rows

@@ -100,7 +100,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
-    """Return the names of the genes, or refuse files whose genes differ in names or order."""
+    """Return the names of the genes, or raise DataError if they differ between files in names or order."""
     first, *further = tables
     names = tables[first].names
     for other in further:
@@ -114,7 +114,11 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
-    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`."""
+    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`.
+
+    The rows are sparse and read block by block; without ``logarithm`` they are the scaled counts. Reading raises
+    DataError if a count is below 0.
+    """
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 
     def blocks() -> Iterator[Block]:

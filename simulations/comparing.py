@@ -269,7 +269,7 @@ def compare(
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:
-    """Run a setting and return its record, with results or an error; store only a record with results."""
+    """Run a setting and return its record, with results or an error; append to the folder only records with results."""
     try:
         record = {**setting, **measure_run(setting, folder)}
     except FedPCAError as error:

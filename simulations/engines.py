@@ -127,7 +127,7 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
 
 
 def _split(method: Any) -> str:
-    """Return how a method splits the data among parties, "rows" or "columns", by the method's text."""
+    """Return how a method, by its text, splits the data among parties, "rows" or "columns"; else raise ConfigError."""
     if not isinstance(method, str | None):
         raise ConfigError(
             f"method is {value_text(method)}, expected a name such as 'p-cov', or a class: run(method, parties)"
@@ -139,7 +139,7 @@ def _split(method: Any) -> str:
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
     """Encode columns with declared levels as indicators; return the parties' tables, and notes on levels.
 
-    If the run declares levels, which become a text, columns of categories become indicators.
+    The levels in ``values`` become a text. Without levels the parties are returned unchanged.
     """
     levels = values.get("levels")
     if not levels:
@@ -174,7 +174,7 @@ def _raise_only() -> Iterator[None]:
 
 
 def _engine(engine: Any) -> Callable[..., PCAModel]:
-    """Return the function that runs a method on the engine "loopback" or "ray"."""
+    """Return the function that runs a method on the engine "loopback" or "ray"; raise ConfigError for another."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
     if engine == "loopback":
@@ -185,7 +185,10 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
 
 
 def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
-    """Move the sites' keys from the run's options into a dict; set the number of clients."""
+    """Move the sites' keys from the run's options into a dict, which is returned; set the number of clients.
+
+    Raise ConfigError for an 'output', and for 'clients' or paths of another number than that of the parties.
+    """
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     number = len(shares.rows)
@@ -198,7 +201,10 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Return absolute paths, a path for each party, since parties' processes may have another working directory."""
+    """Return absolute paths, a path for each party, since parties' processes may have another working directory.
+
+    Raise ConfigError unless ``paths`` is a list of as many paths as parties.
+    """
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")

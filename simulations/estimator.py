@@ -355,7 +355,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return tags
 
     def _card(self) -> MethodCard:
-        """Return the method's card (declaration of options and properties), or refuse a method for columns."""
+        """Return the method's card (its options and properties); raise ConfigError for a method for columns."""
         with in_words_of_python():
             card = METHODS.parse_method(self.method).strategy.card
         if card.split == "columns":
@@ -366,7 +366,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return card
 
     def _parties(self, X: Any, groups: ArrayLike | None, *, partial: bool) -> Any:
-        """Return the tables of a fit by party; a ``partial`` fit checks a single table against earlier features."""
+        """Return the tables of a fit by party; a ``partial`` fit checks a single table against earlier features.
+
+        Raise ConfigError for ``groups`` beside a list of parties, and scikit-learn's errors for a table.
+        """
         card = self._card()
         if parties_in(X):
             if groups is not None:
@@ -375,7 +378,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
 
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
-        """Split a table's rows by party label, into a mapping if all labels are valid party names, else a list."""
+        """Split a table's rows by party label, into a mapping if all labels are valid party names, else a list.
+
+        Raise ConfigError unless ``groups`` has a label for each row.
+        """
         finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):

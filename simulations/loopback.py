@@ -37,22 +37,13 @@ messages, can fail in two threads when a garbage collection calls Python code (a
 
 
 class LoopbackProxy(ClientProxy):
-    """Flower client proxy that hands each message to a new client in this process.
+    """Flower client proxy that hands each message to a new client in this process, as in a deployment.
 
-    Each message has a new client, as in a deployment.
-
-    Parameters
-    ----------
-    cid : str
-        Flower's id of the client.
-    make : callable
-        Returns a new client.
-    context : Context, optional
-        Flower's context of the party, with its node-config and its memory.
+    ``make`` returns a new client; ``context`` is Flower's, of the party, with its node-config and its memory.
     """
 
     def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
-        """Keep the function that makes a new client, and the party's context."""
+        """Store the function that makes a new client, and the party's context."""
         super().__init__(cid)
         self.make = make
         self.context = context
@@ -88,7 +79,10 @@ class LoopbackProxy(ClientProxy):
 
 
 def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method with the server and all parties in this process, and return the model."""
+    """Run a method with the server and all parties in this process, and return the model.
+
+    ``site`` has keys of every site's node-config; values of `FILES`, ``model`` and ``name`` may be lists by party.
+    """
     server = assemble(run_config, parties.rows, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
@@ -102,9 +96,10 @@ def assemble(
     names: Sequence[tuple[str, ...]] = (),
     places: Sequence[NDArray[np.int64] | None] = (),
 ) -> PCAServer:
-    """Make a server, and register a client in this process for each party.
+    """Make a server, and register a client in this process for each party; `PCAServer.fit` runs the method.
 
-    With much data as many clients work at once as BLAS has threads.
+    With much data as many clients work at once as BLAS has threads. ``site`` is that of `on_loopback`, ``names`` and
+    ``places`` are those of `Parties`.
 
     Shapes: parties (n_i, d).
     """

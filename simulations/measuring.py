@@ -35,7 +35,11 @@ KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "
 
 
 def measure_run(setting: Record, folder: Path | None) -> Record:
-    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows."""
+    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows.
+
+    The results are angles in degrees, shares of variance from 0 to 1, megabytes (10^6 bytes), and seconds. The model is
+    saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run fails.
+    """
     pool = pool_key(setting)
     source, _ = pooled_reference(*pool)
     rows = source.all_rows()
@@ -79,7 +83,7 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
 
 
 def bytes_down_by_party(model: PCAModel) -> NDArray[np.int64]:
-    """Sum the bytes that each party received, without the phase "project", in which parties project rows."""
+    """Return the bytes (n_parties,) that each party received, without the last phase, in which parties project rows."""
     down = [entry["down"] for entry in model.log["rounds"] if entry["phase"] != "project"]
     return np.asarray(np.sum(down, axis=0))
 
@@ -90,7 +94,7 @@ def pool_key(setting: Record) -> tuple[str, str, int, bool, bool]:
 
 
 def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
-    """Split a data set among parties by the setting: rows by its partition, or columns into equal parts."""
+    """Split a data set (n, d) by a setting: rows by its partition, or consecutive columns into equal parts."""
     rows = source.all_rows()
     if card_of(setting["method"]).split == "columns":
         return [rows[:, part] for part in split_columns(rows.shape[1], setting["clients"], "even")]
@@ -187,7 +191,10 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 def pooled_reference(
     dataset: str, data_root: str, k: int, center: bool, scale: bool
 ) -> tuple[datasets.Dataset, PCAModel]:
-    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached."""
+    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached.
+
+    Raise ConfigError if the data set does not have as many components.
+    """
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):

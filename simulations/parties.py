@@ -17,26 +17,12 @@ Labels = tuple[Hashable, ...]
 
 
 class Parties(NamedTuple):
-    """Checked data of a run's parties: rows, party names, column labels, notes, and the rows' original order.
+    """Checked data of a run's parties: rows, party names, column labels, notes, and the rows' original order."""
 
-    Parameters
-    ----------
-    rows : list of rows of shape (n_i, d)
-        Rows of each party; of parties of columns (n, f_i).
-    keys : list of str
-        Names of the parties; empty if they have none.
-    labels : list of tuple
-        Labels of each party's columns; empty for a party without labels.
-    notes : list of str
-        Notes on what was done to the tables.
-    places : list of ndarray of shape (n,), optional
-        Where each party's rows are in `rows`; None for rows in their own order.
-    """
-
-    rows: list[Rows]
-    keys: list[str]
+    rows: list[Rows]  # (n_i, d) of each party; of parties of columns (n, f_i)
+    keys: list[str]  # names of the parties; empty if they have none
     labels: list[Labels]  # of each party's columns; empty where it has none
-    notes: list[str]
+    notes: list[str]  # on what was done to the tables
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
 
     @property
@@ -45,7 +31,7 @@ class Parties(NamedTuple):
         return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
     def features(self, weights: Any) -> tuple[str, ...]:
-        """Return the names of the model's features, from the first party that has names, without the weights."""
+        """Return the model's feature names, from the first party that has names, without the column of weights."""
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
 
 
@@ -58,7 +44,9 @@ def parties_of(data: Any, split: str) -> Parties:
     """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
 
     With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
-    with ``split="columns"`` rows in another order than those of the first party that has an index.
+    with ``split="columns"`` rows in another order than those of the first party that has an index. The keys of a
+    mapping are the parties' names. One error is of all parties: ConfigError for names, DataError for tables that are no
+    numbers.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -99,7 +87,7 @@ def by_text(data: Any) -> dict[str, Any]:
 
 
 def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
-    """Return at most a single note, on columns in which some values lie far from all others."""
+    """Return a single note on columns in which some values lie far from all others; none without such columns."""
     texts = [
         isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)
     ]
@@ -120,7 +108,7 @@ def is_name(key: object) -> bool:
 
 
 def _require_parties(data: Any) -> None:
-    """Refuse data that are no list or mapping of tables, with advice on how to write such tables."""
+    """Raise ConfigError, with advice, for data that are no list or mapping of tables, or wrong names of parties."""
     one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
     if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__

@@ -27,6 +27,6 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def python_words(text: str) -> str:
-    """Rewrite an error's text for callers in Python: keys with underscores, True and False, no config names."""
+    """Rewrite an error's text on config keys for callers in Python: underscores, True and False, no config names."""
     text = SITE_KEY.sub("", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
     return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -39,7 +39,8 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
     """Run a method in Flower's simulation on Ray, and return the model.
 
     The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
-    there, or ``.npz`` if they are sparse.
+    there, or ``.npz`` if they are sparse. ``site`` is that of `fedpca_flwr.simulations.loopback.on_loopback`. Raise
+    FedPCAError if Ray cannot be imported, or does not start.
     """
     strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
@@ -111,10 +112,7 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
 
 
 def save(stem: Path, rows: Rows) -> None:
-    """Write rows to a ``.npy`` file, or to a ``.npz`` file if the rows are sparse.
-
-    Shapes: rows (n, d).
-    """
+    """Write rows (n, d) to ``stem`` with the suffix ``.npy``, or ``.npz`` if the rows are sparse."""
     if isinstance(rows, Blocks) and rows.sparse:
         sparse.save_npz(stem.with_suffix(".npz"), join_blocks(list(rows.read())), compressed=False)
     else:

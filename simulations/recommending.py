@@ -16,15 +16,7 @@ SERVER_SAW = "the server saw "
 
 
 class Choice(NamedTuple):
-    """Wish, such as exact in the fewest rounds, and the run of a comparison that meets the wish best.
-
-    Parameters
-    ----------
-    wish : str
-        What somebody may want of a run, in words.
-    run : Record
-        Record of the run.
-    """
+    """Wish, such as exact in the fewest rounds, and the run of a comparison that meets the wish best."""
 
     wish: str
     run: Record
@@ -78,12 +70,12 @@ def choices(records: Iterable[Record]) -> list[Choice]:
 
 
 def largest_angle(record: Record) -> float:
-    """Return the largest angle of a run, or of several runs whose mean the record has, in degrees."""
+    """Return the largest angle of a record with angles, in degrees: of the run, or of all runs that it averages."""
     return float(record["largest angle"] if "largest angle" in record else record["max angle"])
 
 
 def recommendation_text(recommended: Sequence[Choice]) -> str:
-    """Write the recommended runs, with their wishes and costs, as a paragraph."""
+    """Write a sentence for each recommended method, with its wishes and costs; empty without recommendations."""
     wishes: dict[str, list[str]] = {}
     costs = {method_text(choice.run): _cost_with_warning(choice) for choice in recommended}
     for choice in recommended:

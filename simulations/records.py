@@ -39,7 +39,11 @@ FLAGS = {
 
 
 def parse_method(method: str) -> tuple[str, Record]:
-    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options."""
+    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options.
+
+    Raise ConfigError for a method or option that is unknown, a repeated option, a value that is not allowed, and a key
+    of the whole run, which is a flag of the comparison.
+    """
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:
@@ -50,7 +54,7 @@ def parse_method(method: str) -> tuple[str, Record]:
 
 
 def card_of(method: str) -> MethodCard:
-    """Return a method's card: its declaration of options, fields and properties."""
+    """Return a method's card (declaration of options and properties); `ABSENT` for a class of another process."""
     return METHODS[method].strategy.card if method in METHODS else ABSENT
 
 
@@ -70,7 +74,7 @@ ABSENT = MethodCard(
 
 
 def is_installed(method: str) -> bool:
-    """Return whether a method is installed, and not a class that a process was given."""
+    """Return whether a method is installed; it is not if it is a class of this process or of another."""
     return method in METHODS and METHODS.class_of(method) is None
 
 
@@ -80,7 +84,7 @@ def method_text(record: Record) -> str:
 
 
 def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
-    """Group records by setting, in the order in which the settings first occur."""
+    """Group the records of runs that differ only in methods and seeds, in the order in which settings first occur."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps([*(record[key] for key in SETTING if key != "seed"), *preprocessing(record)])
@@ -95,7 +99,7 @@ def preprocessing(record: Record) -> tuple[bool, bool]:
 
 
 def setting_title(runs: Sequence[Record]) -> str:
-    """Write the title of a setting: data, partition, clients, components, seeds and whatever is not usual."""
+    """Write the title of the runs' setting: data, partition, clients, components, seeds and whatever is not usual."""
     record = runs[0]
     alpha = "" if record["alpha"] is None else f" {record['alpha']:.12g}"
     parts = [record["dataset"], f"{record['partition']}{alpha}", f"{record['clients']} clients"]
@@ -120,7 +124,7 @@ def _seeds_text(seeds: set[int]) -> str:
 
 
 def repeat_commands(runs: Iterable[Record]) -> list[str]:
-    """Return the shell commands that repeat the runs of a setting: one for the methods of the same seeds.
+    """Return the shell commands, a line each, that repeat a setting's runs: one for the methods of the same seeds.
 
     Classes that a process was given have no command.
     """
@@ -135,7 +139,7 @@ def repeat_commands(runs: Iterable[Record]) -> list[str]:
 
 
 def repeat_command(group: list[Record]) -> str:
-    """Return the shell command that repeats runs of a setting, each method with the same seeds."""
+    """Return the shell command, quoted and on one line, that repeats runs of a setting, each with the same seeds."""
     setting = group[0]
     words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
     if setting["partition"] == AS_GIVEN:
@@ -189,12 +193,12 @@ SHARES = {"captured variance", "explained variance", "knn accuracy"}
 
 
 def columns_of(records: Sequence[Record]) -> list[str]:
-    """Return the keys of the result columns in which any record has a value."""
+    """Return the keys of `HEADS` for which any record has a result; the first key alone, for errors, if none has."""
     return [key for key in HEADS if any(record.get(key) is not None for record in records)] or [*HEADS][:1]
 
 
 def format_result(record: Record, key: str) -> str:
-    """Format a single result of a record for a table, with its unit."""
+    """Format a result with its unit, and half the interval of a mean of several runs; empty without a result."""
     value = record.get(key)
     if value is None:
         return ""
@@ -206,7 +210,7 @@ def format_result(record: Record, key: str) -> str:
 
 
 def _format_number(value: Any, key: str, digits: int) -> str:
-    """Format a number with the unit of a result."""
+    """Format a number with the unit of the result ``key``, to ``digits`` significant digits."""
     if key in SHARES:
         return f"{value:.2%}"
     if key in SIZES:

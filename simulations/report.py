@@ -11,7 +11,10 @@ from fedpca_flwr.errors import ConfigError
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write the HTML page ``report.html`` of a comparison into its folder."""
+    """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path.
+
+    Raise ConfigError if matplotlib or jinja2 is not installed.
+    """
     if missing := [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]:
         raise ConfigError(f"a report needs {' and '.join(missing)}: pip install '.[plots]' in the repository")
     from fedpca_flwr.simulations.report_page import write_page  # here: a help needs nothing of it

@@ -38,24 +38,16 @@ FiguresWithText = Iterable[tuple[Figure, str]]
 
 
 class Drawing(NamedTuple):
-    """Figure as SVG with the text below; only a text if the SVG is empty.
-
-    Parameters
-    ----------
-    svg : Markup
-        The figure; empty if there is none.
-    text : str
-        The text.
-    """
+    """Figure as SVG with the text below; only a text if the SVG is empty."""
 
     svg: Markup
     text: str
 
 
 def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
-    """Draw all figures of the runs of a single setting, as far as data and models are still there.
+    """Draw all figures of the runs of a single setting; of several seeds the models in ``folder`` are the first's.
 
-    Of several seeds the models are those of the first.
+    If data or models are gone, a line that says so is the last; runs that all failed have no figures.
     """
     completed = [record for record in records if "error" not in record]
     if not completed:
@@ -69,7 +61,10 @@ def figures(folder: Path, records: Sequence[Record]) -> list[Drawing]:
 
 
 def figures_across(records: Sequence[Record]) -> list[Drawing]:
-    """Draw the largest angle over alpha and over the number of clients, where the runs have several values of these."""
+    """Draw the largest angle over alpha and over the number of clients, where the runs have several values of these.
+
+    The runs may be of any settings.
+    """
     drawings = []
     for over in axes_with_values(records):
         panels = curves(records, over, "max angle")
@@ -83,7 +78,7 @@ def figures_across(records: Sequence[Record]) -> list[Drawing]:
 
 
 def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
-    """Draw the figures of a data set's pooled rows; none if the data are gone or have too many features."""
+    """Draw the figures of pooled rows, of runs on a data set; none if the data are gone or have too many features."""
     try:
         return _drawings(pool_figures(records[0]), records)
     except FedPCAError:
@@ -91,7 +86,7 @@ def figures_of_pool(records: Sequence[Record]) -> list[Drawing]:
 
 
 def run_figures(records: Sequence[Record]) -> FiguresWithText:
-    """Yield the figure of bytes against error, which needs the runs' records only."""
+    """Yield the figure of bytes against error of a setting's runs, with its text; it needs the records only."""
     points: dict[str, list[tuple[float, float, float]]] = {}
     for record in records:
         if record["max angle"] is not None:
@@ -102,7 +97,10 @@ def run_figures(records: Sequence[Record]) -> FiguresWithText:
 
 
 def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
-    """Yield the figures that need models and data: projections, explained variance and heterogeneity."""
+    """Yield the figures, with texts, that need models and data: projections, explained variance and heterogeneity.
+
+    ``folder`` holds the models. Raise FedPCAError if data or models are gone.
+    """
     setting = records[0]
     source, reference = pooled_reference(*pool_key(setting))
     rows = source.all_rows()
@@ -125,7 +123,10 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
 
 
 def pool_figures(record: Record) -> FiguresWithText:
-    """Yield figures of a data set's pooled rows: numbers of components, and outliers."""
+    """Yield the figures, with texts, of the pooled rows of a run's data: numbers of components, and outliers.
+
+    Raise FedPCAError if the data are gone.
+    """
     source, _ = pooled_reference(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()
     if rows.shape[1] <= MAX_BAND_FEATURES:
@@ -141,7 +142,7 @@ def pool_figures(record: Record) -> FiguresWithText:
 
 
 def _select_models(records: Sequence[Record], models: Mapping[str, PCAModel]) -> dict[str, PCAModel]:
-    """Return the first model, and of the other models the `MAX_FAR_MODELS` with the largest angles."""
+    """Return the setting's first model, and of the other models the `MAX_FAR_MODELS` with the largest angles."""
     angles = {method_text(record): record["max angle"] or 0.0 for record in records}
     first, *further = models
     return {name: models[name] for name in (first, *sorted(further, key=lambda name: -angles[name])[:MAX_FAR_MODELS])}

@@ -61,7 +61,7 @@ MAX_ERROR_CHARACTERS = 120
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
-    """Write ``report.html`` of a comparison, completely or not at all."""
+    """Write ``report.html`` of a comparison's runs into its folder, completely or not at all, and return its path."""
     groups = group_by_setting(records)
     pools: dict[tuple[str, str, int], list[Record]] = {}
     for record in (record for runs in groups for record in runs):
@@ -145,20 +145,14 @@ def _setting(folder: Path, records: Sequence[Record], number: int, budget: "Budg
 
 
 class Budget:
-    """Number of characters that the figures of a page may have together.
-
-    Parameters
-    ----------
-    characters : int
-        Largest number of characters.
-    """
+    """Number of characters that the figures of a page may have together."""
 
     def __init__(self, characters: int) -> None:
-        """Store the number."""
+        """Store the number of characters."""
         self.characters = characters
 
     def take(self, draw: Callable[[], list[Drawing]]) -> list[Drawing]:
-        """Draw figures if there is room, and return those that fit, with a line that says so of the others."""
+        """Draw figures, and return those that fit, with a line on the others; draw nothing on a full page."""
         if self.characters <= 0:
             return []
         taken: list[Drawing] = []

@@ -32,7 +32,7 @@ Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean of values, and half the width of its 95 % interval by Student's t."""
+    """Return the mean, and half the width of its 95 % interval by Student's t; None for a single value."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, None
@@ -40,7 +40,12 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def average_seeds(records: Iterable[Record]) -> list[Record]:
-    """Return a record for each method and setting, with means over the seeds where there are several."""
+    """Return a record for each method and setting, with means over the seeds where there are several.
+
+    A record of several runs has ``seeds``, ``intervals`` (half of the width by key of a result), the ``largest angle``
+    of all runs, the notes that all runs share, and ``failures``, errors by seed. It has an ``error`` if all runs
+    failed.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(run_identity({**record, "seed": None}), []).append(record)
@@ -48,7 +53,7 @@ def average_seeds(records: Iterable[Record]) -> list[Record]:
 
 
 def _average(runs: Sequence[Record]) -> Record:
-    """Return the record of several runs that differ in their seed."""
+    """Return the record (`average_seeds`) of several runs that differ in their seed."""
     seeds = [run["seed"] for run in runs]
     failures = {run["seed"]: run["error"] for run in runs if "error" in run}
     completed = [run for run in runs if "error" not in run]
@@ -83,20 +88,20 @@ def _average(runs: Sequence[Record]) -> Record:
 
 
 def count_runs(record: Record) -> int:
-    """Return the number of runs with results that a record is of."""
+    """Return the number of runs with results, 0 if all failed, that a record, perhaps of `average_seeds`, is of."""
     if "seeds" not in record:
         return int("error" not in record)
     return len(record["seeds"]) - len(record["failures"])
 
 
 def runs_text(record: Record) -> str:
-    """Return the number of runs of a record, and of how many, if some failed."""
+    """Return the number of a record's runs with results, such as "5", or "4 of 5" if one failed."""
     count, total = count_runs(record), len(record.get("seeds", [record["seed"]]))
     return str(count) if count == total else f"{count} of {total}"
 
 
 def failure_texts(record: Record) -> list[str]:
-    """Return a text for each error of the seeds of a record that has results of other seeds."""
+    """Return a text with seeds for each error in a record of several runs; none if all runs failed."""
     by_error: dict[str, list[int]] = {}
     for seed, error in ({} if "error" in record else record.get("failures", {})).items():
         by_error.setdefault(error, []).append(seed)
@@ -104,7 +109,7 @@ def failure_texts(record: Record) -> list[str]:
 
 
 def axes_with_values(records: Sequence[Record]) -> list[str]:
-    """Return the keys of `AXES` over which results can be drawn: of several values in settings that else are equal."""
+    """Return the keys of `AXES` ("alpha", "clients") of which some otherwise equal settings have several values."""
     axes = []
     for over in AXES:
         values: dict[str, set[float]] = {}
@@ -117,7 +122,11 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
 
 
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:
-    """Return the means of a result along an axis, by method and panel; what else differs has a panel of its own."""
+    """Return position, mean and half interval of a result along an axis, by method and panel title.
+
+    What else differs has a panel of its own; a single run has the interval 0. Raise ConfigError if there is no such
+    axis or result, or the runs have a single value along the axis.
+    """
     if over not in AXES:
         raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
     if result not in HEADS:

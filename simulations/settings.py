@@ -25,7 +25,7 @@ BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
 
 
 def list_values(argument: Any) -> list[Any]:
-    """Return the values of an argument as a list, each once; a text, a number or a class is a list of one."""
+    """Return the values of an argument as a list, each once, in order; a text, a number or a class is a list of one."""
     is_list = isinstance(argument, Iterable) and not isinstance(argument, str | bytes | type)
     values = list(argument) if is_list else [argument]
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -44,7 +44,12 @@ def check_arguments(
     components: Any,
     engine: Any,
 ) -> dict[str, list[Any]]:
-    """Return the arguments of a comparison as lists, or refuse all values that are not allowed in a single error."""
+    """Return the arguments of a comparison as lists by name, or raise a ConfigError with a line for each wrong value.
+
+    Methods become texts, and ``"all"`` every method. ``datasets`` and ``partitions`` are None if parties have rows of
+    their own. ``alphas`` are parameters of ``dirichlet`` and ``quantity``, ``bounds`` of secure aggregation, 0 in
+    clear.
+    """
     arguments = {"methods": methods, "datasets": datasets, "partitions": partitions, "alphas": alphas}
     arguments |= {"clients": clients, "seeds": seeds, "bounds": bounds}
     lists = {key: list_values(value) for key, value in arguments.items() if value is not None}
@@ -74,7 +79,7 @@ def check_arguments(
 
 
 def _method_text(method: Any) -> str:
-    """Return the text of a method or of a class, with options that are allowed."""
+    """Return the text of a method or of a class; raise ConfigError for options that are not allowed."""
     name = METHODS.name_of(method)
     if not isinstance(name, str):
         raise ConfigError(f"comparison: 'methods' has {value_text(name)}, expected names such as 'p-cov', or classes")
@@ -89,7 +94,10 @@ def _unknown(
     further: str = "",
     is_further: Callable[[Any], bool] = lambda value: False,
 ) -> list[str]:
-    """Return a line that names the values that are none of the names, with the nearest of these."""
+    """Return a line on the values that are none of the names, with the nearest names; no line without such values.
+
+    Values are allowed, too, if ``is_further``; ``further`` says in the line which these are.
+    """
     choices = list(names)
     wrong = [value for value in values if not (isinstance(value, str) and value in choices) and not is_further(value)]
     if not wrong:
@@ -106,14 +114,18 @@ def _is_openml(name: Any) -> bool:
 
 
 def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
-    """Return a line that names the values that are no whole numbers from 1."""
+    """Return a line that lists the values that are no whole numbers from 1; no line without such values."""
     wrong = [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 1]
     expected = "expected a whole number from 1" if key == "components" else "expected whole numbers from 1"
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, {expected}"] if wrong else []
 
 
 def check_data(runs: Sequence[Record]) -> None:
-    """Load the data of runs, and refuse what cannot be run, all faults in a single error."""
+    """Load the data of runs, or raise a single FedPCAError with the faults of all.
+
+    Data are at fault that cannot be loaded, or have too few rows or features for the number of components, or too few
+    rows for the number of clients.
+    """
     errors: dict[str, FedPCAError] = {}
     for key in dict.fromkeys(map(pool_key, runs)):
         of_pool = [run for run in runs if pool_key(run) == key]
@@ -135,7 +147,11 @@ def check_data(runs: Sequence[Record]) -> None:
 def settings(
     places: Mapping[str, str], lists: Mapping[str, Sequence[Any]], common: Mapping[str, Any]
 ) -> Iterator[Record]:
-    """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed."""
+    """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed.
+
+    ``places`` has each data set's folder or files, ``lists`` the values from `check_arguments`, ``common`` what all
+    settings have.
+    """
     splits = [(p, a) for p in lists["partitions"] for a in (lists["alphas"] if p in WITH_ALPHA else [None])]
     varied = (lists[key] for key in ("clients", "bounds", "methods", "seeds"))
     for dataset, (partition, alpha), clients, bound, method, seed in itertools.product(places, splits, *varied):
@@ -146,12 +162,16 @@ def settings(
 
 
 def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]:
-    """Return the folder of each data set: the current one for data sets that are installed."""
+    """Return the folder of each data set by name: the current one for data sets that are installed."""
     return {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
 
 
 def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """Store the parties' tables, or read their files, and return the files by the data set's name, and the parties."""
+    """Store the parties' tables, or read their files; return the files by the data set's name, and how many parties.
+
+    ``others`` are arguments that have no meaning beside the parties' own rows. Raise ConfigError if one is not None, or
+    the parties are no tables and no files.
+    """
     if refused := [name for name, value in others.items() if value is not None]:
         raise ConfigError(
             f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"

@@ -19,7 +19,7 @@ HELD_TABLES: dict[str, Parties] = {}
 
 
 def hand_over(parties: Any) -> str:
-    """Store the parties' tables in this process as a data set, and return the data set's name."""
+    """Store the parties' tables in this process as a data set, and return its name, with a digest of the tables."""
     parties_data = parties_of(parties, "rows")
     digest = hashlib.sha256()
     for rows in (as_array(part, "a table") for part in parties_data.rows):
@@ -30,7 +30,10 @@ def hand_over(parties: Any) -> str:
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the parties' files; a folder stands for the readable files inside."""
+    """Return the absolute paths of the parties' files; a folder stands for the readable files inside, ordered by name.
+
+    Raise ConfigError if a path does not exist, or a folder holds no readable file.
+    """
     if missing := [text for text in paths if not Path(text).expanduser().exists()]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
     files: list[str] = []
@@ -43,7 +46,7 @@ def files_of(paths: Sequence[str]) -> list[str]:
 
 
 def tables_of(files: Sequence[str]) -> dict[str, Any]:
-    """Read the table in each file, by the file's name without its ending."""
+    """Read each file's table, by the file's name without its ending; raise a ConfigError with all files' faults."""
     tables: dict[str, Any] = {}
     faults = []
     for file in map(Path, files):
@@ -65,7 +68,10 @@ def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
 
 
 def load(dataset: str, root: str) -> datasets.Dataset:
-    """Load a named data set, or the tables that `hand_over` stored, whose labels are the numbers of the parties."""
+    """Load a data set by name, or tables that `hand_over` stored or ``root`` lists, with party numbers as labels.
+
+    Raise ConfigError if the tables are not there, or have changed.
+    """
     if dataset in datasets.DATASETS:
         return datasets.load(dataset, root)
     if dataset not in HELD_TABLES and root != ".":

@@ -87,7 +87,11 @@ def main(
 
 
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
-    """Replace a party's `fit` by a function that records each question and its reply."""
+    """Replace a party's `fit` by a function that records each question and its reply, and return the growing list.
+
+    Each entry has the ``phase``, the code that answers (``answer``), and the arrays of ``request`` and ``reply``. A
+    refused question has no reply.
+    """
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit
@@ -109,7 +113,7 @@ def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
 
 
 def location(answer: Any) -> str:
-    """Return the name, file and line of the function that answers a question."""
+    """Return name, file and line of the function that answers; None stands for an answer by the transport."""
     function = inspect.unwrap(getattr(answer, "func", answer))
     if function is None:
         return "the transport (fedpca_flwr/transports)"
@@ -120,7 +124,7 @@ def location(answer: Any) -> str:
 
 
 def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
-    """Describe each array of a message by its name, shape, dtype and bytes."""
+    """Return each array's name (of its field in the payload), shape, dtype and bytes."""
     return [
         {"name": field.name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": array.nbytes}
         for field, array in zip(payload.fields, arrays, strict=True)
@@ -128,7 +132,7 @@ def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[di
 
 
 def exchanges_text(exchanges: Sequence[dict[str, Any]]) -> str:
-    """Write questions and replies as a paragraph for each, with a line for each array."""
+    """Write the exchanges of `trace_party` as a paragraph for each, with a line for each array."""
     lines = []
     for number, exchange in enumerate(exchanges, start=1):
         lines += ["", f"round {number}: {exchange['phase']}", f"  answered by   {exchange['answer']}"]

@@ -77,19 +77,7 @@ that are known. fedpca-flwr {version}, {day}.</p></body></html>
 
 
 class Case(NamedTuple):
-    """Line of the forecast.
-
-    Parameters
-    ----------
-    title : str
-        Whose components are compared with whose.
-    rows : int
-        Number of rows.
-    distance : Distance
-        The forecast.
-    degrees : Distance
-        The same as an angle.
-    """
+    """Line of the forecast: whose components are compared with whose, rows, and the distance, also as an angle."""
 
     title: str
     rows: int
@@ -105,7 +93,10 @@ class Case(NamedTuple):
 
 
 def as_degrees(distance: Distance, k: int) -> Distance:
-    """Convert a distance between subspaces of k components into the angle of each, if all angles were alike."""
+    """Convert a distance between subspaces of k components into the angle of each in degrees, if all were alike.
+
+    The distance is the root of the summed squared sines.
+    """
     return Distance(*np.rad2deg(np.arcsin(np.minimum(np.array(distance) / np.sqrt(k), 1))).tolist())
 
 
@@ -179,9 +170,10 @@ def main(
 
 
 def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
-    """Read the number of components, whether features are scaled, and this site's rows that would take part.
+    """Return the number of components, whether features are scaled, and this site's rows (n, d) that would take part.
 
-    Shapes: -> (n, d).
+    Raise ConfigError if the run is no PCA of centred rows with a number of components, and DataError for missing
+    values.
     """
     config = RunConfig.parse(run)
     name, _ = split_method_text(config.method)
@@ -205,7 +197,11 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
 def write_page(
     error: SubspaceError, cases: list[Case], shape: tuple[int, ...], k: int, *, scale: bool, site: str
 ) -> str:
-    """Write the forecast as a page of HTML with its figure."""
+    """Write the forecast as a page of HTML with the figure of ``error``, the error as a function of the rows.
+
+    The cases are alone, joined, and alone compared with joined; ``shape`` is that of the site's rows, and ``site`` its
+    name as HTML, or empty.
+    """
     alone, joined = (case.texts[3] for case in cases[:2])
     return PAGE.format(
         site=site,
@@ -228,7 +224,10 @@ def write_page(
 
 
 def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
-    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG."""
+    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG in an HTML element.
+
+    ``error`` is a function of the rows; the cases alone and joined are marked.
+    """
     try:
         from matplotlib import rc_context
 

@@ -88,15 +88,7 @@ SINGULAR = Field("singular", ("<=k",), kind="size")
 
 
 class LocalStatistic(NamedTuple):
-    """Fields that a party reports of its own columns, and the function that computes the fields.
-
-    Parameters
-    ----------
-    fields : tuple of Field
-        Fields of the reply.
-    compute : callable
-        From the party (`ColumnsClient`) and the request to the fields.
-    """
+    """Fields of a reply on a party's own columns, and the function from party and request that computes the fields."""
 
     fields: tuple[Field, ...]
     compute: Callable[[Any, Fields], Fields]
@@ -173,12 +165,7 @@ def _local_energies(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def projection_questions() -> Questions:
-    """Return the last question: every party stores scores and loadings, and replies with the unexplained energy.
-
-    Returns
-    -------
-    mapping of str to Question
-    """
+    """Return the last question: every party stores scores and loadings, and replies with the unexplained energy."""
     project = Question(
         request=Payload((DIRECTIONS, SINGULAR)),
         reply=Payload((Field("squared", (), kind="size"),)),
@@ -209,7 +196,7 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
-    """Ask every party about its rows, and refuse the run unless all parties have the same rows."""
+    """Ask every party about its rows, and check them by `ColumnsRun.require_same_rows`."""
     replies: list[Reply] = yield Round("rows")
     run.require_same_rows(replies)
     return replies
@@ -235,17 +222,18 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
 
 
 def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size."""
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size.
+
+    Size 0 stands for the energy of all columns. The run records the largest rounding of its sums. Raise ConfigError if
+    no digits suffice.
+    """
     sums = yield from digits.sum_in_digits(run, name, request, size or run.total, run.bound_advice)
     run.rounding = max(run.rounding, *(float(np.max(error_bound)) for error_bound in sums.error_bounds.values()), 0.0)
     return sums
 
 
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
-    """Order directions by the energy (sum of squares) of all parties' columns along each direction.
-
-    Shapes: U (n, k).
-    """
+    """Order orthonormal directions U (n, k) by the energy (sum of squares) of all columns along each, descending."""
     sums: Total = yield SumRound("energies", {"directions": U})
     energy = sums["energies"]
     order = np.argsort(-energy, kind="stable")

@@ -209,7 +209,7 @@ class ColumnsRun(PCAStrategy):
 
     @property
     def columns(self) -> int:
-        """Number of columns m of all parties."""
+        """Number of columns m of all parties together."""
         return sum(self.widths)
 
     @property
@@ -289,7 +289,7 @@ class ColumnsRun(PCAStrategy):
     # Inside
 
     def _require_same_ids(self, replies: list[Reply]) -> None:
-        """Refuse replies whose row ids are missing, not ascending, or different from another party's."""
+        """Raise ConfigError for missing ids, ContractError if not ascending, DataError if the parties' ids differ."""
         with_ids = [reply for reply in replies if reply.fields["ids"].size]
         self._by_ids = bool(with_ids)
         for reply in replies if with_ids else []:

@@ -28,7 +28,10 @@ FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value."""
+    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value.
+
+    The version with more words is named ``FINE_PREFIX + name``.
+    """
     optional_question = replace(question, optional=True)
     masked = {
         name: replace(optional_question, words=2),
@@ -40,7 +43,10 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a given variance."""
+    """Return the sum of the replies to a question, with enough fixed-point digits to resolve ``variance`` (times rows).
+
+    Raise ConfigError, which ends with ``advice``, if no digits resolve the variance: `bound` is too far above the data.
+    """
     if FINE_PREFIX + name in run.script:
         if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
             name = FINE_PREFIX + name

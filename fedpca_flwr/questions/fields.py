@@ -37,7 +37,8 @@ NEGLIGIBLE_REMAINDER = 2e-14
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
     """Return the rounding error of a mean, or an empty array if the error is negligible for every feature.
 
-    Shapes: diagonal (d,) -> (d,).
+    ``diagonal`` (d,) is that of the rows' scatter, and ``negligible`` the error, in standard deviations, that may be
+    left out.
     """
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
@@ -128,5 +129,5 @@ def read_head(fields: Fields) -> Head:
 
 
 def read_moments(fields: Fields) -> Moments:
-    """Return the count, mean and packed scatter that the fields of a checked reply hold."""
+    """Return the count, mean and packed scatter that a checked reply holds in the fields of `MOMENTS`."""
     return Moments(*read_head(fields), scatter=fields["scatter"])

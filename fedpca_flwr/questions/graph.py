@@ -100,7 +100,7 @@ class GraphOptions(CountOptions):
 
 
 def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
-    """Return the adjacency matrix of the run's communication graph, which all draw from the same seed."""
+    """Return the run's graph, drawn by server and parties from one seed; ConfigError if it cannot be connected."""
     try:
         return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
@@ -144,7 +144,7 @@ REPORT = Payload(
 
 
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
-    """Return the questions of a method whose parties exchange (d, k) blocks with their neighbours.
+    """Return the questions of a method whose parties exchange the (d, k) blocks ``block_names`` with their neighbours.
 
     In the last question parties project with their own estimates, whose columns come in the model's order.
     """
@@ -194,16 +194,18 @@ class GraphParty(Party):
 
     @abstractmethod
     def begin(self, X: Array) -> list[Array]:
-        """Return the party's first iterate: the blocks that the party stores from round to round.
+        """Return the party's first iterate, from the orthonormal start X that all parties share.
 
-        Shapes: X (d, k) -> (d, k).
+        The iterate is ``X``, the direction that the party follows next, and more; the blocks `block_names` come first.
+
+        Shapes: X (d, k) -> blocks (d, k).
         """
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
-        """Return the party's iterate after a further iteration.
+        """Return the party's next iterate, from its own and the exchanged blocks' average over party and neighbours.
 
-        Shapes: iterate (d, k), average (d, k) -> (d, k).
+        Shapes: iterate and average, blocks (d, k) -> blocks (d, k).
         """
 
     @property
@@ -229,7 +231,8 @@ class GraphParty(Party):
     def _start(self, request: Fields) -> Fields:
         """Return the blocks of the first iterate that neighbours receive, from the start common to all parties.
 
-        Before that, store the pooled centre, this party's deviation and its neighbours' weights.
+        Before that, store the pooled centre, this party's deviation and its neighbours' weights. Raise ContractError if
+        a party's head is missing, and DataError if the rows have no variance.
         """
         heads = self._merged_heads(request)
         if not heads.counts.all():
@@ -266,7 +269,9 @@ class GraphParty(Party):
         }
 
     def direction(self, X: Array) -> Array:
-        """Return Sanger's update direction at X for A, this party's scaled scatter about the pooled mean.
+        """Return Sanger's update direction at the iterate X for A, this party's scaled scatter about the pooled mean.
+
+        Raise ConfigError if the iterates diverge: the step is too large.
 
         Shapes: X (d, k) -> (d, k).
         """
@@ -290,10 +295,7 @@ class GraphParty(Party):
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
-        """Vectors (own deviation, pooled mean) and numbers (factor of A, trace, step, rows, weights) of the party.
-
-        Vectors (2, d): own deviation and pooled mean. Numbers: factor of A, own trace, step, own rows, and the weights
-        of the neighbours.
+        """Vectors (2, d), own deviation and pooled mean; numbers: factor of A, trace, step, rows, neighbours' weights.
 
         Few arrays, read once in a round: reading a message's small arrays costs more than computing with the arrays.
         """
@@ -308,7 +310,7 @@ class GraphParty(Party):
         return product
 
     def _next_iterate(self, request: Fields) -> list[Array]:
-        """Average the party's blocks with its neighbours' blocks, and return the advanced iterate."""
+        """Average the party's blocks with its neighbours' (ContractError if some lack), and return the next iterate."""
         iterate, weights = list(self.state["iterate"][0]), self.centring[1][4:]
         received = len(request[self.block_names[0]])
         if received != weights.size:
@@ -335,7 +337,10 @@ class GraphClient(RowsClient):
     party: GraphParty
 
     def projection(self, request: Fields) -> Projection:
-        """Return the projection by this party's own estimate, in the model's order and with the model's signs."""
+        """Return the projection by this party's own estimate, in the model's order and with the model's signs.
+
+        Raise ContractError if the request's ``order`` (k,) or mean contradicts what the parties have reported.
+        """
         components, order = request["components"], request["order"]
         same_mean = np.array_equal(request["mean"], self.party.centring[0][1])
         if sorted(order.tolist()) != list(range(order.size)) or not same_mean:

@@ -57,45 +57,19 @@ MODEL = (
 
 
 class ObservedValues(NamedTuple):
-    """Counts, means and deviations of the observed values of each feature, over all parties.
+    """Counts, means and deviations of the observed values of each feature, over all parties."""
 
-    Parameters
-    ----------
-    total_rows : int
-        Rows of all parties.
-    rows : int
-        Rows n with any value.
-    counts : ndarray of shape (d,)
-        Rows that have each feature.
-    unshared_pairs : int
-        Pairs of features that no row has both, where the server learns that.
-    centre : ndarray of shape (d,)
-        Means of the observed values, up to rounding.
-    spread : ndarray of shape (d,)
-        Standard deviations of the observed values; of a constant feature 0, or in fixed point the rounding of its mean.
-    mean : ndarray of shape (d,)
-        Rounding error of the centre, standardised.
-    constant : ndarray of bool of shape (d,)
-        Features that have one value only, as far as fixed point can tell: nothing is predicted of these.
-    cautions : sequence of str
-        Notes for the reader of the model.
-    units : sequence of mapping
-        Features that a party has in another unit, where the server sees each party.
-    party_rows : mapping of str to int
-        Rows of each party that have any value, where the server sees each party.
-    """
-
-    total_rows: int
-    rows: int
-    counts: Array
-    unshared_pairs: int
-    centre: Array
-    spread: Array
-    mean: Array
-    constant: NDArray[np.bool_]
-    cautions: Sequence[str]
-    units: Sequence[dict[str, Any]] = ()
-    party_rows: Mapping[str, int] = MappingProxyType({})
+    total_rows: int  # of all parties
+    rows: int  # rows n with any value
+    counts: Array  # (d,) rows that have each feature
+    unshared_pairs: int  # pairs of features that no row has both, where the server learns that
+    centre: Array  # (d,) means of the observed values, up to rounding
+    spread: Array  # (d,) deviations of the observed values; 0 if constant, or in fixed point its mean's rounding
+    mean: Array  # (d,) rounding error of the centre, standardised
+    constant: NDArray[np.bool_]  # (d,) single-valued as far as fixed point can tell: nothing is predicted of these
+    cautions: Sequence[str]  # for the reader of the model
+    units: Sequence[dict[str, Any]] = ()  # features in another unit, where the server sees each party
+    party_rows: Mapping[str, int] = MappingProxyType({})  # rows with any value, where the server sees each party
 
     @property
     def deviation(self) -> Array:
@@ -103,10 +77,7 @@ class ObservedValues(NamedTuple):
         return np.where(self.constant, 0.0, self.spread)
 
     def model_request(self, mean: Array) -> Fields:
-        """Return the request fields of a model: number of rows, centre and spread of features, and model mean.
-
-        Shapes: mean (d,).
-        """
+        """Return the request fields ``rows``, ``centre``, ``spread``, and ``mean`` (d,) of a standardised model."""
         return {"rows": np.asarray(self.rows), "centre": self.centre, "spread": self.spread, "mean": mean}
 
     @property
@@ -120,11 +91,10 @@ class ObservedValues(NamedTuple):
         return 1.0 - float(self.counts.sum()) / (self.rows * self.centre.size)
 
     def in_data_units(self, mean: Array, scatter: Array, rows: int | None = None) -> Moments:
-        """Turn mean and scatter of standardised rows into moments in the unit of the data.
+        """Turn mean (d,) and packed scatter of standardised rows into moments in the unit of the data.
 
-        A constant feature has no scatter, though in fixed point its `spread` is not 0.
-
-        Shapes: mean (d,), scatter (d (d + 1).
+        A constant feature has no scatter, though in fixed point its `spread` is not 0. ``rows`` is by default the
+        number of rows that have any value.
         """
         head = Head(self.rows if rows is None else rows, *moments.two_sum(self.centre, self.spread * mean))
         return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
@@ -134,7 +104,10 @@ class ObservedValues(NamedTuple):
 
 
 def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
-    """Return the questions for counts and sums of observed values, and for their deviations from the mean."""
+    """Return the questions ``observed``, for counts and sums of observed values, and ``deviations``, from their mean.
+
+    With ``pairs`` the counts are, for every two features, of the rows that have both.
+    """
     row_limits.require_bound(config)
     counts = Field("pairs", ("d(d+1)/2",), kind="size") if pairs else Field("values", ("d",), kind="size")
     return {
@@ -161,7 +134,7 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
 def expected_question(times: int) -> Question:
     """Return the question for E-step sums: expected rows and products, given a Gaussian model and observed values.
 
-    The request has the model, and `pooled_expected` asks the question.
+    A run may ask it ``times`` times, by `pooled_expected`; the request has the model.
     """
     return Question(
         request=Payload(MODEL),
@@ -177,10 +150,10 @@ def expected_question(times: int) -> Question:
 
 
 def filled_limits(request: Fields, public: Public) -> SumLimits:
-    """Return limits of the projection's sums: row count, and squared error of rows with imputed missing values.
+    """Return limits of the projection's ``count`` and ``squared``, the squared error of rows with imputed values.
 
     The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
-    `MIN_EIGENVALUE`, or of the noise.
+    `MIN_EIGENVALUE`, or of the noise. The request has ``mean``, ``scale``, and ``factors`` or ``covariance``.
     """
     reach = public.config.bound + np.abs(request["mean"])
     with np.errstate(all="ignore"):  # what is not finite is refused
@@ -232,7 +205,7 @@ def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
-    """Return a party's E-step sums under a Gaussian model: expected deviations from the mean, and products."""
+    """Return a party's E-step sums under a Gaussian model: expected deviations and products; refuse a false model."""
     model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
@@ -242,7 +215,10 @@ def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_products(party: IncompleteClient, request: Fields) -> Fields:
-    """Return a party's E-step sums under a factor model: expected deviations, products with the factors' basis."""
+    """Return a party's E-step sums under a factor model: expected deviations, products with the factors' basis.
+
+    Raise ContractError unless the noise is at least `MIN_EIGENVALUE` and below all variances.
+    """
     model = FactorGaussian(request["mean"], request["basis"], request["variances"], float(request["noise"]))
     if model.noise < MIN_EIGENVALUE or model.variances.min() <= model.noise:
         raise ContractError(
@@ -262,7 +238,11 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
-    """Return each feature's mean and standard deviation of the observed values of all parties, from two rounds."""
+    """Return each feature's mean and standard deviation of the observed values of all parties, from two rounds.
+
+    Raise ConfigError if `bound` is too far above the data (with ``scale``, above any feature's deviation),
+    ContractError if counts contradict each other, and DataError if no party has a value of some feature.
+    """
     party_rows: dict[str, int] = {}
     parties: dict[str, list[Any]] = {}  # observed values of each party that the server sees in clear
 
@@ -274,7 +254,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
         parties[sender] = [float(fields["count"]), counts.copy(), fields["sum"].copy()]
 
     def consume_deviations(fields: Fields, sender: str) -> None:
-        """Turn a party's stored sums into means and standard deviations."""
+        """Turn a party's stored sums into means and standard deviations, with the fields of its second reply."""
         all_rows, party_counts, sums = parties[sender]
         with np.errstate(all="ignore"):  # of a feature that a party does not have
             squares = fields["diagonal"] - fields["shift"] ** 2 / party_counts
@@ -306,7 +286,7 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
 def _constant_features(
     run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
-    """Return a mask of constant features, and cautions on features whose variance fixed point cannot resolve."""
+    """Return a mask of constant features, with cautions; raise ConfigError if scaling needs an unresolved variance."""
     constant = ~moments.varying_features(diagonal, centre)
     if not error_bound.any():
         return constant, ()
@@ -318,7 +298,7 @@ def _constant_features(
 
 
 def _require_observed(rows: int, counts: Array) -> None:
-    """Refuse counts of observed values that are impossible, or zero for some feature."""
+    """Raise ContractError for counts of observed values that are impossible, and DataError if some feature has none."""
     if (counts < 0).any() or (counts > rows).any():
         raise ContractError(
             "the parties together say that a feature has a value in more rows than there are: the share of one of them "
@@ -332,30 +312,18 @@ def _require_observed(rows: int, counts: Array) -> None:
 
 
 class PooledExpected(NamedTuple):
-    """Sums of the expected rows of all parties, and of each party where the server stores these.
+    """Sums of the expected rows of all parties, and of each party where the server stores these."""
 
-    Parameters
-    ----------
-    sums : Expected
-        Sums of the expected deviations from the model's mean, and of their products.
-    error_bounds : ndarray of shape (d,)
-        Bound on the fixed-point rounding of the squares.
-    parts : mapping of str to Expected
-        The sums of each party, by how texts name the party; empty if only the sum is shown or stored.
-    names : sequence of str
-        Names of these parties that are the same in every run, in the same order.
-    """
-
-    sums: Expected
-    error_bounds: Array
-    parts: Mapping[str, Expected]
-    names: Sequence[str]
+    sums: Expected  # of the expected deviations from the model's mean, and of their products
+    error_bounds: Array  # (d,) on the fixed-point rounding of the squares
+    parts: Mapping[str, Expected]  # each party's sums, by its name in texts; empty if only the sum is shown or stored
+    names: Sequence[str]  # of these parties, the same in every run, in the same order
 
 
 def party_moments(pooled: PooledExpected, observed: ObservedValues, mean: Array) -> dict[str, Moments]:
-    """Return the expected moments of each party's rows, whose sum is the expected scatter of all rows.
+    """Return the expected moments of each party's rows, in the unit of the data; their sum is that of all rows.
 
-    Shapes: mean (d,).
+    A party whose rows have no value at all has no part. ``mean`` (d,) is the model's, standardised.
     """
     parts = {}
     for name, sums in pooled.parts.items():
@@ -369,7 +337,7 @@ def party_moments(pooled: PooledExpected, observed: ObservedValues, mean: Array)
 def pooled_expected(
     run: RowsStrategy, observed: ObservedValues, model: Gaussian
 ) -> Generator[Round, Any, PooledExpected]:
-    """Return the E-step sums of all parties' rows under a Gaussian model: expected deviations and products."""
+    """Return all parties' E-step sums under a Gaussian model of standardised rows: expected deviations and products."""
     parts: dict[str, Expected] = {}
 
     def consume(fields: Fields, sender: str) -> None:
@@ -397,7 +365,10 @@ FACTOR_MODEL = (
 
 
 def factor_question(times: int, max_factors: int) -> Question:
-    """Return the question for E-step sums under a factor model (basis, variances and noise)."""
+    """Return the question for E-step sums under a factor model (basis, variances and noise) of ``max_factors`` at most.
+
+    A run may ask it ``times`` times.
+    """
     return Question(
         request=Payload(FACTOR_MODEL),
         reply=Payload(
@@ -420,9 +391,9 @@ def factor_question(times: int, max_factors: int) -> Question:
 def pooled_products(
     run: RowsStrategy, observed: ObservedValues, model: FactorGaussian
 ) -> Generator[Round, Any, tuple[FactorSums, Array]]:
-    """Return the E-step sums of all parties' rows under a factor model, and their rounding bounds.
+    """Return all parties' E-step sums under a factor model of rows in `factor_unit`, and the products' rounding (d,).
 
-    Shapes: -> (d,).
+    The sums are of the expected deviations, their products with the factors, their squares, and the likelihood.
     """
     factors = {"basis": model.basis, "variances": model.variances, "noise": np.asarray(model.noise)}
     total: Total = yield SumRound("products", {**observed.model_request(model.mean), **factors})

@@ -38,7 +38,7 @@ class IncompleteClient(RowsClient):
 
     @override
     def require_ready(self) -> None:
-        """Refuse the run if fewer than ``min-rows`` rows are left without those of rare patterns of missing values."""
+        """Raise DisclosureError if fewer than ``min-rows`` rows have patterns of missing values that are not rare."""
         super().require_ready()
         node = self.site.node
         if len(self.selection) < node.min_rows:
@@ -51,7 +51,7 @@ class IncompleteClient(RowsClient):
             self._permit_levels()
 
     def _permit_levels(self) -> None:
-        """Refuse levels that, among the rows with the same gaps, some rows have but fewer than ``min-rows``."""
+        """Raise DisclosureError for levels that 1 to ``min-rows`` - 1 rows with the same gaps have."""
         indicators = slice(self.selection.shape[1] - self.site.config.indicators, None)
         patterns = self.gapped.patterns
         counts = np.zeros((len(patterns.missing), self.site.config.indicators))
@@ -77,7 +77,7 @@ class IncompleteClient(RowsClient):
     def participants(self) -> Selection:
         """Rows of this party that take part: without rows whose pattern of missing values is too rare at the site.
 
-        Whoever compares such sums with those of all rows knows these rows.
+        Their sums differ from those of all rows by the excluded rows, which a comparison of both would show.
         """
         included = self.site.common_gaps[1]
         return self.site.select(self.card.split, self.needs, mask=None if included.all() else included)
@@ -98,7 +98,10 @@ class IncompleteClient(RowsClient):
 
     @override
     def projection(self, request: Fields) -> Projection:
-        """Return a projection that imputes missing values by the request's covariance or factors."""
+        """Return a projection that imputes missing values by the request's covariance or factors.
+
+        Raise ContractError if the covariance does not fit the mean.
+        """
         covariance, factors = None, request.get("factors")
         if factors is None:
             try:
@@ -112,18 +115,10 @@ class IncompleteClient(RowsClient):
 
 @dataclass(frozen=True)
 class FilledProjection(Projection):
-    """Projection of rows with missing values, which are replaced by their expected values.
+    """Projection of rows with missing values, which are replaced by their expected values; see `Projection`.
 
-    Parameters
-    ----------
-    vault, components, mean, scale, columns
-        Moments, components (k, d), mean (d,), scale (d,) and columns' digest, as in `Projection`.
-    gapped : GappedRows
-        The rows that take part, by their pattern of gaps.
-    covariance : ndarray of shape (d, d), optional
-        Covariance that predicts missing values; None if ``factors`` is given.
-    factors : ndarray of shape (q + 1, d), optional
-        Loadings of q factors and, in the last row, noise variances, that predict missing values.
+    Missing values are predicted by ``covariance`` (d, d), or by ``factors`` (q + 1, d): the loadings of q factors and,
+    in the last row, the noise variances. The other one is None.
     """
 
     gapped: GappedRows
@@ -132,21 +127,21 @@ class FilledProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
-        """Centre rows, impute their missing values, and divide by the scale, chunk by chunk."""
+        """Centre rows, impute their missing values, divide by the scale, and yield chunks (m, d)."""
         for chunk in chunks(rows, CHUNK_ELEMENTS):
             deviations = np.subtract(chunk, self.mean, dtype=np.float64)
             yield fill_rows(deviations, self.covariance, self.factors) / (self.scale if self.scale.size else 1.0)
 
     @override
     def require_near(self) -> None:
-        """Refuse a centre of the server at which observed values would be rounded."""
+        """Refuse a centre of the server so far from the observed values that these would be rounded."""
         values = self.gapped.observed_moments
         distance = (values.mean - self.mean) + values.remainder
         require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean)
 
     @override
     def squared_error(self) -> float:
-        """Return the total squared error of the imputed rows after projection, never negative."""
+        """Return the imputed rows' total squared error after projection, never negative; refuse a false covariance."""
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         if self.factors is not None:
             squared = squared_error_by_factors(self.gapped, self.factors, self.mean, scale, self.components)

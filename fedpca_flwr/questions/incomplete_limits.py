@@ -36,17 +36,15 @@ LimitFunction = Callable[[Fields, Public], SumLimits]
 
 
 def positive(spread: Array) -> Array:
-    """Return the spread with every zero replaced by 1, so that dividing by the result is safe.
-
-    Shapes: spread (d,) -> (d,).
-    """
+    """Return the deviations (d,) with every zero replaced by 1, so that dividing by the result is safe."""
     return np.where(spread > 0, spread, 1.0)
 
 
 def factor_unit(request: Fields, *, scale: bool) -> Array:
-    """Return the unit (d,) that a factor model divides features by: own deviations, or a single common deviation.
+    """Return the unit (d,) that a factor model divides features by; the request is `ObservedValues.model_request`.
 
-    Shapes: -> (d,).
+    With ``scale`` it is each feature's standard deviation, and 1 where rounding of the mean explains that, as in
+    `fedpca_flwr.maths.moments.safe_deviation`. Otherwise all have the root of their mean variance.
     """
     spread, rows = request["spread"], int(request["rows"])
     if scale:
@@ -59,14 +57,17 @@ def unbounded_limits(limits: LimitFunction) -> LimitFunction:
     """Return the limit function with `bound` replaced by the largest value of any table, for replies in clear."""
 
     def unbounded(request: Fields, public: Public) -> SumLimits:
-        """Return the limits with the largest value of any table in place of `bound`."""
+        """Return the limits for rows whose values may be as large as in any table."""
         return limits(request, replace(public, config=public.config.model_copy(update={"bound": MAX_MAGNITUDE})))
 
     return unbounded
 
 
 def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values."""
+    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values.
+
+    With ``pairs`` the counts are of rows that have both of two features, otherwise of rows that have a feature.
+    """
     d, max_rows = public.features, float(row_limits.MAX_ROWS)
     counts = {"pairs": np.full(moments.packed_size(d), max_rows)} if pairs else {"values": np.full(d, max_rows)}
     sums = np.full(d, max_rows * public.config.bound)
@@ -74,16 +75,13 @@ def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
 
 
 def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
-    """Return each feature's limits on the sum of deviations of observed values from a centre, and of squares."""
+    """Return each feature's limits on the sums of deviations and squares about ``centre`` (d,), of ``rows`` rows."""
     size = public.config.bound + np.abs(request["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
 def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
-    """Return each feature's largest absolute value within `bound`, less the centre and divided by the unit.
-
-    Shapes: unit (d,) -> (d,).
-    """
+    """Return the largest size (d,) of values within `bound`, less the ``centre`` and divided by ``unit`` (d,)."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
         size: Array = (public.config.bound + np.abs(request["centre"])) / unit
     return size
@@ -92,7 +90,8 @@ def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
 def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
     """Return limits of E-step sums under a Gaussian model: expected deviations (d,) and packed products.
 
-    Shapes: size (d,).
+    The request has ``mean``, ``centre``, ``spread`` (d,) and the packed ``covariance``; ``rows`` is the largest number
+    of rows, and ``size``, a number or (d,), the largest root mean square of a feature's values.
     """
     mean = request["mean"]
     with np.errstate(over="ignore"):
@@ -105,7 +104,11 @@ def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimit
 
 
 def factor_limits(request: Fields, public: Public, *, shared: bool = False) -> SumLimits:
-    """Return limits of E-step sums under a factor model: deviations, products, squares and log-likelihood."""
+    """Return limits of E-step sums under a factor model: deviations, products, squares and log-likelihood.
+
+    The request has the fields `FACTOR_MODEL`. With ``shared`` the limits are of a single party's reply, for the
+    request's number of rows, and not of the sum.
+    """
     unit = factor_unit(request, scale=public.options.scale)
     rows = int(request["rows"]) if shared else row_limits.MAX_ROWS
     size = request["spread"] / unit if shared else max_standardised(request, public, unit)

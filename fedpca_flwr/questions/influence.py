@@ -37,7 +37,8 @@ HIDDEN_UNITS_NOTE = (
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
     """Return log entries of features that a party seems to have in another unit than the other parties.
 
-    Shapes: parties (d,).
+    ``parties`` holds, by the party's name, its number of rows, and each feature's mean (d,) and deviation (d,) there,
+    NaN or 0 where the party does not have the feature.
     """
     names = list(parties)
     rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
@@ -49,9 +50,9 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
 
 
 def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
-    """Return log entries of features in another unit, from each party's mean and diagonal of its scatter.
+    """Return log entries of features in another unit, from each party's count, mean, and diagonal (d,) of its scatter.
 
-    Shapes: parties (d,).
+    The scatter is about the party's own mean; keys are the names that texts use for the parties.
     """
     return unit_entries(
         {name: (head.n, head.mean, standard_deviations(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
@@ -59,10 +60,7 @@ def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict
 
 
 def standard_deviations(squares: Array, rows: Array | float) -> Array:
-    """Return the standard deviations of features from the sums of their squares about their means.
-
-    Shapes: squares (d,), rows (d,) -> (d,).
-    """
+    """Return standard deviations (d,) from sums of squares (d,) about the means, and numbers of rows, () or (d,)."""
     deviations: Array = np.sqrt(squares.clip(min=0.0) / rows)
     return deviations
 
@@ -76,17 +74,7 @@ MAX_NAMED_PARTIES = 10
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """Influence of a single party on the model: its name, shares and angles, and reasons why it stands out.
-
-    Parameters
-    ----------
-    party : str
-        How texts name the party.
-    influence : Influence
-        Its influence on the model.
-    reasons : sequence of Reason
-        Why the party stands out, if at all.
-    """
+    """Influence of a single party on the model: its name in texts, shares and angles, and reasons if it stands out."""
 
     party: str
     influence: Influence
@@ -182,18 +170,15 @@ class Contributions:
 
 @dataclass(frozen=True)
 class AddedContributions:
-    """Sums of random groups of parties' scatters, which replace each party's scatter and reveal impossible ones.
-
-    Parameters
-    ----------
-    groups : RandomGroups
-        Sums of the contributions of random groups of parties.
-    """
+    """Sums of random groups of parties' scatters, which replace each party's scatter and reveal impossible ones."""
 
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return an empty list, after refusing a random group of parties whose summed scatter is indefinite."""
+        """Return an empty list, or raise ContractError if the summed scatter of a group has a negative eigenvalue.
+
+        ``center`` and ``limit`` are unused: they are those of `Contributions.influence`.
+        """
         suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if suspects:
             lines = [
@@ -212,7 +197,7 @@ class AddedContributions:
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """Return the largest component share and the largest angles that any single party has on the model."""
+    """Return the largest component share and the largest angles that any single party has; empty without parties."""
     if not parties:
         return {}
     return {
@@ -250,14 +235,14 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
 
 
 def _refuse_indefinite(parties: Sequence[str]) -> None:
-    """Refuse the named parties, whose scatters have a negative eigenvalue and so cancel other parties' variance."""
+    """Raise ContractError for parties whose scatters have a negative eigenvalue, and so cancel others' variance."""
     if parties:
         why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))
 
 
 def _require_below(limit: float, parties: Sequence[PartyInfluence]) -> None:
-    """Refuse a model in which any party's share of a component exceeds the limit."""
+    """Raise ContractError if any party's share of a component exceeds the limit."""
     lines = [
         f"{item.party} holds {share:.2%} of component {component} with {item.influence.rows:.2%} of the rows"
         for item in parties

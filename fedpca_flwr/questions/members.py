@@ -75,7 +75,7 @@ class MembersClient(RowsClient):
         latest = -1
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-            """Read the notes on this federation, and note nothing."""
+            """Read the latest revision from the notes on this federation; return an empty text, to note nothing."""
             nonlocal latest
             latest = max((int(note.content) for note in same), default=-1)
             return ""

@@ -84,9 +84,11 @@ class MergeOptions(ColumnsOptions):
 
     @abstractmethod
     def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
-        """Return the weight and the leading direction (n,) of a party's columns.
+        """Return the weight (eigenvalue) and the leading direction (n,) of a party's columns.
 
-        Shapes: X (n, f), start (n,) -> (n,).
+        A power iteration begins at ``start``.
+
+        Shapes: X (n, f), start (n,).
         """
 
     @override
@@ -116,10 +118,7 @@ class MergeOptions(ColumnsOptions):
         return self.periods + self.isolated_periods
 
     def merge(self, values: Sequence[float], vectors: Sequence[Array]) -> Array:
-        """Return the weighted sum of the parties' directions merged, as a direction (n,).
-
-        Shapes: vectors (n,) -> (n,).
-        """
+        """Return the sum of the parties' directions (n,), weighted by ``values``, as a direction (n,)."""
         return merge_vectors(values, vectors, faithful=self.faithful, scaled=self.weight_scaling)
 
 
@@ -181,7 +180,7 @@ class MergeStrategy(ColumnsStrategy):
     # Inside
 
     def _merge_directions(self) -> Generator[Round, Any, Array]:
-        """Run all periods with merging at the server, and return the merged orthonormal directions (n, k)."""
+        """Run all periods with merging at the server; return orthonormal directions (n, k), or refuse one of zeros."""
         options, question = self.options, Round("start")
         directions = np.empty((self.n_rows, 0))
         for component in range(options.n_components):
@@ -223,7 +222,7 @@ class MergeStrategy(ColumnsStrategy):
 
 
 def _weights(replies: list[Reply], *, first: bool) -> list[float]:
-    """Return the parties' eigenvalues as weights; refuse a first component whose weights are all zero."""
+    """Return the parties' eigenvalues as weights; raise DataError if those of the first component are all zero."""
     values = [float(reply.fields["value"]) for reply in replies]
     if first and not any(value > 0 for value in values):
         raise DataError(

@@ -27,11 +27,10 @@ UNSCALED_MOMENTS_NOTE = (
 def stored_moments(
     options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
-    """Return the pooled moments (and the parties') that the run stores with the model, or None.
+    """Return the moments of all rows (and of each party) that the run stores with the model, or None.
 
     Only a method whose options say so stores anything: a method that releases less than the moments has no such option.
-
-    Shapes: error_bound (d,).
+    ``error_bound`` (d,) is that of the scatter's diagonal, by rounding in fixed point.
     """
     count = options.stored_moments_count(len(parties))
     if not count:
@@ -47,7 +46,10 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Refuse the option ``keep`` if the option asks for moments that secure aggregation does not show the server."""
+    """Raise ConfigError if the option ``keep`` asks for moments that secure aggregation does not show the server.
+
+    ``within`` says that the scatters are about each party's own mean: then the server lacks the moments of all rows.
+    """
     if within and keep != "nothing":
         raise ConfigError(
             f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
@@ -90,29 +92,13 @@ Fitting = Generator[Round, Any, Solution]
 
 
 class PooledMoments(NamedTuple):
-    """Pooled moments of all parties, the single parties' moments if known, and facts for the model's log.
+    """Pooled moments of all parties, the single parties' moments if known, and facts for the model's log."""
 
-    Parameters
-    ----------
-    moments : Moments
-        Moments of all rows, or without the scatter between the parties' means.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter of all rows.
-    total : Moments, optional
-        Moments of all rows, where the server has them.
-    parts : mapping of str to Moments
-        Moments that each party sent, where the server has stored them, by how texts name the party.
-    names : sequence of str
-        Names of the parties that are the same in every run, in the same order.
-    evidence : Evidence
-        Rounding, cautions and contributions.
-    """
-
-    moments: Moments
-    diagonal: Array
-    total: Moments | None = None
-    parts: Mapping[str, Moments] = MappingProxyType({})
-    names: Sequence[str] = ()
+    moments: Moments  # of all rows, or without the scatter between the parties' means
+    diagonal: Array  # (d,) of the scatter of all rows
+    total: Moments | None = None  # of all rows, where the server has them
+    parts: Mapping[str, Moments] = MappingProxyType({})  # by each party's name in texts, where stored
+    names: Sequence[str] = ()  # of the parties, the same in every run, in the same order
     evidence: Evidence = Evidence()
 
 

@@ -50,7 +50,9 @@ def product_questions(
 ) -> Questions:
     """Return the questions for count, mean and variances of the rows, and for products of the scatter with blocks.
 
-    Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns.
+    Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns. A
+    block has at most ``width`` columns, and a run ``rounds`` products; with ``variances_first`` the variances come
+    before the first product, as scaling needs.
     """
     block, product = Field("block", ("d", "<=b"), FLOAT_DTYPES), Payload((Field("product", ("d", "b")),))
     plain = Question(
@@ -100,8 +102,8 @@ def _local_product(party: Party, request: Fields) -> Fields:
 def _local_masked_product(party: Party, request: Fields) -> Fields:
     """Return the product of a party's scatter, about the request's centre and scaled, with the requested block.
 
-    A block that is not orthogonal to the blocks before is refused: products of nearly equal blocks, each rounded by
-    every party, would show at which values a single party's numbers are rounded up.
+    A block that is not orthogonal to the blocks before raises ContractError: products of nearly equal blocks, each
+    rounded by every party, would show at which values a single party's numbers are rounded up.
     """
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)
@@ -118,28 +120,15 @@ def _local_masked_product(party: Party, request: Fields) -> Fields:
 class ScatterProducts:
     """Scatter A (d, d) of all rows about their mean, known only through products with blocks of vectors.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-        The run.
-
-    Attributes
-    ----------
-    head : Head
-        Count and mean of all rows, after the first question.
-    diagonal : ndarray of shape (d,)
-        Diagonal of A.
-    evidence : Evidence
-        Rounding, cautions and other units.
-    scale : ndarray of shape (d,) or (0,)
-        Unit that features are divided by before a block is multiplied; set it before the first product.
+    The first question sets ``head``, ``diagonal`` (d,) of A, and ``evidence``. Set ``scale`` (d,), the unit that
+    features are divided by before a block is multiplied, before the first product.
     """
 
     head: Head
     diagonal: Array
 
     def __init__(self, run: RowsStrategy) -> None:
-        """Keep the run, without scale, opened products or scatter between means yet."""
+        """Store the run, without scale, opened products or scatter between means yet."""
         self.run = run
         self.evidence = Evidence()
         self.scale: Array = np.empty(0)
@@ -159,7 +148,9 @@ class ScatterProducts:
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
         """Ask for count, mean and variances of all rows, and return the scatter's product with the first block.
 
-        Shapes: V (d, b) -> (d, b).
+        The block is that of `random_block`; the second array bounds the fixed-point rounding of each entry.
+
+        Shapes: V (d, b) -> (d, b), (d, b) or (1,).
         """
         if "start" not in self.run.script:
             yield from self.variances()
@@ -172,7 +163,7 @@ class ScatterProducts:
 
         Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
 
-        Shapes: V (d, b) -> (d, b).
+        Shapes: V (d, b) -> (d, b), (d, b) or (1,).
         """
         block = V.astype(np.float64)
         if self._opened is None:
@@ -196,7 +187,7 @@ class ScatterProducts:
         heads, arriving, parties = list[Head](), StreamingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
-            """Add a party's additive fields, and keep its count, mean and diagonal."""
+            """Add a party's additive fields, and store its count, mean and diagonal."""
             head_names = {field.name for field in HEAD}
             arriving.add({name: array for name, array in fields.items() if name not in head_names}, sender)
             heads.append(head := read_head(fields))
@@ -211,19 +202,16 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
-        """Add the scatter between the parties' means times V to the summed products, if the products are possible."""
+        """Add the scatter between the parties' means times V to the summed products; refuse impossible products.
+
+        Shapes: product (d, b), V (d, b) -> (d, b).
+        """
         require_possible_product(product, V, float(self.diagonal.sum()))
         return product + self._between.T @ (self._between @ V)
 
 
 class OpenedProducts:
-    """Store of the mutually orthogonal blocks that were sent to the parties, and of the summed products.
-
-    Parameters
-    ----------
-    d : int
-        Number of features.
-    """
+    """Store of the mutually orthogonal blocks that were sent to the parties, and of the summed products."""
 
     def __init__(self, d: int) -> None:
         """Start with no blocks and no products of ``d`` features."""
@@ -253,7 +241,7 @@ class OpenedProducts:
         return coefficients, W, R
 
     def add(self, W: Array, product: Array, error_bound: Array) -> None:
-        """Store the new orthonormal part of a block and the scatter's product with that part.
+        """Store the new part W of a block (`decompose`), and the opened product of the scatter with W.
 
         Shapes: W (d, r), product (d, r), error_bound (d, 1).
         """
@@ -261,16 +249,18 @@ class OpenedProducts:
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
-        """Return the scatter's product with the block of the coefficients on stored blocks, and a rounding bound.
+        """Return the scatter's product with the block of the coefficients C and R of `decompose`, and a rounding bound.
 
-        Shapes: -> (d, b), (d, b).
+        Shapes: earlier_part (columns so far, b), new_part (r, b) -> (d, b), (d, b).
         """
         coefficients = np.vstack([earlier_part, new_part])
         return self._products @ coefficients, self._error_bound * np.abs(coefficients).sum(axis=0)
 
 
 def require_possible_product(product: Array, V: Array, trace: float) -> None:
-    """Refuse a product with a block V that is too large for any scatter with the given trace.
+    """Raise ContractError if a product with a block V is too large for any scatter with the given trace.
+
+    No entry may exceed `MAX_PRODUCT_RATIO` times the trace times the norm of V.
 
     Shapes: product (d, b), V (d, b).
     """

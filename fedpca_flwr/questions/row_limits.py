@@ -41,24 +41,12 @@ MAX_TWO_WORD_VALUES = 2**15
 
 
 class PooledCentre(NamedTuple):
-    """Count, mean and variances of all rows: their moments without the part off the diagonal.
-
-    Parameters
-    ----------
-    head : Head
-        Count and mean.
-    diagonal : ndarray of shape (d,)
-        Diagonal of the scatter about the mean.
-    error_bound : ndarray of shape (d,) or (1,)
-        Bound on the fixed-point rounding of the diagonal.
-    cautions : sequence of str
-        Notes for the reader of the model.
-    """
+    """Count, mean and variances of all rows: their moments without the part off the diagonal."""
 
     head: Head
-    diagonal: Array
-    error_bound: Array = np.zeros(1)
-    cautions: Sequence[str] = ()
+    diagonal: Array  # (d,) of the scatter about the mean
+    error_bound: Array = np.zeros(1)  # (d,) or (1,), on the diagonal's fixed-point rounding
+    cautions: Sequence[str] = ()  # for the reader of the model
 
     @property
     def rows(self) -> int | float:
@@ -89,7 +77,7 @@ MAX_UNRESOLVED_SHARE = 1e-9
 
 
 def require_bound(config: RunConfig) -> None:
-    """Refuse a run with secure sums that does not give `bound`, the largest absolute value of the data."""
+    """Raise ConfigError if a run with secure sums gives no `bound` of at least 1e-100, the largest size of a value."""
     if config.bound < by_transport(config, clear=0.0, masked=1e-100):
         raise ConfigError(
             f"run-config: 'secure-aggregation' is true, but 'bound' is {config.bound:g}, expected 1e-100 to 1e100: set "
@@ -98,7 +86,10 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow."""
+    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow.
+
+    Raise ConfigError for the `bound`, DataError for too many rows, and what the site raises for its own rules.
+    """
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
@@ -106,7 +97,7 @@ def permit_fixed_point(party: PCAClient) -> None:
 
 
 def require_max_rows(rows: float, parties: int) -> None:
-    """Refuse more rows of a party than a sum over all parties has room for."""
+    """Raise DataError if a party has more than `MAX_ROWS` / ``parties`` rows (or sum of weights)."""
     if rows > MAX_ROWS // parties:
         raise DataError(f"this site has more rows than its part of {MAX_ROWS:,}, the most in a secure sum")
 
@@ -114,7 +105,10 @@ def require_max_rows(rows: float, parties: int) -> None:
 def require_resolved(
     bound: float, error_bound: Array, diagonal: Array, advice: str = "", *, subject: str = ALL_ROWS
 ) -> None:
-    """Refuse a `bound` so far above the data that fixed-point rounding exceeds a tiny share of the variance.
+    """Raise ConfigError if rounding in fixed point may be more than `MAX_UNRESOLVED_SHARE` of the variance.
+
+    ``error_bound`` bounds the rounding of the scatter's ``diagonal``. The error's text names the rows by ``subject``,
+    and ends with ``advice``, a remedy besides a smaller `bound`.
 
     Shapes: error_bound (d,), diagonal (d,).
     """
@@ -126,10 +120,11 @@ def require_resolved(
 
 
 def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: float) -> None:
-    """Refuse a `bound` so large that fixed point cannot resolve the variances of features to be scaled.
+    """Raise ConfigError if fixed point does not resolve the variances of features to be scaled.
 
     A feature may pass for constant if its unresolved deviation is below 1e-6 (scaled features have 1), and below 1e-15
-    of the largest deviation.
+    of the largest deviation. ``error_bound`` bounds the rounding of the scatter's ``diagonal``; ``rows`` may be a sum
+    of weights.
 
     Shapes: error_bound (d,), diagonal (d,).
     """
@@ -138,7 +133,7 @@ def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: fl
 
 
 def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
-    """Refuse a `bound` so large that fixed point leaves more features unresolved than the maximum allowed."""
+    """Raise ConfigError if fixed point leaves the variances of more than ``maximum`` features unresolved."""
     if unresolved > maximum:
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it {unresolved} features have too little variance to be "
@@ -148,11 +143,9 @@ def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
 
 
 def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
-    """Return the summed number of rows, or refuse a sum below the number of parties or above `MAX_ROWS`.
+    """Return the opened number of rows, or sum of weights if ``weighted``; nobody can check a single party's share.
 
-    Nobody can check a single party's share of an opened sum.
-
-    Shapes: count ().
+    Raise ContractError for fewer rows than parties (of weights: not more than zero), or more than `MAX_ROWS`.
     """
     rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
     if not minimum <= rows <= MAX_ROWS:
@@ -217,19 +210,13 @@ def sum_limits(bound: float, d: int) -> SumLimits:
 
 
 def scatter_limits(spread: Array) -> SumLimits:
-    """Return the limits s_i s_j on the entries of a packed scatter with roots s of its diagonal (Cauchy-Schwarz).
-
-    Shapes: spread (d,).
-    """
+    """Return the Cauchy-Schwarz limits s_i s_j of a packed scatter's entries, with s (d,) the roots of its diagonal."""
     d = spread.size
     return {"scatter": blas.dspr(d, 1.0, spread, np.zeros(packed_size(d)), lower=1)}
 
 
 def sums_limits(reach: Array) -> SumLimits:
-    """Return the limits of the row count, and of each feature's sum and sum of squares over the rows.
-
-    Shapes: reach (d,).
-    """
+    """Return the limits of the row count, and of each feature's sum and sum of squares, from its largest size (d,)."""
     return {"count": np.array(float(MAX_ROWS)), "sum": MAX_ROWS * reach, "squares": MAX_ROWS * reach**2}
 
 
@@ -255,17 +242,17 @@ def moments_limits(reach: Array) -> SumLimits:
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:
-    """Return the limits on entries of a scatter times orthonormal columns, twice the bound to allow rounding.
+    """Return the limits on a scatter's ``product`` (d, columns) with orthonormal columns, twice the bound for rounding.
 
-    Shapes: reach (d,).
+    ``reach`` (d,) is the largest size of each feature's values.
     """
     limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)
     return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
 
 
 def projection_limits(reach: Array) -> SumLimits:
-    """Return the limits of the row count and of the total squared projection error, with room for rounding.
+    """Return the limits of ``count`` and ``squared``, the total squared projection error, with room for rounding.
 
-    Shapes: reach (d,).
+    ``reach`` (d,) is the largest size of each feature's values.
     """
     return {"count": np.array(float(MAX_ROWS)), "squared": np.array(2 * MAX_ROWS * float(reach @ reach))}

@@ -105,7 +105,10 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
-    """Return the question for count, sums and sums of squares of all rows, about zero."""
+    """Return the question ``<prefix>sums`` for count, sums and sums of squares of all rows, about zero.
+
+    ``vault_of`` maps a party to the `Vault`, the store of moments of the rows that the question is about.
+    """
 
     def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
         """Return count, sums and sums of squares of a party's rows about zero."""
@@ -198,7 +201,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
     """Return count, sum and sum of squares of rows about zero, as float64 parts whose exact sum is the value.
 
-    Shapes: diagonal (d,).
+    ``diagonal`` (d,) is that of the rows' scatter about their mean.
     """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -209,7 +212,7 @@ def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
 
 
 def local_moments(party: Party, request: Fields) -> Fields:
-    """Return the reply fields of count, mean and packed scatter of a party's rows."""
+    """Return the reply fields `MOMENTS` of count, mean and packed scatter of a party's rows; the request is unused."""
     moments = party.vault.moments()
     return {**head_fields(moments.head, moments.diagonal()), "scatter": moments.scatter}
 
@@ -274,9 +277,10 @@ def _projection_limits(request: Fields, public: Public) -> SumLimits:
 def pooled_centre(
     run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> Generator[Round, Any, PooledCentre]:
-    """Return count, mean and variances of all rows, from a stage or from a secure sum.
+    """Return count, mean and variances of all rows, from a stage that has them or from a secure sum.
 
-    Shapes: added_diagonal (d,).
+    The question has the ``prefix``, and an error names the rows by ``subject``. Raise ConfigError if `bound` leaves the
+    variances unresolved, to which ``added_diagonal``, a number or (d,), of another scatter is added first.
     """
     for stage in run.stages:
         head = stage.head()
@@ -292,6 +296,7 @@ def _resolve_centre(
     """Return count, mean and variances from opened sums of rows and squares, or refuse an unresolved variance.
 
     With scaling, a feature whose whole variance may be rounding counts as constant, so that noise is not scaled up.
+    Raise ContractError for sums that no rows have, and ConfigError if `bound` leaves variances unresolved.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -361,19 +366,25 @@ def pooled_moments(
 
 
 def scatter_nbytes(run: RowsStrategy) -> int:
-    """Return the bytes of the scatters of all parties together."""
+    """Return the bytes of the packed scatters of all parties together."""
     return 8 * packed_size(run.public.features) * run.public.parties
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores the scatter of each party that it sees, or only adds them up."""
+    """Return whether the server stores each party's scatter: by the options, or if they are small or few.
+
+    The options are `keep` and `max-share`. Otherwise the server adds the scatters up.
+    """
     kept = run.options.stored_moments_count(run.public.parties) > 1
     few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
     return kept or run.config.max_share > 0 or few
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival."""
+    """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival.
+
+    With ``within`` the scatter between means is left out; with ``retain_all`` each party is stored whatever its size.
+    """
     if retain_all or stores_each_party(run):
         replies = yield Round("moments")
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
@@ -385,7 +396,7 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
     def consume(fields: Fields, sender: str) -> None:
-        """Add a party's moments to the pooled sum and to the random groups that are checked."""
+        """Add a party's moments to the sum and to random groups; raise ContractError for a false scatter."""
         part = read_moments(fields)
         try:
             added.add(part)
@@ -405,7 +416,11 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
 
 
 def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Return the moments of all rows from a secure sum, with a second sum if its digits are too few."""
+    """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
+
+    With ``within`` the scatters are about own means; with ``retain_all`` digits must resolve what covariates may leave.
+    Raise ConfigError if `bound` leaves variances unresolved, and ContractError for sums that no rows have.
+    """
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
     positions = diagonal_positions(pooled.diagonal.size)
@@ -433,9 +448,9 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """Return a caution about features treated as constant because fixed point does not resolve their variance.
+    """Return a caution on features (a mask (d,)) taken for constant since fixed point does not resolve their variance.
 
-    Shapes: unresolved (d,).
+    ``min_deviation`` is the smallest deviation that fixed point holds. Without such features there is no caution.
     """
     if not unresolved.any():
         return ()

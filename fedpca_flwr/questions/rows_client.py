@@ -130,10 +130,7 @@ class Observer:
     """Reader of the centred rows while a party writes its scores, which may add fields to the reply. Does nothing."""
 
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """Read chunks of centred rows as they pass, and yield each chunk unchanged.
-
-        Shapes: chunks (m, d) -> (m, d).
-        """
+        """Read chunks (m, d) of centred and scaled rows as they pass, and yield each chunk unchanged."""
         return chunks
 
     def reply(self) -> Fields:
@@ -156,19 +153,13 @@ class RowsStage(Stage):
         return ()
 
     def units(self, mean: Array) -> Array | None:
-        """Return the divisors of features that follow from the mean of all rows, if the stage divides; else None.
-
-        Shapes: mean (d,) -> (d,).
-        """
+        """Return the features' divisors (d,), from the mean (d,) of all rows, if the stage divides; else None."""
         return None
 
     # A party
 
     def covariate_columns(self, party: RowsClient) -> NDArray[np.int64]:
-        """Return the indices of the columns that the stage regresses out of all others; none by default.
-
-        Shapes: -> (q,).
-        """
+        """Return the indices (q,) of the columns that the stage regresses out of all others; none by default."""
         return np.empty(0, np.int64)
 
     def require_ready(self, party: RowsClient) -> None:
@@ -179,22 +170,26 @@ class RowsStage(Stage):
         return {}
 
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store values of a request that the stage needs for later answers; by default store nothing."""
+        """Store values of any request of the run that the stage needs for later answers; by default store nothing."""
 
     def rows(self, party: RowsClient, selection: Selection) -> Selection:
         """Return the party's rows as the stage changes them for the method; unchanged by default."""
         return selection
 
     def vault(self, party: RowsClient, vault: Vault) -> Vault:
-        """Return the vault from which the party answers, perhaps wrapped; unchanged by default."""
+        """Return the vault of the stages before, perhaps wrapped, for the party's answers; unchanged by default."""
         return vault
 
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return the party's projection of its own rows as the stage changes it; unchanged by default."""
+        """Return the projection of the stages before as this stage changes it; unchanged by default."""
         return projection
 
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
-        """Return an observer that reads the centred rows while scores are written, or None."""
+        """Return an observer that reads the centred rows while scores are written, or None.
+
+        ``request`` is the last one, ``projection`` that of all stages, and ``files`` closes what the observer writes
+        to.
+        """
         return None
 
     # The server
@@ -204,11 +199,11 @@ class RowsStage(Stage):
         return None
 
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Ask for the moments of all rows through ``pooled``, and return them as the stage changes them."""
+        """Ask for the moments of all rows through ``pooled``, of the stages before, and return them changed."""
         return pooled()
 
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Wrap the method's generator with the stage's own questions around it; unchanged by default."""
+        """Wrap the generator of the method and inner stages in the stage's own questions; unchanged by default."""
         return fitting
 
     def model(self, run: PCAStrategy, model: PCAModel, solution: Solution) -> tuple[PCAModel, Solution]:
@@ -216,7 +211,10 @@ class RowsStage(Stage):
         return model, solution
 
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Ask the stage's questions between fit and projection, and return further fields of the last request."""
+        """Ask the stage's questions between fit and projection, and return further fields of the last request.
+
+        ``request`` holds the fields so far.
+        """
         return {}
         yield
 

@@ -49,7 +49,10 @@ MIN_SPREAD_SHARE = 2.0**-48
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
-    """Return the questions for a scatter in few bits per entry, and for corrections of its products with blocks."""
+    """Return the questions for a scatter in ``bits`` per entry, and for its products with blocks of ``width`` columns.
+
+    The products correct the rounding, at most ``corrections`` times.
+    """
     require_bound(config)
     words = WordSharing(WORD_BITS // bits)
     scatter = Question(
@@ -104,22 +107,8 @@ def _local_product(party: Party, request: Fields) -> Fields:
 class ShortScatter:
     """Approximation (d, d) of the scatter of all rows from rounded sums, with error bounds that corrections lower.
 
-    Parameters
-    ----------
-    run : RowsStrategy
-        The run.
-
-    Attributes
-    ----------
-    head : Head
-        Count and mean of all rows.
-    total : float
-        Trace of the scatter.
-    unit : float
-        Unit of the matrix and of all bounds.
-    error_bound, block_error_bound, leading_error_bound : float
-        Bounds on the spectral norm of the error: everywhere, on the last `block` (d, b), and on the block's first
-        columns, as many as there are components.
+    Matrix and bounds are in ``unit``; ``total`` is the trace. Three bounds are on the spectral norm of the error:
+    everywhere, on the last ``block`` (d, b), and on the block's first columns, as many as there are components.
     """
 
     head: Head
@@ -132,12 +121,15 @@ class ShortScatter:
     leading_error_bound: float
 
     def __init__(self, run: RowsStrategy) -> None:
-        """Keep the run; `ask` sets the scatter and the error bounds."""
+        """Store the run; `ask` sets the scatter and the error bounds."""
         self.run = run
         self.evidence = Evidence()
 
     def ask(self) -> Generator[Round, Any, None]:
-        """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds."""
+        """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds.
+
+        Raise ConfigError if ``bits`` are too few for the number of parties.
+        """
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
@@ -167,10 +159,7 @@ class ShortScatter:
         self.block_error_bound = self.leading_error_bound = self.error_bound
 
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
-        """Ask for the scatter's products with the leading vectors, and correct the matrix by the difference.
-
-        Shapes: vectors (d, b).
-        """
+        """Ask for the scatter's products with the leading vectors (d, b), and correct the matrix; ignore ``number``."""
         block = vectors.astype(np.float32)
         V = block.astype(np.float64)
         expected, (features, columns) = (self.matrix + self._between) @ V, self._residual_limits(V)

@@ -35,18 +35,7 @@ def _load(name: str) -> click.Command:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark that the first argument names.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Name of the benchmark, and its options.
-
-    Returns
-    -------
-    int
-        Exit code.
-    """
+    """Run the benchmark that the first argument names, with the others as its options; return the exit code."""
     loaders = {name: partial(_load, name) for name in NAMES}
     return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.benchmarks")
 

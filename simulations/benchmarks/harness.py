@@ -56,7 +56,11 @@ Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
 def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
-    """Return a decorator that registers a generator as a benchmark command of its own name."""
+    """Return a decorator that registers a generator as a benchmark command of its own name.
+
+    ``page`` is the page of the documentation that quotes the table, from the project's root. ``quick`` has the options'
+    defaults with ``--quick``: the smallest sizes that fill the table. BLAS has by default a thread for each core.
+    """
 
     def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         """Use the smallest sizes as the options' defaults if ``--quick`` is given."""
@@ -92,7 +96,7 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
 
 
 def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
-    """Print a benchmark's texts and tables, and yield each line of a table as a dict by column head."""
+    """Print texts and tables, Markdown or at the end as aligned ``text``; yield each table's lines as dicts by head."""
     table = list[list[str]]()
     for line in (*lines, None) if text else lines:  # aligned columns need all lines
         if text and table and not isinstance(line, tuple):
@@ -136,7 +140,7 @@ def wall_seconds(program: Program) -> float:
 
 
 def cpu_seconds(program: Program) -> float:
-    """Return the CPU seconds of a program in this process and in child processes that end."""
+    """Return the CPU seconds of a program in this process and in child processes that end during the program."""
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
@@ -150,7 +154,7 @@ def cpu_seconds(program: Program) -> float:
 
 
 def time_pair(ours: Program, theirs: Program, repeats: int, clock: Callable[[Program], float] = cpu_seconds) -> Ratio:
-    """Measure two programs in turn, after a first run of each that does not count."""
+    """Measure two programs in turn by a clock, ``repeats`` times after a first run of each that does not count."""
     times = np.array([[clock(ours), clock(theirs)] for _ in range(repeats + 1)])[1:]
     ours_seconds, theirs_seconds = np.median(times, axis=0)
     return Ratio(float(ours_seconds), float(theirs_seconds), times[:, 0] / times[:, 1])
@@ -165,7 +169,12 @@ class Usage(NamedTuple):
 
 
 def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread."""
+    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread.
+
+    The program is a function of a module, as processes need it. ``load`` turns the arguments into the program's,
+    outside the CPU time. ``warm_up`` has arguments of a small first call that loads libraries; memory is then beyond
+    them.
+    """
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (program, arguments, load, warm_up))
 
@@ -189,19 +198,22 @@ def peak_mb() -> float:
 
 
 def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
-    """Split the rows of a data set among clients, by default with Dirichlet 0.1 over the classes."""
+    """Split the rows of a data set in the folder ``root`` among clients, by default by Dirichlet 0.1 over the classes.
+
+    ``partition`` has the keywords of `split`.
+    """
     source = datasets.load(dataset, root)
     rows = source.all_rows()
     return [rows[part] for part in split(source.labels, number, seed=seed, **partition or PARTITIONS["Dirichlet 0.1"])]
 
 
 def exact_components(parts: Sequence[Rows]) -> Array:
-    """Return the components (d, 50) of all parties' rows by the exact method P-COV."""
+    """Return the components (d, 50) of all parties' rows (n_i, d) by the exact method P-COV."""
     return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
 
 
 def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
-    """Draw normal rows for each party, with party means that differ and deviations that fall by feature."""
+    """Draw normal rows for each party: feature j deviates by ``j ** -power``, and its means by ``shift`` times that."""
     rng, unit = np.random.default_rng(0), np.arange(1, features + 1) ** -power
     shape = rows, features
     return [(rng.standard_normal(shape) + shift * rng.standard_normal(features)) * unit for _ in range(number)]
@@ -215,7 +227,13 @@ def options_text(*words: str, **options: Any) -> str:
 def plot(
     file: str, panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]], labels: Sequence[str], **looks: Any
 ) -> None:
-    """Draw panels of curves (points by label, by panel title) into a file."""
+    """Draw panels of curves into a file; draw nothing without the file's name.
+
+    ``panels`` has, by title and label, points: abscissa and ordinate, and perhaps the lowest and highest of the draws
+    whose mean the ordinate is, drawn as a bar. ``labels`` are texts of the axes. ``looks`` has the number of ``rows``
+    of panels, ``ticks`` of ordinates, ``colours`` by label, and ``equal_steps`` for abscissas without a logarithmic
+    scale.
+    """
     if not file:
         return
     style, figures, lines = (

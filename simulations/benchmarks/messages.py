@@ -107,7 +107,7 @@ def _front(dataset: harness.Dataset, data_root: str = ".") -> Lines:
 
 
 def fronts(lines: Sequence[Cost]) -> list[str]:
-    """Return the Pareto fronts (rounds against bytes ``up``, or ``up + down``) that each program is on."""
+    """Return for each program the Pareto fronts (rounds, bytes ``up`` or ``up + down``) that it is on, if exact."""
     names: list[list[str]] = [[] for _ in lines]
     for name, down in (("up", 0), ("up + down", 1)):
         costs = np.array([(line.rounds, line.up + down * line.down) for line in lines])

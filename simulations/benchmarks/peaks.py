@@ -127,21 +127,10 @@ def _process_status(name: str) -> int:
 
 
 class DiskGrid(LocalGrid):
-    """Grid whose sites answer in this process, one after another, and whose replies wait in files.
+    """Grid whose sites answer in this process, one after another, and whose replies wait in files in ``folder``.
 
     A reply is pushed to files as Flower's process of a message pushes it to the SuperLink, with the context, and is
     joined from them again as Flower's grid joins it at the server.
-
-    Parameters
-    ----------
-    node_configs : sequence of mappings
-        Node-configs of the sites.
-    run_config : mapping
-        Run-config of the run.
-    folder : Path
-        Folder of the replies.
-    meter : Meter
-        Meter of memory.
     """
 
     def __init__(
@@ -181,15 +170,7 @@ def _pull(pushed: tuple[str, Path]) -> Message:
 
 
 class Peaks(NamedTuple):
-    """Peak memory, in packed scatters of d (d + 1) / 2 float64.
-
-    Parameters
-    ----------
-    site : float
-        Of a site's process, beyond its libraries.
-    server : float
-        Of the server's process, beyond its libraries.
-    """
+    """Peak memory of a site's and the server's process, without libraries, in scatters of d (d + 1) / 2 float64."""
 
     site: float
     server: float

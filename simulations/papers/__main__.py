@@ -25,25 +25,14 @@ NAMES = (
 
 
 def load(name: str) -> click.Command:
-    """Import the module of a paper, or of all papers, and return its command."""
+    """Import the module of a paper, or for "all" of all papers, and return its command."""
     module = import_module(f"{__package__}.{'published' if name == 'all' else name.replace('-', '_')}")
     command: click.Command = module.COMMAND if name == "all" else module.PAPER.command()
     return command
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command that reproduces the paper named by the first argument.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        Name of the paper, and its options.
-
-    Returns
-    -------
-    int
-        Exit code.
-    """
+    """Run the paper's command that the first argument names, with the others as its options; return the exit code."""
     loaders = {name: partial(load, name) for name in (*NAMES, "all")}
     return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.papers")
 

@@ -30,7 +30,11 @@ LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019."""
+    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
+
+    Steps on the sensor network need ``motes``, the folder of its files. Numbers of rows, features and permutations are
+    divided by ``shrink``.
+    """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
     plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
     plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
@@ -108,10 +112,9 @@ def _federated(alpha: float, d: int, n: int) -> Iterable[Row]:
 def _seconds(d: int, n: int) -> Iterable[Row]:
     """Measure CPU seconds of tracking and merging: of all leaves together, and if each leaf had a core (figure 2).
 
-    With a core for each leaf, the time is that of the slowest leaf and of a merge for each level.
-
-    A leaf's rows are drawn block by block, outside the clock, in the coordinates of their covariance: of no method does
-    the time depend on the basis. Memory is by how much the peak of the process grows, in MB.
+    With a core for each leaf, the time is that of the slowest leaf and of a merge for each level. A leaf's rows are
+    drawn block by block, outside the clock, in the coordinates of their covariance: of no method does the time depend
+    on the basis. Memory is by how much the peak of the process grows, in MB.
     """
     rng, deviations, before = np.random.default_rng(300), np.arange(1, d + 1.0) ** -0.5, peak_mb()
     for leaves in (1, 32):

@@ -65,7 +65,10 @@ class Paper:
         return command(self.name, self.doc, self.options, reproduce, self.choices)
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
-        """Run every step that is not done, and write the figures and the report; return all rows by step."""
+        """Run every step that is not done, and write tables, figures and report to the folder; return all rows by step.
+
+        ``values`` are those of the command's options.
+        """
         results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
@@ -81,7 +84,11 @@ def command(
     callback: Callable[..., None],
     choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> click.Command:
-    """Return a command whose options are ``--output`` and those of a mapping from names to defaults."""
+    """Return a command whose options are ``--output`` and those of ``options``, a mapping from names to defaults.
+
+    An option has the type of its default: with a list it takes several values, with False it is a switch. ``choices``
+    has the values of options that take no others. The ``callback`` takes the options' values.
+    """
     text = "Folder for figures and report."
     output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
     parameters: list[click.Parameter] = [output]
@@ -125,7 +132,7 @@ def read_table(target: Path) -> list[Row]:
 
 
 def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
-    """Write rows as a Markdown table."""
+    """Write rows of equal columns as a Markdown table; ``form`` is the format of numbers that are not integers."""
     cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
@@ -134,7 +141,10 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Yield axes, and write the figure as PNG at the end, with equal bytes for equal figures."""
+    """Yield axes (lines, columns), and write the figure as PNG at the end, with equal bytes for equal figures.
+
+    The file appears complete or not at all; ``figsize`` is in inches. Raise ConfigError if matplotlib is missing.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -168,7 +178,7 @@ class Panel(NamedTuple):
 
 
 def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool = False) -> None:
-    """Draw panels in a grid, with a common legend below, into a PNG file."""
+    """Draw panels in a grid, ``wide`` in a line at most, with a common legend below, into a PNG file."""
     columns = min(wide, len(panels))
     lines = -(-len(panels) // columns)
     with figure(target, lines, columns, figsize=(4.6 * columns, 3.6 * lines), sharey=sharey) as grid:

@@ -40,23 +40,9 @@ class Federation:
     def draw(
         cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
     ) -> Federation:
-        """Draw common components V, each party's components about V, and rows of each party with noise.
+        """Draw common components V (d, r), m parties' components about V, and n rows of each party with noise.
 
-        Parameters
-        ----------
-        d, r, m, n : int
-            Number of features, components, parties, and rows of each.
-        spread, noise : float
-            Variance of the parties about V, and of the noise.
-        seed : int
-            Seed of the draw.
-        prior : str
-            Name of one of the `PRIORS`.
-
-        Returns
-        -------
-        Federation
-            The data.
+        ``spread`` is the variance of the parties about V, ``noise`` that of the noise, ``prior`` a name of `PRIORS`.
         """
         rng = np.random.default_rng(seed)
         V = stiefel.polar_factor(rng.standard_normal((d, r)))
@@ -71,35 +57,13 @@ class Federation:
         return penalty_strength(self.noise, self.spread)
 
     def test_ratio(self, U: Array) -> float:
-        """Return the expected error on new rows, divided by that of the parties' true components.
-
-        Parameters
-        ----------
-        U : ndarray
-            Components (m, d, r) of the parties.
-
-        Returns
-        -------
-        float
-            The ratio; 1 is as good as the true components.
-        """
+        """Return the expected error of U (m, d, r) on new rows over the true components' error; 1 is as good."""
         d, r = self.truth.shape[1:]
         captured = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
         return float(1 + (r - captured) / ((d - r) * self.noise))
 
     def train_ratio(self, U: Array) -> float:
-        """Return the error on the drawn rows, divided by the expected error of the true components.
-
-        Parameters
-        ----------
-        U : ndarray
-            Components (m, d, r) of the parties.
-
-        Returns
-        -------
-        float
-            The ratio; 1 is as good as the true components.
-        """
+        """Return the error of U (m, d, r) on the drawn rows over the true components' expected error; 1 is as good."""
         d, r = self.truth.shape[1:]
         lost = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
         return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
@@ -107,17 +71,7 @@ class Federation:
     def objective(self, U: Array, V: Array) -> float:
         """Return the paper's objective (equation (4)) of the parties' components U about V, mean over parties.
 
-        Parameters
-        ----------
-        U : ndarray
-            Components (m, d, r) of the parties.
-        V : ndarray
-            Common components (d, r).
-
-        Returns
-        -------
-        float
-            Mean over the parties.
+        Shapes: U (m, d, r), V (d, r).
         """
         return float(objective(self.rows, U, V, noise=self.noise, spread=self.spread).mean())
 
@@ -128,41 +82,25 @@ class Federation:
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Return the leading components of each party's own rows.
+        """Return the leading components (m, d, r) of each party's own rows.
 
-        Parameters
-        ----------
-        fill : ndarray
-            Directions (d, r) that complete the components of parties with few rows.
-
-        Returns
-        -------
-        ndarray
-            Components (m, d, r) of the parties.
+        Directions ``fill`` (d, r) complete the components of parties with few rows.
         """
         return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
-        """Draw random orthonormal components, uniform on the Stiefel manifold.
-
-        Parameters
-        ----------
-        seed : int
-            Seed of the draw.
-        *sizes : int
-            Sizes of the axes before the components.
-
-        Returns
-        -------
-        ndarray
-            Orthonormal components (sizes..., d, r).
-        """
+        """Draw orthonormal components (sizes..., d, r), uniform on the Stiefel manifold."""
         rng = np.random.default_rng([seed, 1])
         return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
-    """Alternate closed-form updates of the parties' components and of the common V until V stays."""
+    """Alternate closed-form updates of the parties' components U and of the common V, from ``V``, until V stays.
+
+    The penalty is ``times`` that of the model; there are ``iterations`` rounds at most.
+
+    Shapes: V (d, r) -> U (m, d, r), V (d, r).
+    """
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(iterations):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
@@ -176,7 +114,13 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: i
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1."""
+    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1.
+
+    Parties take ``local`` steps in each. ``alpha`` and ``beta`` are the paper's rates, in units of those up to which
+    the steps are stable.
+
+    Shapes: U (m, d, r), V (d, r).
+    """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     slower = (largest + data.penalty_strength) / alpha - data.penalty_strength
     for _ in range(iterations):
@@ -187,7 +131,10 @@ def algorithm_1(
 
 
 def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
-    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows."""
+    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows.
+
+    Shapes: rows (m, n, d), U (m, d, r); or rows (n, d), U (d, r).
+    """
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
         U = stiefel.retract(U, -step * stiefel.tangent_projection(U, personalised.local_gradient(rows, U, U, 0.0)))
@@ -195,13 +142,16 @@ def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
 
 
 def best_perpca(data: Federation, start: Array) -> float:
-    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components."""
+    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components.
+
+    All begin with ``start`` (d, r).
+    """
     r = data.truth.shape[-1]
     counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
     return min(data.test_ratio(personalised.perpca(data.rows, start, count)) for count in counts)
 
 
 def iterations_needed(values: list[float], *, within: float = 0.03) -> int:
-    """Return the first iteration from which a decreasing sequence stays within a share of its last value."""
+    """Return the iteration, from 1, since which a decreasing sequence stays ``within`` a share of its last value."""
     allowed = values[-1] + within * abs(values[-1])
     return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

@@ -38,7 +38,7 @@ ADAPTIVE_BORDER = 0.35
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
-    """List the steps that reproduce the two design notes, on digits and on the data sets whose folders are given."""
+    """List the steps that reproduce the two design notes, on digits, and on MNIST and CIFAR-10 if in given folders."""
     plan: list[Step] = []
     for name, root in {"digits": ".", "mnist": mnist, "images": cifar}.items():
         if not root:

@@ -52,7 +52,11 @@ SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
 
 
 def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> list[Step]:
-    """List the steps of all figures and of real data; their settings hold all that differs from the defaults."""
+    """List the steps of all figures and of real data; their settings hold all that differs from the defaults.
+
+    A point is of ``datasets`` data sets. Numbers of parties and iterations are divided by ``shrink``, real data need
+    the folder ``mnist``, and ``further`` are options of the model and of the solver.
+    """
     model = {key: further[key] for key in MODEL if further.get(key, MODEL[key]) != MODEL[key]}
     solver_options = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
     solver = {"solver": solver_options} if solver_options else {}

@@ -75,11 +75,11 @@ class Exhibit:
         return any(number.theirs for number in self.numbers)
 
     def state_text(self, measured: Mapping[str, float]) -> str:
-        """Return the state of reproduction, or "not run" if a number is missing."""
+        """Return the state of reproduction, or "not run" if a number, by name, is missing in ``measured``."""
         return self.state if all(number.name in measured for number in self.numbers) else "not run"
 
     def numbers_text(self, measured: Mapping[str, float]) -> str:
-        """Write our numbers, each with the published number in brackets; equal neighbours share an entry."""
+        """Write our numbers as a cell, each with the published number in brackets; equal neighbours share an entry."""
         pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
         same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
         return "; ".join(
@@ -117,7 +117,7 @@ def seeds() -> list[Seed]:
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
-    """Compute the reproduced numbers of a paper or note, as far as their steps were run."""
+    """Compute a document's numbers, by table or figure and by name, from the rows of the steps that were run."""
     return {
         exhibit.what: {
             number.name: number.mean(results[number.step]) for number in exhibit.numbers if number.step in results
@@ -127,7 +127,7 @@ def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[s
 
 
 def numbers_outside(seed: Seed, reproduced: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Yield a line for each reproduced number that lies outside its interval; missing numbers pass."""
+    """Yield a line for each number of `measured_numbers` that lies outside its interval; missing numbers pass."""
     for exhibit in seed.shows:
         for number in exhibit.numbers:
             value = reproduced.get(exhibit.what, {}).get(number.name, number.low)

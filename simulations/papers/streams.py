@@ -189,7 +189,10 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
-    """Draw Gaussian rows of mean zero with a power-law spectrum in a random orthonormal basis."""
+    """Draw rows (n, d) of mean zero with covariance eigenvalues i^-alpha in a random orthonormal basis.
+
+    With ``code`` they are i^-2alpha, as in the paper's code (there also divided by the root of n - 1).
+    """
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
     deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)
@@ -197,7 +200,7 @@ def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: boo
 
 
 def sensors(folder: str) -> dict[str, Path]:
-    """Return the paths of the sensor network's files in a folder, by measured quantity."""
+    """Return the paths of the sensor network's files in a folder, by measured quantity; DataError if there are none."""
     files = {name: Path(folder) / file for name, file in SENSORS.items() if (Path(folder) / file).is_file()}
     if not files:
         raise DataError(f"{folder} has none of the sensors' files ({', '.join(SENSORS.values())}); name their folder")
@@ -205,18 +208,18 @@ def sensors(folder: str) -> dict[str, Path]:
 
 
 def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
-    """Read the rows of a sensor file, the first ones or all, optionally centred."""
+    """Read a sensor file (n, d), its first ``rows`` (0: all), with ``centre`` less their mean, as the authors do."""
     X = np.loadtxt(path)[: rows or None]
     return X - X.mean(axis=0) if centre else X
 
 
 def error(X: Array, vectors: Array) -> float:
-    """Return the mean squared error per row of the projection on directions (equation 15)."""
+    """Return the mean squared error per row of X (n, d) projected on orthonormal directions (d, r) (equation 15)."""
     return float(np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
 
 
 def offline(X: Array, k: int) -> Array:
-    """Return the leading right singular vectors of all rows, the best directions."""
+    """Return the k leading right singular vectors (d, k) of all rows X (n, d), the best directions."""
     return np.linalg.svd(X, full_matrices=False)[2][:k].T
 
 
@@ -226,7 +229,7 @@ def sapca_as_printed(d: int) -> Tracker:
 
 
 def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
-    """Return functions that make the streaming methods of constant rank, by name."""
+    """Return functions that make the streaming methods of constant rank for rows of d features, by name."""
     return {
         "SPCA": lambda: Tracker(d, Fixed(rank), center=False),
         "SPCA, 2r": lambda: Tracker(d, Fixed(rank), tracked=min(d, 2 * rank), center=False),
@@ -237,7 +240,7 @@ def methods_of_rank(d: int, rank: int) -> dict[str, Callable[[], Method]]:
 
 
 def methods(d: int) -> dict[str, Method]:
-    """Return new instances of all streaming methods that the figures compare, by name."""
+    """Return new instances of all streaming methods that the figures compare, for rows of d features, by name."""
     return {
         **{name: make() for name, make in methods_of_rank(d, RANK).items()},
         "SAPCA": sapca_as_printed(d),
@@ -248,14 +251,14 @@ def methods(d: int) -> dict[str, Method]:
 
 
 def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
-    """Update a method with all rows, block by block."""
+    """Update a method with all rows X (n, d), in blocks of ``block`` rows, and return the method."""
     for part in row_chunks(X, block):
         method.update(part)
     return method
 
 
 def bounds(X: Array) -> dict[str, Method]:
-    """Return SPCA of the lowest and highest rank that SAPCA had, and the power method of the lowest (figures 1e, 1f)."""
+    """Return SPCA of SAPCA's lowest and highest rank on X (n, d), and the power method of the lowest (figs. 1e, 1f)."""
     tracker, d, ranks = sapca_as_printed(X.shape[1]), X.shape[1], []
     for part in row_chunks(X, BLOCK):
         tracker.update(part)
@@ -269,7 +272,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 
 def follow(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
-    """Update all methods block by block, and yield error on the rows so far, and rank, at evenly spaced times."""
+    """Update all methods block by block, and yield error on the rows X (n, d) so far, and rank, at ``points`` times."""
     parts = list(row_chunks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):

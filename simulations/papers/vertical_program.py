@@ -23,7 +23,13 @@ def distances(
     aligned: bool = False,
     seed: int = 0,
 ) -> Array:
-    """Return the distance of the parties' merged leading vector to that of all columns after each period."""
+    """Return the distances (periods + 1,) of the parties' merged leading vector to that of all columns, by period.
+
+    The first distance is that of the plain mean of the isolated vectors. Columns of X (n, m) that do not divide evenly
+    are dropped. With ``warm`` parties start from the merged vector, with ``scaled`` the sum is weighted by scaled
+    eigenvalues, with ``reset`` it forgets earlier periods, and with ``aligned`` signs are aligned before vectors are
+    added or compared: the authors add vectors of arbitrary sign.
+    """
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
     blocks = np.split(X, parties, axis=1)
@@ -49,7 +55,10 @@ def distances(
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute each method's image ``X.T @ u`` of the pixels, and its k-means clusters, for figures 10 and 11."""
+    """Compute each method's ``X.T @ u`` above its k-means clusters (2, m), for figures 10 and 11.
+
+    X is (n, m); ``iterations`` are those of the power method.
+    """
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
@@ -63,11 +72,11 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
-    """Compute the images of figure 12 by two kernel PCAs, of rows (AKPCA) and of columns (KPCA).
+    """Compute the images (m,) of figure 12 by two kernel PCAs, of rows (AKPCA) and of columns (KPCA), of X (n, m).
 
     AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
-    columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each
-    turns its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
+    columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each turns
+    its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
     """
     blocks = np.array_split(X, parties, axis=1)
     _, pooled = _kernel_pca(X)
@@ -89,7 +98,7 @@ def kernel_images(X: Array, parties: int) -> dict[str, Array]:
 
 
 def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute the images of figure 14: vectors of all columns, merged at a server, or merged over graphs.
+    """Compute the images (m,) of figure 14: vectors of all columns of X (n, m), merged at a server, or over graphs.
 
     Over a graph each party merges its vector and its neighbours', once, and projects its columns on that, here with the
     sign that is nearer to the server's.
