@@ -24,12 +24,12 @@ class Account:
     )
 
     def text(self) -> str:
-        """Return the account as JSON for the journal, without empty fields."""
+        """Return the account as JSON without empty fields, with spaces in place of underscores in the names."""
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the account of this class that a journal stores as JSON."""
+        """Parse the JSON that `text` writes into an account of this class; raise DamageError for any other content."""
         try:
             account: Self = VALIDATORS[cls.kind].validate_json(text)
             return account
@@ -37,28 +37,18 @@ class Account:
             raise DamageError(f"an event of kind '{cls.kind}' does not hold what this version writes there") from None
 
     def sentence(self) -> str:
-        """Return the account as words for a reader of the journal."""
+        """Describe the account in a phrase for a reader of the journal."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Release(Account):
-    """Account of a reply with noise: its phase, noise multiplier, and relation of neighbouring data sets.
-
-    Parameters
-    ----------
-    phase : str
-        Question that was answered with noise.
-    relation : str
-        Relation of neighbouring data sets: replace-one or add-remove.
-    multiplier : float
-        Standard deviation of the noise over the sensitivity.
-    """
+    """Account of a reply with noise."""
 
     kind = "release"
-    phase: str
-    relation: str
-    multiplier: Finite
+    phase: str  # question that was answered with noise
+    relation: str  # of neighbouring data sets: replace-one or add-remove
+    multiplier: Finite  # standard deviation of the noise over the sensitivity
 
     @override
     def sentence(self) -> str:
@@ -68,22 +58,12 @@ class Release(Account):
 
 @dataclass(frozen=True)
 class HeldOut(Account):
-    """Account of how many rows a site held out of some sums, with a digest of the set of the rows.
-
-    Parameters
-    ----------
-    rows : int
-        Number of all rows.
-    held_out : int
-        Number of held-out rows.
-    subset : str
-        Digest of the held-out rows.
-    """
+    """Account of how many rows a site held out of some sums."""
 
     kind = "held out"
-    rows: Count
+    rows: Count  # all rows
     held_out: Count
-    subset: str
+    subset: str  # digest of the set of held-out rows
 
     @override
     def sentence(self) -> str:
@@ -93,23 +73,11 @@ class HeldOut(Account):
 
 @dataclass(frozen=True)
 class OpenedSum(Account):
-    """Account of a sum that reaches the server: secure and over several parties, or in clear from this site.
-
-    Parameters
-    ----------
-    members : sequence of str
-        Parties of the sum, sorted, in words that mean the same in every run; empty: an answer in clear.
-    rows : int
-        Number of this site's rows.
-    weights : str
-        Digest of the rows' weights; empty: each row counts once.
-    levels : str
-        Digest of the levels that the run declares and of the rows' levels; empty: none.
-    """
+    """Account of a sum that reaches the server: secure and over several parties, or in clear from this site."""
 
     kind = "opened"
-    members: Sequence[str]
-    rows: Count
+    members: Sequence[str]  # sorted, in words that mean the same in every run; empty: an answer in clear
+    rows: Count  # of this site
     weights: str = ""  # their digest; empty: each row counts once
     levels: str = ""  # digest of the levels that the run has declared, and of what rows have of them; empty: none
 
@@ -121,15 +89,7 @@ class OpenedSum(Account):
 
 @dataclass(frozen=True)
 class BoundAnswer(Account):
-    """Account of an answer whether all values of this site's rows are at most a bound in absolute value.
-
-    Parameters
-    ----------
-    bound : float
-        The bound of the run.
-    within : bool
-        Whether no value is larger in size.
-    """
+    """Account of an answer whether all values of this site's rows are at most a bound in absolute value."""
 
     kind = "bound"
     bound: Finite
@@ -141,7 +101,7 @@ class BoundAnswer(Account):
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:
-        """Return whether this answer already shows whether the rows are within another bound."""
+        """Return whether this answer decides another bound: within a smaller bound, or beyond a larger one."""
         return self.bound <= bound if self.within else bound <= self.bound
 
 
@@ -150,7 +110,7 @@ VALIDATORS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kin
 
 
 def event_text(kind: str, text: str) -> str:
-    """Return the text of a journal's event in words; JSON of an account is turned into a sentence."""
+    """Describe the content of an event; without an account of this kind, or if damaged, return the content itself."""
     try:
         return ACCOUNTS[kind].parse(text).sentence() if kind in ACCOUNTS else text
     except DamageError:

@@ -23,21 +23,11 @@ MAX_WIDTH = 200
 
 @dataclass(frozen=True)
 class Audit:
-    """Result of reading a journal: all events, and where their chain of SHA-256 digests breaks, if anywhere.
-
-    Parameters
-    ----------
-    events : sequence of Event
-        All events in their order.
-    gap : int
-        Number of the first event that is missing or was changed; 0 if there is none.
-    further_refusals : sequence of FurtherRefusals
-        Refused runs that the journal only counted.
-    """
+    """Result of reading a journal: all events, and where their chain of SHA-256 digests breaks, if anywhere."""
 
     events: Sequence[Event]
-    gap: int
-    further_refusals: Sequence[FurtherRefusals] = ()
+    gap: int  # number of the first event that is missing or was changed; 0: none
+    further_refusals: Sequence[FurtherRefusals] = ()  # refused runs that the journal only counts
 
     @property
     def verdict(self) -> str:
@@ -52,7 +42,7 @@ class Audit:
         )
 
     def table(self) -> str:
-        """Return the events of the journal as a text table, a line for each event."""
+        """Return a text table: a header, a line for each event, and a line for each group of counted refusals."""
         rows = [list(TABLE_COLUMNS)]
         for event in self.events:
             fields = {**event._asdict(), "about": event_text(event.kind, event.about)}
@@ -62,7 +52,13 @@ class Audit:
         return "\n".join([*lines, *map(printable_text, map(_further_line, self.further_refusals))])
 
     def runs(self) -> list[dict[str, Any]]:
-        """Summarise the events of each run and party: questions, bytes sent, and how the run ended."""
+        """Summarise the events of each run and party, in the order of their first events.
+
+        Keys: ``run``, ``party``, ``began`` and ``last`` (times), ``about`` (which run it was), ``questions`` (their
+        number), ``bytes`` (sent), ``refused`` and ``ended`` (kinds of the errors, or empty), ``phase`` (the last one
+        answered), and ``status``: "running", "completed", "refused", "broke off", "asked nothing" (there are notes
+        alone), or "answered" (versions before 0.3, which noted no end).
+        """
         runs: dict[tuple[str, int], dict[str, Any]] = {}
         completed: set[tuple[str, int]] = set()
         for event in self.events:
@@ -95,13 +91,7 @@ class Audit:
         return list(runs.values())
 
     def status(self) -> str:
-        """Return two lines of text for each run: its questions, the bytes sent, and how the run ended.
-
-        Returns
-        -------
-        str
-            Two lines per run, and one line per group of counted refusals.
-        """
+        """Return two lines on each run (questions, bytes sent, its end), and one on each group of counted refusals."""
         lines = []
         for run in self.runs():
             where = f" after {run['phase']}" if run["status"] == "broke off" and run["phase"] else ""
@@ -117,7 +107,8 @@ class Audit:
     def export(self, file: Path) -> None:
         """Write the events as JSON lines, from which a reader can recompute the chain of digests.
 
-        The file appears complete or not at all, and only its owner may read the file.
+        The file appears complete or not at all, and only its owner may read the file. Raise ConfigError if the file
+        cannot be written.
         """
         try:
             with atomic_file(file) as stream:
@@ -130,7 +121,10 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read the journal in a folder, and check its chain of digests."""
+    """Read the journal in a folder (node-config 'journal'), and check its chain of digests.
+
+    Raise ConfigError if the folder has no journal, and StoreError if the journal cannot be read.
+    """
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")

@@ -34,25 +34,13 @@ CHROMOSOME_NUMBERS = {"X": "23", "Y": "24", "XY": "25", "M": "26", "MT": "26"}
 
 
 class Variant(NamedTuple):
-    """Genetic variant in a .bim file: chromosome, position, counted allele, other allele and its name.
+    """Genetic variant in a .bim file."""
 
-    Parameters
-    ----------
-    chromosome : str
-        Chromosome in PLINK's numbering ("1" to "22", "23" for X).
-    position : int
-        Position in base pairs.
-    counted, other : str
-        The two alleles; ``"0"`` is an allele that the file does not name.
-    name : str
-        Name in the file, such as ``rs429358``, by which nothing is matched; empty: none.
-    """
-
-    chromosome: str
-    position: int
-    counted: str
-    other: str
-    name: str = ""
+    chromosome: str  # in PLINK's numbering: "1" to "22", "23" for X
+    position: int  # in base pairs
+    counted: str  # allele; "0" is an allele that the file does not name
+    other: str  # allele, likewise
+    name: str = ""  # such as rs429358, by which nothing is matched; empty: none
 
     @property
     def alleles(self) -> tuple[str, str]:
@@ -75,22 +63,18 @@ class Variant(NamedTuple):
 
 
 class VariantMatch(NamedTuple):
-    """Match of d listed variants to a site's file: column of each, and whether its alleles are swapped.
+    """Match of d listed variants to the columns of a site's file."""
 
-    Parameters
-    ----------
-    columns : ndarray of shape (d,)
-        Position of each variant in the file; -1 if the file lacks the variant or has the variant twice.
-    swapped : ndarray of shape (d,)
-        Whether the file counts the other allele.
-    """
-
-    columns: NDArray[np.int64]
-    swapped: NDArray[np.bool_]
+    columns: NDArray[np.int64]  # (d,), -1 if the file lacks the variant or has the variant twice
+    swapped: NDArray[np.bool_]  # (d,), whether the file counts the other allele
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """Read the variants of a .bim file, in the order of the file."""
+    """Read the variants of a .bim file, with upper-case alleles and chromosomes in PLINK's numbering.
+
+    Raise DataError if the file is missing or empty, or a line is not a variant; the site's log names the first such
+    line.
+    """
     if not file.is_file():
         raise DataError(
             "the .bim file with the variants does not exist, neither beside the .bed file nor where the node-config "
@@ -137,7 +121,7 @@ def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> Varia
 
 
 def _is_swapped(target: Variant, local: Variant) -> bool | None:
-    """Return whether the local variant has the target's alleles in reverse order; None if they differ."""
+    """Return whether the local alleles, on either strand, are the target's in reverse order; None if they differ."""
     for counted, other in (local.alleles, [allele.translate(COMPLEMENT) for allele in local.alleles]):
         if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
@@ -151,7 +135,8 @@ def common_variants(
 ) -> tuple[list[Variant], list[str]]:
     """Return the variants that occur in all files, and lines that report each file's differences.
 
-    The result does not depend on the order of the files.
+    The variants are sorted by chromosome and position, with the alleles and the name that most files have; the order of
+    the files does not matter. Variants that look the same on both strands are taken only if ``ambiguous``.
     """
     codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
     for variants in files.values():
@@ -219,7 +204,10 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the genome regions (chromosome, first, last position) in a file."""
+    """Return the variants outside the regions of a file: chromosome, first and last position in each line.
+
+    An empty path has no region. Raise DataError if a line is not a region.
+    """
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
@@ -238,7 +226,11 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
-    """Return the variants that occur in all .bim files, and print how the files differ to stderr."""
+    """Return the variants that occur in all .bim files, and print how the files differ to stderr.
+
+    Variants that look the same on both strands are taken only if ``ambiguous``; those in the regions of the file
+    ``exclude`` (empty: none) are left out. Raise DataError if no variant remains.
+    """
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
@@ -251,7 +243,7 @@ def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: st
 
 
 def bim_lines(variants: Iterable[Variant]) -> list[str]:
-    """Write each variant as a line of a .bim file: six tab-separated columns, with the distance 0."""
+    """Return a line of a .bim file, without its end, for each variant: six columns with tabs, and the distance 0."""
     return [
         f"{variant.chromosome}\t{variant.name or variant}\t0\t{variant.position}\t{variant.counted}\t{variant.other}"
         for variant in variants
@@ -259,7 +251,7 @@ def bim_lines(variants: Iterable[Variant]) -> list[str]:
 
 
 def write_bim(variants: Iterable[Variant], file: Path) -> None:
-    """Write a .bim file, which appears complete or not at all."""
+    """Write a .bim file, which appears complete or not at all; make its folder if there is none."""
     with atomic_file(file, SHARED) as stream:
         stream.write("".join(f"{line}\n" for line in bim_lines(variants)).encode())
 
@@ -271,7 +263,13 @@ MAGIC = b"\x6c\x1b\x01"
 def read_bed(
     file: Path, selection: ColumnSelection, variants: str = "", *, ambiguous: bool = False
 ) -> tuple[Rows, list[str]]:
-    """Read genotypes (people x variants, counts 0 to 2) from a .bed file, with its .bim and .fam beside it."""
+    """Read genotypes (people x variants, counts 0 to 2, NaN if missing) and the variants' names from a .bed file.
+
+    The .bim and .fam files are beside it. ``variants`` is the path of another .bim file, which says which variants to
+    take, in which order, and which allele each counts; empty: all variants as the file codes them. Listed variants may
+    look the same on both strands only if ``ambiguous``. Raise ConfigError if ``selection`` names a column, and
+    DataError if the files do not fit each other, or lack a listed variant.
+    """
     if selection.keys:
         raise ConfigError(
             f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
@@ -306,7 +304,7 @@ def read_bed(
 
 
 def read_fam(file: Path) -> list[str]:
-    """Read "family person" ids from a .fam file, a text for each person in the order of the file."""
+    """Read "family person" ids of all people from a .fam file, in order; raise DataError if there is no such file."""
     if not file.is_file():
         raise DataError("there is no .fam file with the people beside the .bed file", local=str(file))
     with open(file, encoding="utf-8", errors="replace") as lines:
@@ -337,10 +335,7 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
 
 
 def map_calls(file: Path, variants: int, people: int) -> NDArray[np.uint8]:
-    """Map the calls of a .bed file.
-
-    Shapes: -> (variants, ceil(people / 4).
-    """
+    """Map the calls of a .bed file, four people to a byte, as an array (variants, ceil(people / 4))."""
     return np.memmap(file, np.uint8, "r", offset=len(MAGIC), shape=(variants, -(-people // 4)))
 
 

@@ -35,10 +35,12 @@ ISSUER = "federated PCA authority"
 
 
 def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
-    """Write a certificate authority and a SuperLink's certificate, with private keys.
+    """Write an authority (ca.crt, ca.key) and a SuperLink's certificate (server.pem, server.key) for its hosts.
 
     Only their owner may read the private keys. The certificates are valid from an hour ago, since the clocks of sites
-    differ. The authority is valid for ten years: sites keep its certificate when the SuperLink's is renewed.
+    differ. The authority is valid for ten years: sites keep its certificate when the SuperLink's is renewed. Its key is
+    written to the folder ``authority``, by default to ``folder``. Raise ConfigError if the days or a host are not
+    possible, or a file exists already.
     """
     names = _host_names(hosts, days)
     key, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
@@ -57,7 +59,11 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, author
 
 
 def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, authority: Path | None = None) -> None:
-    """Replace the SuperLink's certificate and key by new ones of the same authority, which the sites trust already."""
+    """Replace the SuperLink's certificate and key by new ones of the same authority, which the sites trust already.
+
+    Raise ConfigError if the days or a host are not possible, or the authority's files (its key in the folder
+    ``authority``, by default in ``folder``) are missing, no keys, or of two authorities.
+    """
     names = _host_names(hosts, days)
     key_file, root_file = (authority or folder) / "ca.key", folder / "ca.crt"
     try:

@@ -29,37 +29,17 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class Event(NamedTuple):
-    """Event of a site's journal (a question, an answer, a refusal ...), in a chain of SHA-256 digests.
+    """Event of a site's journal, in a chain of SHA-256 digests."""
 
-    Parameters
-    ----------
-    number : int
-        Number of the event from 1.
-    time : str
-        Time of the event (ISO 8601, UTC).
-    run, party : str, int
-        Flower's id of the run, and the partition.
-    kind : str
-        Kind of the event: run, question, answer, refused, ended, release, ...
-    about : str
-        Content of the event, by its kind.
-    digest : str
-        Digest of the data that the event is about; empty without data.
-    bytes : int
-        Bytes that left the site.
-    chain : str
-        Digest of the event and of the `chain` before.
-    """
-
-    number: Annotated[int, Field(ge=1, le=2**62)]
-    time: Word
-    run: Word
-    party: Number
-    kind: Word
-    about: Annotated[str, Field(max_length=2**24)]
-    digest: Word
-    bytes: Number
-    chain: Word
+    number: Annotated[int, Field(ge=1, le=2**62)]  # from 1
+    time: Word  # ISO 8601, UTC
+    run: Word  # Flower's id
+    party: Number  # partition
+    kind: Word  # run, question, answer, refused, ended, release, ...
+    about: Annotated[str, Field(max_length=2**24)]  # content, by its kind
+    digest: Word  # of the data that the event is about; empty without data
+    bytes: Number  # that left the site
+    chain: Word  # digest of the event and of the `chain` before
 
 
 @cache
@@ -69,7 +49,7 @@ def _row_type(kind: type[Row]) -> TypeAdapter[Row]:
 
 
 def parse_row(kind: type[Row], values: object, place: str) -> Row:
-    """Return a row of a journal, or refuse values of other types, sizes or lengths than its class declares."""
+    """Return values as a row of the class; raise DamageError, which names `place`, for other types or sizes."""
     if not isinstance(values, dict):
         raise DamageError(f"{place} is not a JSON object")
     try:
@@ -82,7 +62,7 @@ def parse_row(kind: type[Row], values: object, place: str) -> Row:
 def _read_rows(
     database: sqlite3.Connection, kind: type[Row], table: str, place: str, values: Mapping[str, str | int]
 ) -> Iterator[Row]:
-    """Yield the rows of a table in order of their numbers, each checked against its class."""
+    """Yield the rows of a table that have the given values, in order of their numbers, each checked by `parse_row`."""
     names = list(kind._fields)  # type: ignore[attr-defined]
     condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
     query = f"SELECT {', '.join(names)} FROM {table} WHERE {condition} ORDER BY number"
@@ -93,26 +73,16 @@ def _read_rows(
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Read in order the journal's events whose fields have the given values."""
+    """Read in order the journal's events whose fields have the given values; raise DamageError at a damaged event."""
     return _read_rows(database, Event, "event", "event", values)
 
 
 class FurtherRefusals(NamedTuple):
-    """Number of refused runs after an event that the journal counts without an event for each.
+    """Number of refused runs after an event that the journal counts without an event for each."""
 
-    Parameters
-    ----------
-    number : int
-        Number of the event.
-    times : int
-        Number of refused runs.
-    time, run : str
-        Time and run of the last refusal.
-    """
-
-    number: Number
-    times: Number
-    time: Word
+    number: Number  # of the event
+    times: Number  # refused runs
+    time: Word  # of the last refusal, as is the run
     run: Word
 
 
@@ -121,14 +91,17 @@ MAX_REFUSAL_EVENTS = 10
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
-    """Return the counts of refused runs that have no events of their own."""
+    """Return the counts, by event, of refused runs that have no events of their own; empty if there are none."""
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'further'").fetchone():  # none ever was
         return []
     return list(_read_rows(database, FurtherRefusals, "further", "refusals after event", {}))
 
 
 def counting_event(database: sqlite3.Connection) -> int:
-    """Return the number of the event beside which refusals are only counted; 0 while each has an event."""
+    """Return the number of the last refusal if `MAX_REFUSAL_EVENTS` refusals followed the last answer, else 0.
+
+    Beside that event, further refusals are only counted; with 0 the next refusal has an event of its own.
+    """
     answers = database.execute("SELECT number FROM event WHERE kind = 'answer' ORDER BY number DESC LIMIT 1").fetchone()
     since = answers[0] if answers else 0
     refusals = database.execute("SELECT number FROM event WHERE kind = 'refused' AND number > ?", (since,)).fetchall()
@@ -136,7 +109,10 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Append an event to the chain of digests; after ten refusals since the last answer, only count."""
+    """Append an event (time, run, party, kind, about, digest, bytes) to the chain, in an open transaction.
+
+    A refusal is only counted if there is a `counting_event`.
+    """
     if event[3] == "refused" and (number := counting_event(database)):
         database.execute(
             "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
@@ -162,7 +138,7 @@ class ChainEnd(NamedTuple):
 
 
 def chain_end(database: sqlite3.Connection) -> ChainEnd:
-    """Return the number of events that the journal states, and the digest of the last event."""
+    """Return the journal's own number of events and last digest; raise DamageError if these are missing."""
     rows = database.execute("SELECT events, last FROM chain").fetchall()
     if len(rows) != 1:
         raise DamageError("the digest of its last event is missing")
@@ -170,7 +146,10 @@ def chain_end(database: sqlite3.Connection) -> ChainEnd:
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
-    """Refuse a journal that lacks the event last seen by this run: an older copy was put in its place."""
+    """Raise StoreError if the journal lacks the event (number, digest) that this run saw last; number 0: none.
+
+    Then an older or another journal was put in its place.
+    """
     number, digest = last_seen
     chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and chains != [(digest,)]:
@@ -181,12 +160,12 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
 
 
 def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
-    """Return the SHA-256 of an event's fields together with the digest of the event before."""
+    """Return the SHA-256 (hexadecimal) of the digest before and an event's fields without its own `chain`."""
     return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
 
 
 def first_wrong_link(chain: Sequence[Event]) -> int:
-    """Return the number of the first event whose digest does not follow from its content and the event before."""
+    """Return the number, from 1, of the first event whose `chain` is not its `chain_digest`; 0 if all are right."""
     previous = ""
     for number, event in enumerate(chain, start=1):
         if chain_digest(previous, event[:-1]) != event.chain:
@@ -205,6 +184,6 @@ def first_gap(database: sqlite3.Connection) -> int:
 
 
 def require_intact(database: sqlite3.Connection) -> None:
-    """Refuse a journal whose chain of digests shows a missing or changed event."""
+    """Raise DamageError if the chain of digests shows a missing or changed event."""
     if gap := first_gap(database):
         raise DamageError(f"event {gap} is missing or was changed")

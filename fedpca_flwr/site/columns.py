@@ -20,7 +20,7 @@ INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the c
 
 @contextmanager
 def require_extra(name: str, requirement: str) -> Iterator[None]:
-    """Replace an ImportError inside a with statement by an error that names the optional extra to install."""
+    """Replace an ImportError inside a with statement by a ConfigError: the requirement, and the extra to install."""
     try:
         yield
     except ImportError:
@@ -33,22 +33,15 @@ def require_extra(name: str, requirement: str) -> Iterator[None]:
 class ColumnSelection:
     """Keys of a node-config that decide which columns of a file are features.
 
-    Parameters
-    ----------
-    label, ids : str
-        A column that is no feature, by its name or its number from 0; empty: none.
-    texts : sequence of str
-        Columns of categories, which are no features either.
-    columns, leave_out : str
-        Columns that alone are features, and columns that are no features: names, numbers from 0 or patterns
-        (``gene_*``), separated by commas. A name that contains a comma stands in double quotes.
+    A column has a name or a number from 0. ``columns`` and ``leave_out`` are lists with commas, may have patterns
+    (``gene_*``), and have double quotes around a name that contains a comma.
     """
 
-    label: str = ""
-    ids: str = ""
-    texts: Sequence[str] = ()
-    columns: str = ""
-    leave_out: str = ""
+    label: str = ""  # no feature; empty: none
+    ids: str = ""  # no feature; empty: none
+    texts: Sequence[str] = ()  # columns of categories, which are no features either
+    columns: str = ""  # the only features; empty: all others
+    leave_out: str = ""  # no features
 
     @property
     def keys(self) -> dict[str, str]:
@@ -58,7 +51,11 @@ class ColumnSelection:
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the positions of the features; unless strict, ignore keys that name no column."""
+        """Return the ascending positions, from 0, of the features among ``width`` columns; names may be empty.
+
+        Raise ConfigError if a key names no column, and DataError if no column is a feature. A guess at how a file is
+        written is not ``strict``: it ignores keys that name no column.
+        """
         by_name: dict[str, list[int]] = {}  # a look-up, as a site may name thousands of columns
         for position, name in enumerate(names):
             by_name.setdefault(name, []).append(position)
@@ -86,7 +83,11 @@ class ColumnSelection:
 
 
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
-    """Return the positions of the columns that a name, number or pattern such as gene_* selects."""
+    """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
+
+    ``names`` is empty if columns have no names. The keys label, ids and weights take no pattern such as gene_*. Raise
+    ConfigError if the item selects no column.
+    """
     if item in names:
         return [position for position, name in enumerate(names) if name == item]
     if item.isdecimal() and int(item) < width:
@@ -102,15 +103,15 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the position of the single column that a node-config key selects by name or number."""
+    """Return the position of the column that `key` selects by name or number; raise ConfigError if there is none."""
     return column_positions(name, names, width, key)[0]
 
 
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with its columns in the order of the run-config's `features`, which must be equal.
+    """Return the table with columns in the order of the run-config's `features`, or raise DataError if they differ.
 
     The table must have exactly the run's features: a run that could choose among a site's columns could ask about the
-    same rows in parts. An error says how many features are missing or surplus; their names stay in the site's own log.
+    same rows in parts. The error says how many features are missing or surplus; their names stay in the site's own log.
     """
     local_names, features = [name.strip() for name in table.names], config.feature_names
     if local_names == list(features):

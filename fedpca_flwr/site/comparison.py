@@ -27,29 +27,17 @@ TABLE_HEAD = ("", "question", "asked", "answered", "time at the site", "bytes")
 
 
 class Exchange(NamedTuple):
-    """Question and its answer, in the record of the server or of a site.
+    """Question and its answer, in the record of the server or of a site."""
 
-    Parameters
-    ----------
-    phase : str
-        Name of the question.
-    question, reply : str
-        SHA-256 of both; empty where that side has none.
-    time : str
-        Time of the question at the site; empty at the server.
-    nbytes : int
-        Bytes of the answer that left the site.
-    """
-
-    phase: str = ""
-    question: str = ""
-    reply: str = ""
-    time: str = ""
-    nbytes: int = 0
+    phase: str = ""  # name of the question
+    question: str = ""  # SHA-256; empty where this side has none
+    reply: str = ""  # SHA-256; empty where this side has none
+    time: str = ""  # of the question at the site; empty at the server
+    nbytes: int = 0  # of the answer that left the site
 
 
 def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
-    """Collect the questions and answers from the events of one party in one run."""
+    """Collect the questions of one party in one run, in order, with their answers; a repeated answer counts once."""
     exchanges: list[Exchange] = []
     for event in events:
         if event.kind == "question":
@@ -60,7 +48,10 @@ def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
 
 
 def read_journal(path: Path) -> Audit:
-    """Read a journal from its folder, or from the file that `site journal --export` wrote."""
+    """Read a journal from its folder, or from the file that `site journal --export` wrote.
+
+    Raise ConfigError if there is no journal, and ContractError if the file holds something else.
+    """
     if not path.is_file():
         return audit(str(path))
     try:
@@ -82,36 +73,18 @@ def read_journal(path: Path) -> Audit:
 
 @dataclass
 class Comparison:
-    """Page that compares a model with journals and lists all differences.
-
-    Parameters
-    ----------
-    history : History
-        Log of the model.
-    provenance : Provenance
-        Entry of the log about the run.
-    journals : list of dict
-        For each journal its ``path``, ``verdict`` and ``parties``; for each party its number (``party``), ``status``
-        and ``exchanges``; for each exchange the question's name (``phase``), how the digests of ``question`` and
-        ``reply`` compare, and ``time`` and ``bytes`` at the site.
-    faults : list of str
-        Differences, a sentence for each.
-    """
+    """Page that compares a model with journals and lists all differences."""
 
     history: History
-    provenance: Provenance
-    journals: list[dict[str, Any]] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    provenance: Provenance  # entry of the log about the run
+    journals: list[dict[str, Any]] = field(default_factory=list)  # entries of `add`
+    faults: list[str] = field(default_factory=list)  # differences, a sentence for each
 
     def add(self, path: Path, journal: Audit) -> None:
-        """Compare a site's journal with the model.
+        """Compare a site's journal with the model; append an entry to `journals`, and differences to `faults`.
 
-        Parameters
-        ----------
-        path : Path
-            Where the journal is, for the page.
-        journal : Audit
-            The journal.
+        The entry has ``path``, ``verdict`` and ``parties``, and each of these its number (``party``), ``status`` and
+        ``exchanges``.
         """
         run = self.provenance.run
         events = [event for event in journal.events if event.run == run]
@@ -134,13 +107,7 @@ class Comparison:
         self.journals.append({"path": str(path), "verdict": journal.verdict, "parties": parties})
 
     def content(self) -> dict[str, Any]:
-        """Return the comparison as values of JSON.
-
-        Returns
-        -------
-        dict
-            What the server tells of the ``run``, the ``journals``, the parties ``without journal``, and the ``faults``.
-        """
+        """Return for JSON the ``run`` as the server tells, ``journals``, parties ``without journal`` and ``faults``."""
         parties = {entry["party"] for journal in self.journals for entry in journal["parties"]}
         missing = [f"{entry.party} ({entry.name})" for entry in self.history.parties if entry.party not in parties]
         return {
@@ -151,12 +118,7 @@ class Comparison:
         }
 
     def page(self) -> str:
-        """Return the comparison as a page in Markdown, which ends with the verdict.
-
-        Returns
-        -------
-        str
-        """
+        """Return the comparison as a page in Markdown, which ends with the verdict."""
         content = self.content()
         lines = ["# What the server tells of the run", ""]
         lines += [f"- {name}: {printable_text(text)}" for name, text in content["run"].items()]
@@ -193,7 +155,11 @@ class Comparison:
         return {name: text for name, text in texts.items() if text}
 
     def _compare(self, label: str, party: int, events: Sequence[Event]) -> list[dict[str, Any]]:
-        """Compare a party's questions and answers, and collect the differences."""
+        """Compare a party's exchanges, and collect the differences in `faults`.
+
+        Keys: the question's name (``phase``), how the digests of ``question`` and ``reply`` compare, ``time`` and
+        ``bytes`` at the site.
+        """
         settings = next((event.digest for event in events if event.kind == "run"), "")
         if settings != self.provenance.settings:
             words = f"other settings (SHA-256 {settings})" if settings else "no settings of this run in its journal"
@@ -224,7 +190,7 @@ def _table_line(cells: Sequence[str]) -> str:
 
 
 def _verdict(server: str, site: str) -> str:
-    """Return how two digests compare; an empty one is missing."""
+    """Return how the digests at the server and at a site compare; an empty digest is missing."""
     if server and site:
         return "the same" if server == site else "another at the site than at the server"
     return "not in the journal" if server else "not in the model" if site else "on neither side"

@@ -60,7 +60,11 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say."""
+    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
+
+    The file's ``name`` tells whether to expect tabs. Raise ConfigError if a key does not fit the file, and DataError if
+    the file is empty, is not CSV, or could be read in two ways.
+    """
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
     with refuse_long_cells():
@@ -87,7 +91,10 @@ def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name
 
 
 def _detect_encoding(open_: Opener, declared: str) -> str:
-    """Return the declared encoding, or that of the byte order mark, or the first of UTF-8 and CP1252 to fit."""
+    """Return the declared encoding, or that of the byte order mark, or the first of UTF-8 and CP1252 to fit.
+
+    Raise ConfigError if the declared encoding does not fit, and DataError if none fits or the file is of another kind.
+    """
     with open_() as stream:
         start = stream.read(SAMPLE_BYTES)
     for magic, kind in OTHER_FILE_STARTS:
@@ -155,14 +162,17 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
 
 
 def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """Yield the stripped cells of the feature columns of each row; `first` holds the names of columns."""
+    """Yield the stripped cells of the feature columns of each row; `first`, the first row, may hold column names."""
     features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
         yield [row[position].strip() for position in features if position < len(row)]
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Decide whether numbers have decimal commas, in a file that is separated by another sign."""
+    """Decide whether numbers have decimal commas, in a file that is separated by another sign.
+
+    Raise DataError if all commas, or all points, may as well stand between thousands.
+    """
     if csv_format.thousands in (",", "."):
         return csv_format.thousands == "."
     numbered_lines = enumerate(csv_format.lines())

@@ -72,48 +72,26 @@ columns."""
 
 
 def fault_kind(cell: str) -> str:
-    """Return the kind of a cell that is not a number, such as "dates or times" or "texts"."""
+    """Return the first kind in `FAULT_KINDS` that a cell matches, such as "dates or times", at the end "texts"."""
     return next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell.strip()))
 
 
 @dataclass
 class CsvFaults:
-    """Collection of the faults of a .csv file: lines of wrong length, and cells that are not numbers.
+    """Collection of the faults of a .csv file: lines of wrong length, and cells that are not numbers."""
 
-    Parameters
-    ----------
-    width : int
-        Number of cells that each line must have.
-    names : sequence of str
-        Names of the columns; empty without a header.
-    cells : dict
-        Line numbers by column and kind of cell.
-    lengths : dict
-        Line numbers by number of cells.
-    empty_ends : set of bool
-        Whether lines with too many cells end with an empty cell.
-    numbers : Counter
-        How many cells of each column are numbers.
-    rows : int
-        Number of lines that have all their cells.
-    first_line : int
-        Number of the first such line.
-    comments : bool
-        Whether a line of another length begins as comments do.
-    """
-
-    width: int
-    names: Sequence[str]
-    cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    lengths: dict[int, list[int]] = field(default_factory=dict)
-    empty_ends: set[bool] = field(default_factory=set)
-    numbers: Counter[int] = field(default_factory=Counter)
-    rows: int = 0
-    first_line: int = 0
-    comments: bool = False
+    width: int  # cells that each line must have
+    names: Sequence[str]  # of the columns; empty without a header
+    cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # line numbers by column and kind
+    lengths: dict[int, list[int]] = field(default_factory=dict)  # line numbers by number of cells
+    empty_ends: set[bool] = field(default_factory=set)  # whether too long lines end with an empty cell
+    numbers: Counter[int] = field(default_factory=Counter)  # cells that are numbers, by column
+    rows: int = 0  # lines that have all their cells
+    first_line: int = 0  # number of the first such line
+    comments: bool = False  # whether a line of another length begins as comments do
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
-        """Record a line whose length is wrong, or its feature cells that are not numbers."""
+        """Record line number `line` if its length is wrong, or else its feature cells that are not numbers."""
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
@@ -195,7 +173,7 @@ class CsvFaults:
 
 
 def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
-    """Return an error if features have an empty name or the same name twice; else None."""
+    """Return an error if features have an empty name or the same name twice, else None; the log has their positions."""
     nameless = [position + 1 for name, position in zip(names, positions, strict=True) if not name]
     if nameless:
         return DataError(

@@ -44,30 +44,14 @@ TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 
 @dataclass(frozen=True)
 class CsvTable:
-    """Description of a .csv file, sufficient to read its rows: format, header, and positions of features.
-
-    Parameters
-    ----------
-    format : CsvFormat
-        How the file is written.
-    width : int
-        Number of cells in each line.
-    names : list of str
-        Names of all columns; empty without a header.
-    start : int
-        Number of lines before the first row.
-    features : list of int
-        Positions of the feature columns.
-    note : str
-        What the reader decided from numbers alone; empty if nothing.
-    """
+    """Description of a .csv file, sufficient to read its rows."""
 
     format: CsvFormat
-    width: int
-    names: list[str]
-    start: int
-    features: list[int]
-    note: str = ""
+    width: int  # cells in each line
+    names: list[str]  # of all columns; empty without a header
+    start: int  # lines before the first row
+    features: list[int]  # positions of the feature columns
+    note: str = ""  # what the reader decided from numbers alone; empty if nothing
 
     @property
     def feature_names(self) -> list[str]:
@@ -81,7 +65,10 @@ class CsvTable:
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Detect format, header and feature columns of a .csv file from its first lines."""
+    """Detect format, header and feature columns of a .csv file from its first lines; read no rows yet.
+
+    Raise ConfigError or DataError if the text is not CSV, could be read in two ways, or does not fit the keys.
+    """
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
     features = selection.positions(header.names, header.width)
@@ -91,7 +78,10 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
-    """Return all cells of a column as stripped texts, with "" for a missing value."""
+    """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value.
+
+    Raise ConfigError if there is no such column, and DataError if the text cannot be read.
+    """
     import pyarrow as pa
 
     table = open_csv(open_, keys, selection, name)
@@ -115,7 +105,10 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts."""
+    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts.
+
+    Raise DataError if a cell is no number even then, or there is no row.
+    """
     import pyarrow as pa
 
     as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
@@ -151,7 +144,10 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
 
 
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes."""
+    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes.
+
+    After the last batch, refuse a quote that is not closed, and a last line of totals.
+    """
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, list(map(str, range(table.width)))
@@ -299,7 +295,10 @@ class _LineStream(io.RawIOBase):
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Convert an Arrow column of texts to float64, with signs between thousands, booleans and missing marks."""
+    """Convert an Arrow column of texts to float64; refuse whole numbers that float64 would round.
+
+    Texts may have signs between thousands, and be booleans or marks of missing values.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -344,27 +343,15 @@ def _find_faults(table: CsvTable) -> CsvFaults:
 
 @dataclass(frozen=True)
 class CsvText:
-    """Table as .csv text, from a .csv file or converted from a workbook or statistics file.
+    """Table as .csv text, from a .csv file or converted from a workbook or statistics file."""
 
-    Parameters
-    ----------
-    open : callable
-        Opens the bytes of the text anew.
-    generated : bool
-        Whether this program wrote the text: in UTF-8, with commas and decimal points.
-    header : bool, optional
-        Whether the first line has names, if the kind of file says so.
-    note : str
-        What was left out, or converted to numbers.
-    """
-
-    open: Opener
-    generated: bool = False
-    header: bool | None = None
-    note: str = ""
+    open: Opener  # opens the bytes anew
+    generated: bool = False  # whether this program wrote the text: in UTF-8, with commas and decimal points
+    header: bool | None = None  # whether the first line has names, if the kind of file says so
+    note: str = ""  # what was left out, or converted to numbers
 
     def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return the site's keys for reading the text; a converted text overrides separator and encoding."""
+        """Return the keys for reading the text; raise ConfigError for a key about the format of a generated text."""
         if not self.generated:
             return keys
         keys.require_unset("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")

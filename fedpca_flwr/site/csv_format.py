@@ -29,30 +29,15 @@ BOOLEANS = {"true": 1.0, "false": 0.0}
 
 @dataclass(frozen=True)
 class CsvKeys:
-    """Keys of a node-config for the format of a .csv file. The value of an empty key is detected from the file.
+    """Keys of a node-config for the format of a .csv file. The value of an empty key is detected from the file."""
 
-    Parameters
-    ----------
-    header : bool, optional
-        Whether the first line has the names of the columns.
-    delimiter : str
-        Character between cells, or ``"tab"``.
-    decimal, thousands : str
-        Sign before decimals, ``"."`` or ``","``, and sign between thousands.
-    encoding : str
-        Encoding as Python names encodings: ``"utf-8"``, ``"cp1252"``, ``"utf-16"``.
-    comment, missing : str
-        Beginnings of lines that are no rows, and marks of missing values (besides `MISSING_TEXTS`), separated by
-        commas.
-    """
-
-    header: bool | None = None
-    delimiter: str = ""
-    decimal: str = ""
-    thousands: str = ""
-    encoding: str = ""
-    comment: str = ""
-    missing: str = ""
+    header: bool | None = None  # whether the first line has the names of the columns
+    delimiter: str = ""  # character between cells, "tab" or "space"
+    decimal: str = ""  # sign before decimals, "." or ","
+    thousands: str = ""  # sign between thousands
+    encoding: str = ""  # as Python names encodings: "utf-8", "cp1252", "utf-16"
+    comment: str = ""  # beginnings of lines that are no rows, separated by commas
+    missing: str = ""  # marks of missing values, besides `MISSING_TEXTS`, separated by commas
 
     def __post_init__(self) -> None:
         """Refuse keys with values that are not allowed, and equal signs for decimals and thousands."""
@@ -95,7 +80,7 @@ class CsvKeys:
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Refuse keys about text formats for files of another kind, except `allowed` keys and 'missing'."""
+        """Raise ConfigError if a key is set besides `allowed` and 'missing', since files of `kind` are no texts."""
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
                 raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
@@ -122,34 +107,16 @@ def file_opener(file: Path) -> Opener:
 
 @dataclass(frozen=True)
 class CsvFormat:
-    """Format of a .csv file: encoding, separator, decimal sign, thousands sign, comments, missing marks.
+    """Format of a .csv file, and its bytes."""
 
-    Parameters
-    ----------
-    open : callable
-        Opens the bytes of the file anew.
-    encoding : str
-        Encoding as Python names encodings.
-    separator : str
-        Character between cells.
-    decimal, thousands : str
-        Sign before decimals, and sign between thousands (empty: none).
-    comments : tuple of str
-        Beginnings of lines that are no rows.
-    missing_marks : tuple of str
-        Cells that stand for missing values, besides `MISSING_TEXTS`.
-    skipped_lines : int
-        Number of lines before the first line with cells: 1 if the file begins with Excel's ``sep=;``.
-    """
-
-    open: Opener
-    encoding: str
-    separator: str
-    decimal: str = "."
-    thousands: str = ""
-    comments: tuple[str, ...] = ()
-    missing_marks: tuple[str, ...] = ()
-    skipped_lines: int = 0
+    open: Opener  # opens the bytes anew
+    encoding: str  # as Python names encodings
+    separator: str  # character between cells
+    decimal: str = "."  # sign before decimals
+    thousands: str = ""  # sign between thousands; empty: none
+    comments: tuple[str, ...] = ()  # beginnings of lines that are no rows
+    missing_marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
+    skipped_lines: int = 0  # before the first line with cells: 1 if the file begins with Excel's "sep=;"
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the file; a comment becomes an empty line, so that line numbers stay right.
@@ -170,7 +137,7 @@ class CsvFormat:
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """Return a stripped cell without thousands signs, if a number with such signs."""
+        """Strip a cell, and remove thousands signs if the cell is a number with such signs."""
         cell = cell.strip()
         if self.thousands and re.fullmatch(self.grouped_number_pattern, cell, re.ASCII):
             cell = re.sub(self.group_sign_pattern, "", cell)
@@ -198,7 +165,7 @@ def is_missing(cell: str) -> bool:
 
 @contextmanager
 def refuse_long_cells() -> Iterator[None]:
-    """Replace a csv.Error about an overlong cell by an error that does not quote the cell."""
+    """Replace a csv.Error about an overlong cell by a DataError that does not quote the cell."""
     try:
         yield
     except csv.Error as error:

@@ -29,24 +29,12 @@ HEADER_ADVICE = "say header=true if it holds the names of the columns, header=fa
 
 @dataclass(frozen=True)
 class Header:
-    """Header of a .csv file: names of all columns (none without a header), their number, and the lines before rows.
+    """Header of a .csv file."""
 
-    Parameters
-    ----------
-    names : list of str
-        Names of all columns; empty if the first line is a row.
-    width : int
-        Number of cells in the line.
-    start : int
-        Number of lines of the file before the first row.
-    note : str
-        What was decided from numbers alone; empty if nothing.
-    """
-
-    names: list[str]
-    width: int
-    start: int
-    note: str = ""
+    names: list[str]  # of all columns; empty if the first line is a row
+    width: int  # cells in the line
+    start: int  # lines of the file before the first row
+    note: str = ""  # what was decided from numbers alone; empty if nothing
 
 
 def holds_cells(row: Sequence[str]) -> bool:
@@ -55,7 +43,10 @@ def holds_cells(row: Sequence[str]) -> bool:
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Decide whether the first line of a .csv file is a header or a row; refuse a doubtful case."""
+    """Decide whether the first line of a .csv file is a header or a row; raise DataError if it may be either.
+
+    A row taken for names would be lost, and names taken for a row would be wrong numbers.
+    """
     rows, start, end = [], 0, 0
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
@@ -130,6 +121,8 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     """Return a reason why a first line of numbers is a header (counting, rising or far-off numbers); else "".
 
+    NaN is a missing value; ``decimals`` has the largest number of decimals of a cell in the first line and in each row.
+
     Shapes: first (d,), rest (n, d), decimals (n + 1,).
     """
     d = len(first)
@@ -161,7 +154,7 @@ def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> s
 
 
 def _relative_distances(row: Array, rows: Array) -> Array:
-    """Return distances (d,) of a row from the column means of `rows`, in units of the usual maximum."""
+    """Return distances (d,) of a row from the means of `rows`, over the usual maximum; NaN if a column is constant."""
     counts = np.isfinite(rows).sum(axis=0)
     if not len(rows):
         return np.full(len(row), np.nan)

@@ -43,24 +43,12 @@ TOO_LONG_TEXT = (
 
 
 class Column(NamedTuple):
-    """Column of a query's result: name, type, and the SQL expression that converts it to float64.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column.
-    type_name : str
-        Name of the column's type in the database.
-    number_sql : str
-        SQL that makes float64 of the column ``{0}`` and NaN of NULL; empty if the column is not numeric.
-    is_integer : bool
-        Whether the SQL makes infinity of integers that float64 does not hold.
-    """
+    """Column of a query's result."""
 
     name: str
-    type_name: str
-    number_sql: str
-    is_integer: bool = False
+    type_name: str  # in the database
+    number_sql: str  # makes float64 of the column {0} and NaN of NULL; empty if the column is not numeric
+    is_integer: bool = False  # whether the SQL makes infinity of integers that float64 does not hold
 
 
 TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, empty for NULL
@@ -68,30 +56,24 @@ TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, e
 
 @dataclass
 class Session(ABC):
-    """Interface of a read-only database connection, which sees a single state of the data for its whole length.
+    """Interface of a read-only database connection, which sees a single state of the data for its whole length."""
 
-    Parameters
-    ----------
-    connection : object
-        Connection of the database's driver.
-    """
-
-    connection: Any
+    connection: Any  # of the database's driver
 
     @abstractmethod
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a SELECT without running the query; refuse several statements."""
+        """Return the columns of a SELECT without running it; raise ConfigError if the text is not a single SELECT."""
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """Yield blocks of about `rows` rows (m, d) with the float64 values of SQL expressions in `columns`.
+        """Yield blocks (m, d) of about `rows` rows with the values of d SQL expressions of type float64.
 
-        Shapes: -> (m, d).
+        ``source`` is the rest of the SELECT, from its ``FROM`` on.
         """
 
     @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of an SQL expression as texts, from ``SELECT column source``."""
+        """Return for each row the text of an SQL expression, from ``SELECT column source``."""
 
 
 def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
@@ -133,7 +115,9 @@ DUCKDB_CONFIG = {
 def duckdb_session(url: str) -> Iterator[DuckDB]:
     """Open a read-only session with a DuckDB file, or with DuckDB in memory to query other files.
 
-    DuckDB's own words about the query appear in the site's own log only.
+    The session is interrupted after `MAX_PASS_SECONDS`. Raise ConfigError if DuckDB is not installed, or refuses the
+    text of the query, and DataError if the file cannot be opened, or the query fails. DuckDB's own words about the
+    query appear in the site's own log only.
     """
     with require_extra("sql", "DuckDB needs duckdb"):
         import duckdb
@@ -175,7 +159,10 @@ class DuckDB(Session):
 
     @override
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a SELECT with the SQL that converts each exactly; "" if not numeric."""
+        """Return the columns of a single SELECT with the SQL that converts each exactly; "" if not numeric.
+
+        Raise ConfigError for another text.
+        """
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError(
@@ -225,8 +212,10 @@ KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepaliv
 def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     """Open a read-only transaction with PostgreSQL; libpq finds the password in its own places.
 
-    The server's own words are shown if they are about the connection (without the user's name) or the query itself, and
-    only in the site's own log: other texts of the server may contain values.
+    Raise ConfigError if psycopg is not installed, or libpq or the server refuses the url or the text of the query, and
+    DataError if the server cannot be reached, or the query fails. The server's own words are shown if they are about
+    the connection (without the user's name) or the query itself, and only in the site's own log: other texts of the
+    server may contain values.
     """
     with require_extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
@@ -317,7 +306,7 @@ def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
 
 
 def _require_copy_format(is_valid: bool) -> None:
-    """Raise an error unless the bytes from the database have the expected COPY format."""
+    """Raise DataError unless the bytes from the database have the expected COPY format."""
     if not is_valid:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
@@ -330,21 +319,16 @@ class Query:
     """Rows of a database query, read anew in each pass; refuse a pass whose rows differ from the first.
 
     The url of the database has no password: the driver finds credentials where it always does. No error has a value, a
-    name or the url in its text, which travels to the server.
-
-    Parameters
-    ----------
-    url : str
-        Url of the database.
-    query : str
-        A single SELECT.
-    label, ids : str
-        Columns that are no features, by name or number from 0; empty: none. With `ids`, rows are in the order of that
-        column, which is the same in each pass if no id occurs twice.
+    name or the url in its text, which travels to the server. ``label`` and ``ids`` are columns that are no features, by
+    name or number from 0; empty: none. With ``ids``, rows are in the order of that column, which is the same in each
+    pass if no id occurs twice.
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
-        """Read the columns of the query, choose the features, and refuse columns that are not numeric."""
+        """Read the columns of the query, choose the features, and refuse columns that are not numeric.
+
+        Raise DataError too if no column is a feature, or two features have the same name.
+        """
         self._open_session = SESSIONS[database_kind(url)]
         self._url, self._query = url, query.strip().rstrip(";")
         with self._open_session(url) as session:
@@ -374,7 +358,7 @@ class Query:
     def blocks(self) -> Iterator[Array]:
         """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass.
 
-        Shapes: -> (m, d).
+        Raise DataError at an integer beyond float64, or after the last block if the rows differ from the first pass.
         """
         digest = hashlib.sha256()
         # the query as a table, whose columns have names of ours: its own may be any text
@@ -400,7 +384,10 @@ class Query:
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
-    """Return the checked table of a query's rows, and the ids if `ids` names a column."""
+    """Return the checked table of a query's rows, with their digest, and the ids if `ids` names a column.
+
+    Raise ConfigError or DataError if the query or the database fails, or the rows are not numbers.
+    """
     reader = Query(url, query, label, ids)
     table = check_rows(Blocks(reader.blocks, len(reader.names), np.dtype(np.float64)), reader.names)
     return table._replace(digest=reader.digest), reader.ids

@@ -39,23 +39,9 @@ HOST = "127.0.0.1"
 class Deployment:
     """Context manager that runs a SuperLink and its SuperNodes with TLS on this machine.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder for keys, certificates, logs and Flower's own state; must hold none of them yet.
-    app : Path
-        Folder of the Flower app, which is this project's.
-    node_configs : sequence of mapping
-        Node-config of each SuperNode.
-
-    Attributes
-    ----------
-    processes : dict
-        Running processes by name: superlink, node0, node1, ...
-    port : int
-        Port of the SuperLink.
-    flwr : FlowerCommand
-        Flower's command in the environment of the deployment.
+    The folder is for keys, certificates, logs and Flower's own state, and must hold none of them yet. ``app`` is the
+    folder of the Flower app, which is this project's. The names of the running ``processes`` are superlink, node0,
+    node1 and so on.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -114,7 +100,7 @@ class Deployment:
         self.wait_until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
 
     def write_flwr_config(self, security: str) -> None:
-        """Write a Flower config that names this SuperLink ``lab``, with a line about its security."""
+        """Write a Flower config that names this SuperLink ``lab``, with a line of TOML about TLS."""
         config = self.folder / "flwr" / "config.toml"
         make_folder(config.parent)
         text = f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n'
@@ -149,23 +135,10 @@ class Deployment:
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app on the SuperLink to its end, and return the run's status and log.
+        """Run the app on the SuperLink to its end, and return Flower's final status and the log.
 
-        Parameters
-        ----------
-        run_config : str
-            The run-config, as TOML.
-        *options : str
-            Further options of ``flwr run``.
-        on_line : callable, optional
-            Called with each line of the log when the line is written.
-
-        Returns
-        -------
-        status : str
-            Flower's final status of the run.
-        log : str
-            The log of the run.
+        The run-config is TOML, and ``options`` are those of ``flwr run``. ``on_line`` receives each line of the log
+        when the line is written.
         """
         run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, on_line=on_line)
         return run.status, run.log
@@ -176,7 +149,7 @@ class Deployment:
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def read_log(self, name: str) -> str:
-        """Return the log of a process by its name, "superlink" or "node0"."""
+        """Return the log so far of a process by its name, "superlink" or "node0"."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
@@ -192,7 +165,11 @@ class Deployment:
             )
 
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
-        """Call `condition` until its result is true, and return the result; fail if a process ends."""
+        """Call `condition` several times a second until its result is true, and return the result.
+
+        Errors of files, of values and of this project count as false. Raise FedPCAError if a process ends, or if
+        nothing is true for `TIMEOUT_SECONDS`; the text says what was ``awaited``.
+        """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
@@ -206,7 +183,7 @@ class Deployment:
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and, where process groups exist, its children."""
+    """Kill a process, which must be the leader of its session, and, where process groups exist, its children."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -235,27 +212,11 @@ def rehearse(
 ) -> None:
     """Run a secure PCA over several sites, deployed on this machine, and show each step.
 
-    Parameters
-    ----------
-    folder : Path
-        Empty or new folder for certificates, keys, logs, the model, scores and journals.
-    app : Path
-        Folder of this project.
-    data : sequence of Path
-        One file of rows per site; empty: four sites share scikit-learn's breast cancer data.
-    run : str
-        Run-config instead of `REHEARSAL_RUN_CONFIG`.
-    dropout : bool
-        Whether to kill the last site during the run, which goes on without that site.
-    show : callable
-        Called with a line for each step, and with the lines of the run's log when they are written.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is not empty, or the app or the data are not as described.
-    FedPCAError
-        If the run does not complete.
+    All files are written to ``folder``, empty or new; ``app`` is the folder of this project. ``data`` has one file of
+    rows per site; empty: four sites share scikit-learn's breast cancer data. ``run`` replaces `REHEARSAL_RUN_CONFIG`.
+    With ``dropout`` the last site is killed during the run, which goes on without that site. ``show`` receives a line
+    for each step, and the lines of the run's log. Raise ConfigError if the folder is not empty, or the app or the data
+    are not as described, and FedPCAError if the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
@@ -295,7 +256,7 @@ def rehearse(
 
 
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
-    """Return node-configs for the given files, or for four sites that share the breast cancer data."""
+    """Return node-configs for files, or for four sites of breast cancer data; refuse missing or too few files."""
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 
@@ -316,10 +277,7 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
-    """Write a .csv file for each part, an array of a single site's rows (n_i, d), and return the paths.
-
-    Shapes: parts (n_i, d).
-    """
+    """Write site0.csv, site1.csv, ..., each with the rows (n_i, d) of one part, and return the paths."""
     files = [folder / f"site{i}.csv" for i in range(len(parts))]
     for file, rows in zip(files, parts, strict=True):
         with atomic_file(file) as stream:
@@ -328,7 +286,7 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Make a key pair for each site, and return the node-configs with all files of the sites."""
+    """Make a key for each file of rows, and return node-configs of sites such as "hospital 0" (kind and number)."""
     node_configs: list[dict[str, object]] = []
     lines = []
     for i, file in enumerate(data):

@@ -46,31 +46,17 @@ MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
 
 @dataclass(frozen=True)
 class SiteSetup:
-    """Settings of a site to check: its configs as text, and how its SuperNode reaches the SuperLink.
-
-    Parameters
-    ----------
-    node_config : mapping
-        The node-config.
-    run_config : str
-        The run-config as a text of TOML.
-    superlink : str
-        Address of the SuperLink (host:port); empty: the SuperLink is not asked.
-    root_certificates : Path, optional
-        Certificate of the authority that vouches for the SuperLink; None: no TLS.
-    key : Path, optional
-        Private key with which the site's SuperNode signs in.
-    """
+    """Settings of a site to check: its configs, and how its SuperNode reaches the SuperLink."""
 
     node_config: Mapping[str, Any]
-    run_config: str
-    superlink: str = ""
-    root_certificates: Path | None = None
-    key: Path | None = None
+    run_config: str  # text of TOML
+    superlink: str = ""  # host:port; empty: the SuperLink is not asked
+    root_certificates: Path | None = None  # of the authority that vouches for the SuperLink; None: no TLS
+    key: Path | None = None  # private key with which the site's SuperNode signs in
 
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Check a site's setup, and yield for each topic whether all is right, with a line of text."""
+    """Check a site's setup, and yield for each topic whether all is right, with facts or what to do."""
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
@@ -167,7 +153,7 @@ def _check_owner(site: SiteSetup) -> str:
 
 
 def _time_start(site: SiteSetup) -> str:
-    """Return how long a program of this app takes to start, which a SuperNode alone does for each message."""
+    """Return how long this app takes to start, which a SuperNode alone does for each message; refuse a slow start."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
     seconds = time.monotonic() - started
@@ -197,7 +183,7 @@ def _list_open_rules(site: SiteSetup) -> str:
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
-    """Check the rows and the site's rules by a trial run that writes nothing to the site's journal."""
+    """Describe the rows after a trial run, which writes nothing to the site's journal; refuse rows as a run would."""
     run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
@@ -237,7 +223,7 @@ def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = Tru
 
 
 def _check_superlink(site: SiteSetup) -> str:
-    """Check the SuperLink's TLS certificate and its last day, and compare the clocks."""
+    """Return when the SuperLink's certificate ends, and how the clocks compare; refuse one that cannot be reached."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")

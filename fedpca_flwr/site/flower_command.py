@@ -27,32 +27,16 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": 
 
 
 class FinishedRun(NamedTuple):
-    """Result of a Flower run: number, last known status, details and log.
+    """Result of a Flower run."""
 
-    Parameters
-    ----------
-    number : str
-        Flower's id of the run.
-    status, details : str
-        Flower's status of the run, and its reason.
-    log : str
-        Log of the run.
-    """
-
-    number: str
-    status: str
-    details: str
+    number: str  # Flower's id of the run
+    status: str  # last known to Flower
+    details: str  # reason of the status
     log: str
 
 
 class FlowerCommand:
-    """Callable that runs Flower's `flwr` command; safe to use from several threads.
-
-    Parameters
-    ----------
-    environment : mapping of str to str
-        Environment of the command.
-    """
+    """Callable that runs Flower's `flwr` command in an environment; safe to use from several threads."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Store the environment variables for the command."""
@@ -62,7 +46,11 @@ class FlowerCommand:
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """Run `flwr` with the arguments, and return its output without colour codes."""
+        """Run `flwr` with the arguments, and return its output without colour codes.
+
+        ``on_line`` receives each line when the line is written. The command is killed after ``timeout`` seconds. Raise
+        FedPCAError if the command fails, with its output unless ``on_line`` has received the output.
+        """
         lines = []
         with (
             tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
@@ -109,30 +97,11 @@ class FlowerCommand:
         on_line: Callable[[str], None] | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> FinishedRun:
-        """Run an app on a SuperLink, wait for its end, and return status and log.
+        """Run an app's folder on a SuperLink, wait for its end, and return status and log.
 
-        Parameters
-        ----------
-        app : str
-            Folder of the app.
-        link : sequence of str
-            Name of the connection; empty: Flower's default.
-        *options : str
-            Further options of ``flwr run``.
-        on_line : callable, optional
-            Called with each line of the log when the line is written.
-        timeout : float
-            Seconds after which the command is killed.
-
-        Returns
-        -------
-        FinishedRun
-            Number, status and log of the run.
-
-        Raises
-        ------
-        FedPCAError
-            If the run does not start.
+        ``link`` has the name of the connection; empty: Flower's default. ``options`` are further ones of ``flwr run``;
+        ``on_line`` and ``timeout`` are those of `__call__`. If the run lasts ``timeout`` seconds longer than its log,
+        the status is not final. Raise FedPCAError if the run does not start.
         """
         log = self("run", app, *link, "--stream", *options, on_line=on_line, timeout=timeout)
         started_line = re.search(r"started run (\d+)", log)
@@ -153,7 +122,7 @@ class FlowerCommand:
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:
-    """Return the path of a program of Flower, found in the environment's PATH."""
+    """Return the path of a program in the environment's PATH; raise ConfigError if the program is not installed."""
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
         raise ConfigError(

@@ -22,7 +22,11 @@ ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal."""
+    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal.
+
+    The journal makes the draw the same in every run. Raise DisclosureError for few rows, and ConfigError without a
+    journal; a party without data of its own is not refused.
+    """
     if not node.data:
         return
     if 0 < rows // 5 < node.min_rows:
@@ -41,7 +45,8 @@ def require_fold(node: NodeConfig, rows: int) -> None:
 def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> NDArray[np.bool_]:
     """Return the mask (n,) of a fixed fifth of the rows, which some sums leave out.
 
-    Shapes: -> (n,).
+    The rows (n, d) are in an order that no run chooses; ``seed`` is for parties without data of their own. Raise
+    DisclosureError if other rows were held out earlier, of the same rows or of nearly the same rows.
     """
     if not node.data:
         return validation_rows(rows, seed)

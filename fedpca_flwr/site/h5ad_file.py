@@ -14,7 +14,11 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
-    """Read the rows (cells) of matrix ``X`` or of a layer, and the names of the features (genes)."""
+    """Read the rows (cells) of ``X`` or of a layer, sparse if the matrix is, and the names of the features (genes).
+
+    Raise ConfigError if the file has no such layer, and DataError if it has no ``X``, or two variables of the same
+    name.
+    """
     with require_extra("cells", "an .h5ad file needs anndata"):
         import h5py
         from anndata.io import read_elem

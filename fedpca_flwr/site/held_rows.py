@@ -38,10 +38,8 @@ MemoryFiles = Mapping[str, int]
 class RowStore:
     """Rows of a single table, which the site's process holds and the processes of its messages map.
 
-    Raises
-    ------
-    OSError
-        If the system has no files in memory, or no sockets that pass them on: it is not Linux.
+    A source is a text that identifies the data and how the site reads the data. Raise OSError if the system has no
+    files in memory, or no sockets that pass them on: it is not Linux.
     """
 
     def __init__(self) -> None:
@@ -64,7 +62,7 @@ class RowStore:
             self._files = dict(zip(names, descriptors, strict=True))
 
     def load(self, source: str) -> Table | None:
-        """Return the table that the site's process holds of a source; its rows are mapped into the message's process."""
+        """Return the table, with mapped rows, that the site's process holds of a source, or None if there is none."""
         return _load_table(self._files) if self._digest == _digest(source) else None
 
     def copy(self, source: str) -> RowCopy:
@@ -82,13 +80,7 @@ resident: RowStore | None = None
 
 
 class RowCopy:
-    """Copy of a table's rows in memory, made during the first complete pass over the rows.
-
-    Parameters
-    ----------
-    send : callable
-        Hands the finished copy to the site's process.
-    """
+    """Copy of a table's rows in memory, made during the first complete pass over the rows; ``send`` hands it on."""
 
     def __init__(self, send: Any) -> None:
         """Make a copy without rows."""
@@ -188,7 +180,7 @@ def _digest(source: str) -> str:
 
 
 def path_of(descriptor: int) -> Path:
-    """Return a path by which an open file in memory can be opened again, with a position of its own."""
+    """Return a path in Linux' /proc by which this process can open a file in memory anew, with another position."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 

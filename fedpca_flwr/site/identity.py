@@ -29,21 +29,11 @@ SIGNATURE_BYTES = 64
 
 @dataclass(frozen=True)
 class Identity:
-    """A party's Ed25519 private key, and the public keys of all parties.
+    """A party's Ed25519 private key, and the public keys of all parties."""
 
-    Parameters
-    ----------
-    party : int
-        Partition of the party.
-    private_key : Ed25519PrivateKey
-        The party's own key.
-    member_keys : sequence of bytes
-        Public keys (32 bytes each) by partition, the party's own among them.
-    """
-
-    party: int
+    party: int  # partition of the party
     private_key: Ed25519PrivateKey
-    member_keys: Sequence[bytes]
+    member_keys: Sequence[bytes]  # 32 bytes each, by partition, the party's own among them
 
     @cached_property
     def digest(self) -> bytes:
@@ -51,7 +41,7 @@ class Identity:
         return hashlib.sha256(b"".join(self.member_keys)).digest()
 
     def sign(self, message: bytes) -> bytes:
-        """Return the Ed25519 signature of a message by the party's private key."""
+        """Return the Ed25519 signature (64 bytes) of a message, which everybody who has the list of keys can verify."""
         return self.private_key.sign(message)
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
@@ -67,6 +57,7 @@ def load_identity(node: NodeConfig) -> Identity:
     """Load the site's private key and the list of public keys; a simulated party gets keys without secrecy.
 
     A party without data of its own, as in a simulation, has an identity that anybody can make, which protects nothing.
+    Raise ConfigError if a site with data names no identity, or its files are missing, faulty or do not fit each other.
     """
     if not node.identity:
         if node.data:
@@ -115,7 +106,10 @@ such as stand for a key that is not there yet."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys."""
+    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys.
+
+    Raise ConfigError if the partition or the name is not allowed, or the file exists.
+    """
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(r"[\w .-]{0,64}", name):
@@ -126,13 +120,13 @@ def make_key(path: str, party: int, name: str = "") -> str:
 
 
 def member_line(party: int, private_key: Ed25519PrivateKey, name: str = "") -> str:
-    """Return a line "partition-id public-key # name" for the list of public keys."""
+    """Return a line "partition-id public-key # name" for the list of public keys; an empty name is left out."""
     comment = f"  # {name}" if name else ""
     return f"{party} {private_key.public_key().public_bytes_raw().hex()}{comment}"
 
 
 def read_private_key(path: str) -> Ed25519PrivateKey:
-    """Read an Ed25519 private key from a PEM file that only its owner may read."""
+    """Read an Ed25519 private key from a PEM file; raise ConfigError if it is none, or others may read or write it."""
     file = Path(path).expanduser()
     try:
         text = file.read_bytes()
@@ -157,7 +151,7 @@ def read_private_key(path: str) -> Ed25519PrivateKey:
 
 
 def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
-    """Read the public keys of all parties, by partition; an error lists all faults of the file."""
+    """Read the public keys of all parties, by partition; raise a ConfigError that lists all faults of the file."""
     keys: dict[int, bytes] = {}
     lines: list[str] = []
     faults = []

@@ -69,20 +69,9 @@ PROGRESS_KINDS = ("question", "answer", "ended")
 class FileJournal(journal.Journal):
     """Journal of a party in an SQLite file of the site's own folder, which outlasts the run.
 
-    Parameters
-    ----------
-    folder : str
-        Folder of the journal.
-    run : str
-        Flower's id of the run.
-    party : int
-        Partition of the party.
-    run_state : StateJournal, optional
-        State that Flower has of the same run. The state knows how far the journal was, so an older journal is refused.
-    description : str
-        Text of which run this is, for the first event of the run.
-    settings : str
-        Digest of the settings that the server and all parties of the run share, for the same event.
+    ``run_state`` is the state that Flower has of the same run, and knows how far the journal was, so an older journal
+    is refused. The first event of the run has its ``description``, and ``settings``, the digest of the settings that
+    the server and all parties share.
     """
 
     def __init__(
@@ -105,7 +94,7 @@ class FileJournal(journal.Journal):
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
-        """Record a question in the same transaction in which `permit` accepts the phase; record a refusal too."""
+        """Record a question in the same transaction in which `permit` accepts the phase; record and raise a refusal."""
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._run_notes(database, "ended"):
@@ -138,7 +127,7 @@ class FileJournal(journal.Journal):
 
     @override
     def progress(self, digest: str, configuration: bytes) -> journal.Progress:
-        """Compare with the last question event of this run, and look for an answer event after it."""
+        """Return whether the last question of this run, if it is the same, is "computing" or "answered"; else "new"."""
         run, party = self.key
         with self._transaction() as database:
             notes = [event for event in events(database, run=run, party=party) if event.kind in PROGRESS_KINDS]
@@ -164,7 +153,11 @@ class FileJournal(journal.Journal):
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
-        """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones."""
+        """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones.
+
+        Raise DisclosureError if the phase was released before. ``permit`` gets the multipliers of this run and of
+        others.
+        """
         with self._transaction() as database:
             # a changed journal must not lower the privacy budget that was spent
             require_intact(database)
@@ -188,7 +181,7 @@ class FileJournal(journal.Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
-        """Add the note that `decide` returns given the notes on the same and on other data."""
+        """Add the note that `decide` returns given the notes on the same and on other data; an empty text adds none."""
         with self._transaction() as database:
             require_intact(database)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()
@@ -225,7 +218,7 @@ class FileJournal(journal.Journal):
 
     @override
     def load_secret(self, name: str) -> bytes | None:
-        """Return the secret of this run with this name, or None."""
+        """Return the secret of this run with this name, or None if there is none."""
         with self._transaction() as database:
             return self._load_value(database, name)
 
@@ -247,7 +240,7 @@ class FileJournal(journal.Journal):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction, after a check that the journal has the last event that this run saw.
 
-        Its errors name a path in the site's own log only.
+        Raise DisclosureError if the journal cannot be used; a path is named in the site's own log only.
         """
         if self._lock_error:
             raise self._lock_error
@@ -325,7 +318,7 @@ class FileJournal(journal.Journal):
 
 
 def _blob(row: tuple[object], name: str) -> bytes:
-    """Return the bytes that a row of the journal holds."""
+    """Return the bytes that a row of the journal holds; raise DamageError for a value of another type."""
     (value,) = row
     if not isinstance(value, bytes):
         raise DamageError(f"{name} is of type {type(value).__name__}, expected bytes")

@@ -11,14 +11,17 @@ from fedpca_flwr.site.readers import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """Return, for each column of categories, the levels that at least `min_rows` rows of a file have."""
+    """Return, for each column of categories (separated by commas), the levels that at least `min_rows` rows have."""
     columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 
 def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the union of several sites' levels by column, and notes on how the sites differ."""
+    """Return the union of several sites' levels by column, and notes on levels that sites seem to name differently.
+
+    The files are what ``site levels FILE --categories`` prints. Raise DataError if a file cannot be read as levels.
+    """
     levels_by_file: dict[str, dict[str, list[str]]] = {}
     for path in paths:
         try:

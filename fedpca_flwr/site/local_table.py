@@ -36,7 +36,7 @@ MIN_SECRET_BYTES = 16
 
 
 def read_ids_secret(path: str) -> bytes:
-    """Read the bytes of the file by which sites salt their ids; empty if no path is given."""
+    """Read the file by which sites salt their ids (b"" without a path); raise ConfigError if unreadable or short."""
     if not path:
         return b""
     try:
@@ -55,10 +55,7 @@ IdDigests = NDArray[np.uint64]
 
 
 def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
-    """Return for each id the first 64 bits of its HMAC-SHA-256 under the salt; refuse empty or equal ids.
-
-    Shapes: -> (n,).
-    """
+    """Return the first 64 bits of each id's HMAC-SHA-256 under the salt; raise DataError at empty or equal ids."""
     empty, duplicates = sum(not row_id for row_id in ids), len(ids) - len(set(ids))
     if empty:
         raise DataError(f"the id column has {empty} empty cells: every row needs an id")
@@ -77,7 +74,8 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
     """Load and check a party's table: the site's own data, or its partition of a simulation's data set.
 
     In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`). Rows of a database are read
-    each time, and so are rows with indicators of the run's levels.
+    each time, and so are rows with indicators of the run's levels. Raise ConfigError or DataError if the data cannot be
+    read, and DisclosureError if a rule of the site refuses the run's levels.
     """
     if node.data:
         store = held_rows.resident

@@ -13,7 +13,7 @@ from fedpca_flwr.site.audit import audit
 
 
 def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Flower mod: answer a message, then update the site's metrics files if the node-config names any."""
+    """Answer a message (as a mod of Flower), then update the site's metrics files if the node-config names any."""
     reply = call_next(message, context)
     if context.node_config.get("metrics"):
         write_metrics(context.node_config)

@@ -62,17 +62,7 @@ AppFor = Callable[[ConfigError | None], ClientApp]
 def run_site(config: Path, app_for: AppFor) -> None:
     """Run a site until it is stopped or its SuperNode ends.
 
-    Parameters
-    ----------
-    config : Path
-        The site's file.
-    app_for : callable
-        Returns the app that answers, or one that refuses.
-
-    Raises
-    ------
-    ConfigError
-        If the file is wrong, or the system is not Linux.
+    Raise ConfigError if the site's file is wrong, or the system is not Linux.
     """
     if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
         raise ConfigError(
@@ -93,14 +83,7 @@ def run_site(config: Path, app_for: AppFor) -> None:
 class SiteProcess:
     """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks.
 
-    Parameters
-    ----------
-    site : SiteFile
-        The site's file.
-    folder : Path
-        Folder for the secret that the SuperNode shares with this process, and for its node-config.
-    app_for : callable
-        Returns the app that answers, or one that refuses.
+    The folder is for the secret that the SuperNode shares with this process, and for its node-config.
     """
 
     def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
@@ -143,7 +126,10 @@ class SiteProcess:
         self.archive_hash = hashlib.sha256(content).hexdigest()
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
-        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader)."""
+        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader).
+
+        The hash of the archive that the run has brought counts, not the ``digest`` of which the SuperLink tells.
+        """
         requested = f"{excerpt(identifier)} {excerpt(version)} {self.archive_hash[:8]}"
         AppName.text = f"app of this site, {VERSION}, for {requested}"
         try:
@@ -157,7 +143,7 @@ class SiteProcess:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **connection: Any
     ) -> tuple[set[TaskType], set[str]]:
-        """Return the kind of task that this process takes: messages to a ClientApp."""
+        """Return the kind of task that this process takes, messages to a ClientApp, and no archives of agents."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
@@ -173,7 +159,7 @@ class SiteProcess:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Collect ended processes and the rows that they have read; end with the SuperNode."""
+        """Collect ended processes and the rows that they have read; raise SystemExit once the SuperNode has ended."""
         for process in list(self.messages):
             if os.waitpid(process, os.WNOHANG)[0]:
                 self.messages.discard(process)
@@ -196,7 +182,7 @@ class SiteProcess:
     # Inside
 
     def _wait_for(self, port: int) -> None:
-        """Wait until the SuperNode listens on its port; exit with its code if it ends."""
+        """Wait until the SuperNode listens on its port; exit with its code if it ends, fail after `START_SECONDS`."""
         deadline = time.monotonic() + START_SECONDS
         while self.supernode and time.monotonic() < deadline:
             if (code := self.supernode.poll()) is not None:
@@ -209,7 +195,7 @@ class SiteProcess:
 
 
 def require_compatible_app(site: SiteFile, identifier: str, version: str, digest: str) -> None:
-    """Refuse an app of another name, of another minor version, or of another hash than the site has pinned."""
+    """Raise ConfigError, which names all that differs, for an app of another name, minor version or pinned hash."""
     faults = []
     if identifier.rpartition("/")[2] != APP_NAME:
         faults.append(f"its name is {value_text(identifier)}, expected '{APP_NAME}'")

@@ -12,7 +12,7 @@ from fedpca_flwr.site.file_format import FileFormat
 
 
 def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read the rows of a .npy file, memory-mapped, with no names of features."""
+    """Map the rows of a .npy file in memory, with no names of features; raise DataError if it is no plain array."""
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
     except ValueError:
@@ -23,7 +23,7 @@ def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 
 def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read the rows of a .npz file: a SciPy sparse matrix, the array 'X', or the only array; no names."""
+    """Read a .npz file, with no names: a SciPy sparse matrix, the array 'X', or the only array; refuse another."""
     with np.load(file, allow_pickle=False) as archive:
         if {"format", "shape", "data"} <= set(archive.files):
             return _select_columns(sparse_rows(sparse.load_npz(file)), selection), []

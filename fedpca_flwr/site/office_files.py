@@ -20,7 +20,7 @@ from fedpca_flwr.site.csv_format import Opener
 
 @contextmanager
 def _import_pandas(suffix: str) -> Iterator[Any]:
-    """Import pandas for a with statement; an ImportError becomes an error that names packages to install."""
+    """Import pandas for a with statement; an ImportError becomes a ConfigError that names packages to install."""
     try:
         import pandas
 
@@ -35,7 +35,10 @@ def _import_pandas(suffix: str) -> Iterator[Any]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of an Excel workbook, as .csv text."""
+    """Read the first sheet of an Excel workbook, as .csv text.
+
+    Raise DataError if the sheet is empty, or has integers of more than 15 digits, which Excel has rounded.
+    """
     with _import_pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
         sheets = list(book.sheet_names)
         frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
@@ -50,7 +53,7 @@ def read_spreadsheet(file: Path) -> CsvText:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Read an SPSS, Stata or SAS file, as .csv text, with codes for labelled values."""
+    """Read an SPSS, Stata or SAS file as .csv text, with codes for labelled values; refuse a file without columns."""
     suffix, labelled_columns = file.suffix.lower(), []
     with _import_pandas(suffix) as pandas:
         if suffix == ".sav":

@@ -18,7 +18,11 @@ from fedpca_flwr.site.file_format import FileFormat, require_unique_names
 
 
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read the rows of a .parquet file as lazy blocks, and the names of its features."""
+    """Read a .parquet file as lazy blocks of rows, and the names of its features, which no pandas index is.
+
+    The dtype is the smallest that holds all columns, and NaN where values are missing. Raise DataError if a feature is
+    not numeric, or names are not unique.
+    """
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
@@ -50,7 +54,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """Return a column's own dtype if able to represent missing values or has none; else float64."""
+    """Return a column's own dtype if it is floating, or no value is missing; else float64."""
     from pyarrow import types
 
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
@@ -78,7 +82,10 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
 
 
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """Return all values of a column as stripped texts, with "" for a missing value."""
+    """Return all values of a column (name or number from 0) as stripped texts, with "" for a missing value.
+
+    `rows` and `label` are not used: `FileFormat.read_ids` has them.
+    """
     from pyarrow import parquet
 
     table = parquet.read_table(file)

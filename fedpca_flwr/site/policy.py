@@ -31,7 +31,7 @@ from fedpca_flwr.state.files import require_site_file
 
 
 def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
-    """Refuse a run whose `bound` is below the site's own, and data that exceed the site's own bound.
+    """Raise DisclosureError if the run's `bound` is below the site's own, and DataError if rows exceed the site's own.
 
     Which of the two happens does not depend on the run's bound and the rows together, so no number of runs reveals more
     of the rows than whether they are within the site's own bound.
@@ -56,7 +56,7 @@ moments."""
 
 
 def require_files(node: NodeConfig) -> None:
-    """Refuse paths of scores and loadings that could not be written at the end; report all at once."""
+    """Raise ConfigError, with all faults at once, if scores, loadings or the model could not be written at the end."""
     faults: list[FedPCAError] = []
     try:
         require_score_file(node.scores, node.data)
@@ -106,7 +106,10 @@ def permit_sight(node: NodeConfig, *, blind: bool) -> None:
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums."""
+    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums.
+
+    Without ``sums_only`` the server sees each site's answers anyway; a party without data of its own is not refused.
+    """
     if not (node.data and sums_only):
         return
     unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in _allowed_methods(node)}
@@ -120,7 +123,10 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 
 
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse a method or options that show more about single rows than the key `may-show` allows."""
+    """Refuse a method or options that show more about single rows than the key `may-show` allows.
+
+    A method in `allowed-methods` may show the distribution of the rows; what options show always needs `may-show`.
+    """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
     by_method = EXPOSURES.index(card.exposes or "nothing")
     by_options = EXPOSURES.index(options.exposes or "nothing")
@@ -139,7 +145,10 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run."""
+    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run.
+
+    Without a limit a site with data of its own has `MAX_EPSILON` and `MAX_DELTA`.
+    """
     limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, site_limit, default) in limits.items():
         limit = site_limit if site_limit is not None else default if node.data else math.inf
@@ -150,7 +159,11 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
-    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`."""
+    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`.
+
+    An empty ``split`` is unknown. A method for data split by columns and a run with weights need exact counts. Raise
+    ConfigError for the split, and DisclosureError for counts.
+    """
     if split not in ("", card.split):
         raise ConfigError(
             f"the method '{card.name}' is for data split by {card.split}, but this party's data are split by {split} "
@@ -180,7 +193,11 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have."""
+    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have.
+
+    Raise DataError if the table's last columns are not the indicators of these names, and DisclosureError if one row
+    that takes part has a larger share of a level than each of ``min-rows`` equal rows.
+    """
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
             "the run declares levels of columns (run-config 'levels'), but the last columns of this site's data are "
@@ -204,9 +221,9 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Refuse a run over fewer rows than `min-rows`; with weights, count rows by effective sample size.
+    """Refuse a run over fewer rows than `min-rows`; with weights (rows,), count rows by effective sample size.
 
-    Shapes: weights (rows,).
+    That is ``(sum w)^2 / sum w^2``. Also refuse a row of a larger share than each of ``min-rows`` rows of equal weight.
     """
     if rows < node.min_rows:
         raise DisclosureError(
@@ -285,7 +302,7 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a reply of more bytes than `max-reply-bytes`; the error lists methods with smaller replies."""
+    """Refuse a reply of more bytes than `max-reply-bytes`; the error ends with the text of ``alternatives(limit)``."""
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, but this site allows {node.max_reply_bytes:,} "
@@ -294,7 +311,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse secure sums without a journal, and private methods without a journal and a privacy budget."""
+    """Raise ConfigError for secure sums without a journal, and private methods without a journal and a budget."""
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which a site records questions and "

@@ -57,21 +57,13 @@ ColumnIndex = slice | NDArray[np.intp]
 
 @dataclass(frozen=True)
 class ConspicuousColumns:
-    """Masks of the columns by which moments would reveal single rows: rare values, or dominance.
+    """Masks of the columns by which moments would reveal single rows."""
 
-    Parameters
-    ----------
-    rare : ndarray of bool, shape (d,)
-        Which columns have rare values.
-    dominated : ndarray of bool, shape (d,)
-        Which columns are dominated by one row.
-    """
-
-    rare: NDArray[np.bool_]
-    dominated: NDArray[np.bool_]
+    rare: NDArray[np.bool_]  # (d,), columns with values of few rows
+    dominated: NDArray[np.bool_]  # (d,), columns dominated by one row
 
     def text(self, names: Sequence[str]) -> str:
-        """List the columns at fault by kind of fault, for the site's own log."""
+        """List the columns by kind of fault for the site's own log, by name or number; empty if there are none."""
         kinds = {"values of few rows": self.rare, "dominated by one row": self.dominated}
         return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
@@ -79,7 +71,11 @@ class ConspicuousColumns:
 def permit_columns(
     journal: Journal, min_rows: int, selection: Selection, names: Sequence[str], *, settings: bytes
 ) -> None:
-    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows."""
+    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows.
+
+    The journal stores the ``settings`` (the digest of the run's settings) that are permitted. The text of the error,
+    which travels, has no name and no number of a column.
+    """
     permitted = f"{PERMITTED_NAME} {selection.name}"
     if journal.load_secret(permitted) == settings:
         return
@@ -98,7 +94,7 @@ def permit_columns(
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
-    """Find columns where few rows differ from the commonest value, or a single row dominates the variance.
+    """Find columns where fewer than `min_rows` rows differ from the commonest value, or one row dominates the variance.
 
     All rows are passed once, after a look at the first rows, and twice if they have weights.
     """
@@ -128,13 +124,7 @@ def _blocks(rows: Rows) -> Iterator[tuple[Block, Array | None]]:
 
 
 class _ColumnSums:
-    """Counts, sums, squares and extremes by column of the values minus the column's commonest value.
-
-    Parameters
-    ----------
-    modes : array of shape (d,)
-        Commonest value of each column.
-    """
+    """Counts, sums, squares and extremes by column of the values minus the column's commonest value."""
 
     def __init__(self, modes: Array) -> None:
         """Set all sums to zero; `modes` (d,) holds each column's commonest value."""
@@ -148,10 +138,7 @@ class _ColumnSums:
         self.high = np.full(modes.size, -np.inf)
 
     def add_block(self, block: Block, weights: Array | None) -> None:
-        """Add a block of rows, dense or in CSR format, with the rows' weights if any.
-
-        Shapes: block (m, d), weights (m,).
-        """
+        """Add a block of rows (m, d), dense or in CSR format, with the rows' weights (m,) if any."""
         if not sparse.issparse(block):
             self._add(slice(None), block, weights)
         elif np.isnan(block.data).any():

@@ -45,7 +45,7 @@ DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the longest known suffix of a file's name, such as ".csv.gz"; empty for an unknown kind."""
+    """Return the longest suffix of a file's name in `FORMATS`, such as ".csv.gz"; empty for an unknown kind."""
     name = Path(path).name.lower()
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
@@ -140,7 +140,10 @@ def _read_table(
     settings: dict[str, Any],
     keep: RowsHook,
 ) -> Table:
-    """Read and check the rows of a file; `settings` holds keys of some kinds of files, such as 'layer'."""
+    """Read and check the rows of a file; `settings` holds keys of some kinds of files, such as 'layer'.
+
+    Raise ConfigError if the kind of file is unknown or has no such key, and DataError if the file is missing or faulty.
+    """
     file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(
@@ -173,7 +176,7 @@ def _join_items(items: Names) -> str:
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
-    """Return rows with NaN in place of the numbers that mark missing values, such as -999."""
+    """Return rows with NaN in place of the numbers that mark missing values, such as -999; refuse sparse rows."""
     marks = keys.missing_numbers
     if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
         return rows
@@ -198,9 +201,11 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
 def read_ids(
     path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
 ) -> list[str]:
-    """Return the cells of a file's column as stripped texts, such as ids of the rows.
+    """Return the cells of a file's column as stripped texts, such as ids of the rows; "" for a missing value.
 
-    No error has a cell in its text, which travels to the server.
+    The column has a name or a number from 0, and is no feature; the other arguments are those of `read`. Raise
+    ConfigError if files of this kind have no texts, or there is no such column. No error has a cell in its text, which
+    travels to the server.
     """
     kind = FORMATS[file_suffix(path)]
     if kind.read_ids is None:
@@ -226,20 +231,20 @@ def holds_texts(path: str) -> bool:
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the cells of a file's column as stripped texts, with None for a missing value."""
+    """Return the cells of a column as `read_ids` does, with None for a missing value; reword the reader's errors."""
     with _reword_errors(Path(path).expanduser(), file_suffix(path)):
         return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 
 
 def _read_rewording_errors(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
-    """Yield blocks from ``read()``; errors of the reader are replaced, since they may quote data."""
+    """Yield blocks from ``read()``; errors of the reader become a DataError, since they may quote data."""
     with _reword_errors(file, suffix):
         yield from read()
 
 
 @contextmanager
 def _reword_errors(file: Path, suffix: str) -> Iterator[None]:
-    """Replace any error of a file's reader by a general text, since the reader may quote data."""
+    """Replace any error of a file's reader by a DataError of a general text, since the reader may quote data."""
     try:
         yield
     except FedPCAError:

@@ -30,6 +30,8 @@ SECOND_DEGREE_KINSHIP = 0.0884
 def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
     """Estimate the kinship of all pairs of people by KING-robust (Manichaikul et al. 2010, equation 11).
 
+    A pair is compared at the variants at which both are called (not NaN); 0 if neither is heterozygous at one.
+
     Shapes: blocks (n, m) -> (n, n).
     """
     both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
@@ -47,10 +49,7 @@ def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
 
 
 def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Return a mask of people to exclude, most relatives first, until no two related ones remain.
-
-    Shapes: kinships (n, n) -> (n,).
-    """
+    """Return a mask (n,) of people to exclude, most relatives first, until no kinship of two others exceeds `limit`."""
     related, excluded = kinships > limit, np.zeros(len(kinships), dtype=bool)
     np.fill_diagonal(related, val=False)
     while related.any():
@@ -61,10 +60,7 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 
 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Return a mask of people in a .bed file to exclude, so that no two of the others are related.
-
-    Shapes: -> (n,).
-    """
+    """Return a mask (n,) of people in a .bed file to exclude, so that no kinship of two others exceeds `limit`."""
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
     calls = map_calls(file, variants, people)
     parts = (np.array(calls[start : start + BLOCK_VARIANTS]) for start in range(0, variants, BLOCK_VARIANTS))
@@ -72,7 +68,10 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Mark listed people of the table as excluded from the run; they still get scores."""
+    """Mark the people listed in ``node.apart`` as excluded from the run; they still get scores.
+
+    The list has family and person id in each line. Raise DataError if it names somebody who is not in the .fam file.
+    """
     people = read_fam(Path(node.data).expanduser().with_suffix(".fam"))
     lines = read_text(Path(node.apart).expanduser()).splitlines()
     listed_names = {" ".join(line.split()[:2]) for line in lines if line.strip()}

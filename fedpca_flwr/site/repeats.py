@@ -46,7 +46,11 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget."""
+    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget.
+
+    The multipliers are those of this release, of earlier ones of the run, and of other runs. ``total_multiplier`` is
+    that of all phases of the run together: a run that cannot end need not begin.
+    """
     run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
     spent = gaussian_epsilon(compose_multipliers(other_multipliers), delta)
     after = gaussian_epsilon(compose_multipliers([*other_multipliers, run_multiplier]), delta)
@@ -70,7 +74,7 @@ ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its n
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """Return the HMAC-SHA256 of rows as float64 and of their weights, for any dtype and memory layout."""
+    """Return the HMAC-SHA256 of rows (n, d) as float64 and of their weights, for any dtype and memory layout."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     if (weights := row_weights(rows)) is not None:
         mac.update(weights.tobytes())
@@ -80,7 +84,11 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new."""
+    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new.
+
+    ``judge`` raises an error, given the notes on the same rows, and on other rows that may be nearly the same;
+    ``repeat='allow'`` refuses nothing.
+    """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
         """Call `judge` according to the site's key `repeat`, and return the entry unless it is already noted."""
@@ -93,27 +101,15 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
 
 @dataclass(frozen=True)
 class SelectedRows:
-    """Rows of a site that take part, without weights and indicator columns, which are kept separately.
+    """Rows of a site that take part, and separately their weights and indicator columns."""
 
-    Parameters
-    ----------
-    rows : Rows
-        The rows (n, d), without weights and without the columns that the run's `levels` have added.
-    weights : bytes
-        The weights of the rows; empty if each counts once.
-    levels : callable, optional
-        Returns the levels that the run declares and the columns (n, m) that the levels have added; None without levels.
-    name : str
-        Name of the selection within the run; empty for all rows that take part.
-    """
-
-    rows: Rows
-    weights: bytes = b""
-    levels: Callable[[], tuple[str, Rows]] | None = None
-    name: str = ""
+    rows: Rows  # (n, d), without weights and without the columns that the run's `levels` have added
+    weights: bytes = b""  # of the rows; empty if each counts once
+    levels: Callable[[], tuple[str, Rows]] | None = None  # returns the text of levels, and their columns (n, m)
+    name: str = ""  # of the selection within the run; empty for all rows that take part
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
-        """Return the journal's record of an answer over the rows, with keyed digests."""
+        """Return the account of a sum of ``members`` (empty: an answer in clear) over the rows, with keyed digests."""
         levels = ""
         if self.levels:
             declared, indicators = self.levels()  # the run-config's text of levels, and the columns that these add
@@ -169,16 +165,8 @@ def _run_text(note: Note) -> str:
 class RepeatRules:
     """Rules of a site that compare a run with earlier runs over the same or nearly the same rows.
 
-    Parameters
-    ----------
-    journal : Journal
-        The site's journal.
-    node : NodeConfig
-        The site's node-config.
-    rows : Rows
-        The rows (n, d), in an order that is the site's own.
-    selection : SelectedRows, optional
-        The same rows before the run weighs the rows and adds columns; by default `rows`.
+    The rows (n, d) are in an order of the site's own. ``selection`` has the same rows before the run weighs the rows
+    and adds columns; by default `rows`.
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
@@ -187,7 +175,11 @@ class RepeatRules:
         self.selection = selection or SelectedRows(rows)
 
     def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows."""
+        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows.
+
+        ``members`` are words that mean the same in every run. If data are split by columns, numbers of rows say
+        nothing, and are not compared.
+        """
         self._permit_opening(members, split=split, is_noted=True)
 
     def permit_clear(self, *, is_noted: bool) -> bool:
@@ -230,7 +222,7 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows that exceed the run's bound, and refuse after too many different bounds."""
+        """Refuse rows beyond the run's bound (DataError), or more than `MAX_BOUND_ANSWERS` bounds (DisclosureError)."""
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
@@ -297,7 +289,12 @@ class RepeatRules:
             self._remember("blind", decide_once(self.node, settings, judge))
 
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
-        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products."""
+        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products.
+
+        ``product_columns`` is the most that the run may ask for; ``columns`` are this site's own, in a sum those of the
+        other parties too. With ``is_counted`` the journal counts them. Raise ConfigError if the site has no journal to
+        count in.
+        """
         rank = min(len(self.rows) - 1, columns)
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:

@@ -23,34 +23,17 @@ NAME = "rotated moments"
 
 @dataclass(frozen=True)
 class Motion:
-    """Motion of the parties' rows before their rotation: centre, covariates, units, and the unit of all sums.
+    """Motion of the parties' rows before their rotation: centre, covariates, units, and the unit of all sums."""
 
-    Parameters
-    ----------
-    centre : Head
-        Count and mean of the rows of all parties.
-    units : ndarray of shape (d,)
-        Divides each feature.
-    total : float
-        Trace of the scatter of all parties' rows about the centre, in these units.
-    adjustment : Adjustment
-        Taken out of centred rows before they are divided.
-    explained : ndarray of bool of shape (d,)
-        Features of which covariates leave nothing, and the covariates.
-    """
-
-    centre: Head
-    units: Array
-    total: float
-    adjustment: Adjustment
-    explained: NDArray[np.bool_]
+    centre: Head  # count and mean of the rows of all parties
+    units: Array  # (d,), divide the features
+    total: float  # trace of the scatter of all parties' rows about the centre, in these units
+    adjustment: Adjustment  # taken out of centred rows before they are divided
+    explained: NDArray[np.bool_]  # (d,), features of which covariates leave nothing, and the covariates
 
 
 def centred_scatter(vault: Vault, centre: Head) -> Array:
-    """Return the scatter of rows about a centre, in the unit of the data.
-
-    Shapes: -> (d, d).
-    """
+    """Return the scatter (d, d) of the vault's rows about a common centre, in the unit of the data."""
     moments = vault.moments()
     deviation = (moments.mean - centre.mean) + (moments.remainder - centre.remainder)
     scatter = unpack_symmetric(moments.scatter, vault.features)
@@ -60,20 +43,7 @@ def centred_scatter(vault: Vault, centre: Head) -> Array:
 class RotatedVault(Vault):
     """Vault that offers the moments of rotated rows, as shares of the variance of all parties' rows, and no more.
 
-    Parameters
-    ----------
-    vault : Vault
-        The vault of the rows.
-    motion : Motion
-        Common centre and units.
-    rotation_key : bytes
-        Key of the rotation.
-    state : State
-        Arrays that last for the run.
-    noise_key : bytes
-        Key of the noise; empty for a party that adds none.
-    noise : float
-        Standard deviation of the noise off the diagonal.
+    ``noise`` is the standard deviation off the diagonal; ``noise_key`` is empty for a party that adds no noise.
     """
 
     def __init__(

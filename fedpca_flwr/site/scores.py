@@ -36,7 +36,12 @@ def require_score_file(scores: str, data: str) -> None:
 
 @contextmanager
 def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[Array], object]]:
-    """Open a file for scores (n, k), and yield a function that appends rows of scores."""
+    """Open a file for scores (n, k), and yield a function that appends scores (m, k) in the order of the data.
+
+    The suffix is ``.npy``, ``.csv`` or ``.eigenvec``. The last is PLINK's (family, person, scores), which its
+    ``--covar`` reads, of the people of ``data``, a .bed file. Without a path scores are dropped. Raise ConfigError if
+    the suffix is unknown, or the file cannot be written.
+    """
     if not path:
         yield lambda scores: None
         return
@@ -71,7 +76,7 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
 
 
 def row_names(data: str) -> Iterator[str]:
-    """Return the names of the rows of a site's data, in the order of the data, as cells of a .csv file."""
+    """Return, as cells of a .csv file, the ids of a .bed file's people, or of other data the row numbers from 0."""
     if Path(data).suffix != ".bed":
         return map(str, itertools.count())
     people = read_fam(Path(data).expanduser().with_suffix(".fam"))
@@ -81,27 +86,11 @@ def row_names(data: str) -> Iterator[str]:
 class OddRows:
     """Examiner of rows for outliers, by Hotelling's T2 and squared prediction error (SPE).
 
-    Scores whose variance is 0 do not count towards T2.
+    Scores whose variance is 0 do not count towards T2. Without limits rows are not compared. ``exceeding`` has the
+    numbers of rows above the limit of T2, and above that of SPE, among the first ``rows`` rows. ``stream`` receives a
+    line for each row with its name, a cell of a .csv file, by default its number from 0.
 
-    Parameters
-    ----------
-    components : array of shape (k, d)
-        Components of the model.
-    variances : array of shape (k,)
-        Variances of the scores.
-    limits : array of shape (2,) or (0,)
-        Limits of T2 and of SPE; empty: rows are not compared with limits.
-    rows : int
-        Number of rows that count: the first ones.
-    stream : binary stream, optional
-        Receives a line for each row.
-    names : iterator of str, optional
-        Names of the rows as cells of a .csv file; otherwise their numbers from 0.
-
-    Attributes
-    ----------
-    exceeding : ndarray of int, shape (2,)
-        Number of rows above the limit of T2, and above the limit of SPE.
+    Shapes: components (k, d), variances (k,), limits (2,) or (0,), exceeding (2,).
     """
 
     def __init__(
@@ -127,10 +116,7 @@ class OddRows:
             yield centred
 
     def add(self, centred: Array) -> None:
-        """Examine centred rows (m, d): count values above the limits, and write a line for each row.
-
-        Shapes: centred (m, d).
-        """
+        """Examine centred and scaled rows (m, d): count those above the limits, and write a line for each row."""
         scores = centred @ self.components.T
         counted = min(self._remaining, len(centred))
         self._remaining -= counted
@@ -153,7 +139,7 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """Open a .csv file next to the file of scores, and write its header; None without scores."""
+    """Open the .csv file ``scores-<suffix>.csv`` next to the file of scores, with its header; None without scores."""
     if not scores:
         yield None
         return
@@ -164,8 +150,5 @@ def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO
 
 
 def outlier_file(scores: str, limits: Array) -> AbstractContextManager[BinaryIO | None]:
-    """Open the .csv file of outliers next to the file of scores; None without limits.
-
-    Shapes: limits (2,).
-    """
+    """Open the .csv file of outliers next to the file of scores; None without scores, or without limits."""
     return companion_file(scores if limits.size else "", "outliers", OUTLIER_HEADER)

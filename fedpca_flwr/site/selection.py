@@ -32,24 +32,12 @@ from fedpca_flwr.site.vault import Vault
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a site that are together in all sums of one kind.
+    """Rows of a site that are together in all sums of one kind."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the selection within the run; empty for all rows that take part.
-    _rows : Rows of shape (n, d)
-        The rows.
-    needs : collection of str
-        What the method's card and the stages declare; if empty, an answer reads no row.
-    mask : ndarray of bool of shape (m,), optional
-        Which of the m rows that take part are selected; None for all.
-    """
-
-    name: str
-    _rows: Rows
-    needs: Collection[str] = ()
-    mask: NDArray[np.bool_] | None = None
+    name: str  # of the selection within the run; empty for all rows that take part
+    _rows: Rows  # (n, d)
+    needs: Collection[str] = ()  # what the method's card and the stages declare; if empty, an answer reads no row
+    mask: NDArray[np.bool_] | None = None  # which of the m rows that take part are selected; None for all
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -68,7 +56,7 @@ class Selection:
 
     @property
     def rows(self) -> Rows:
-        """The rows themselves, if the run's card or a stage declares that it needs more than moments."""
+        """The rows themselves; raise ContractError unless the run's card or a stage declares that it needs them."""
         if not self.needs:
             raise ContractError("this run's answers are functions of moments: its card declares no need of rows")
         return self._rows
@@ -83,6 +71,8 @@ class Selection:
 
     def about(self, vault: Vault, centre: Array, scale: Array | None = None) -> Iterator[Any]:
         """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
+
+        Raise ContractError if the centre is too far away (`Vault.require_near`), or no need of rows is declared.
 
         Shapes: centre (d,), scale (d,) -> blocks (m, d).
         """

@@ -50,19 +50,9 @@ BLIND_FREE_KEYS = {
 class Site:
     """A party's side of a run: its configuration, rows, rules, journal and error reports.
 
-    Parameters
-    ----------
-    context : Context
-        Flower's context: run-config, this site's node-config, and state that lasts over the rounds.
-    load : callable
-        Loads this party's table from its node-config and the run-config.
-    methods : mapping of str to Method
-        All methods, of which errors name alternatives.
-
-    Attributes
-    ----------
-    rows_from_caller : bool
-        Whether a caller passed the rows: that of `fedpca_flwr.run`, who may hear what is wrong in them, or an app.
+    ``load`` loads the table from the node-config and the run-config, and errors name alternatives among ``methods``.
+    ``rows_from_caller`` says whether a caller passed the rows: that of `fedpca_flwr.run`, who may hear what is wrong in
+    them, or an app.
     """
 
     def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
@@ -146,7 +136,8 @@ class Site:
     ) -> Selection:
         """Return rows that take part, or those of a mask (n,), which the site examines and journals before an answer.
 
-        A run's selections are made before its first answer. Of data split by columns all rows take part.
+        Raise ContractError for new selections after `permit_selections`: all are made before the run's first answer. Of
+        data split by columns all rows take part.
         """
         if name not in self._selections:
             if self._selections_are_final:
@@ -186,13 +177,13 @@ class Site:
         return participating_rows(self.table, self.node.round_rows)
 
     def public(self, split: str, options: PCAOptions) -> Public:
-        """Return the parameters of the run that server and parties know."""
+        """Return the public parameters of the run, with the number of features or, if split by columns, of rows."""
         n, d = self._rows(split).shape
         sizes = {"rows": n} if split == "columns" else {"features": d}
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the statement about this party that comes with every reply: partition, name, columns."""
+        """Return what every reply says of this party: partition, name, digest of column names, whether simulated."""
         return {
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
@@ -231,7 +222,7 @@ class Site:
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse sums over selected rows from which a few rows could be read, by themselves or with earlier sums.
 
-        Raises `DisclosureError` if a selection has too few rows, if its columns reveal single rows, or if an earlier
+        Raise DisclosureError if a selection has too few rows, if its columns reveal single rows, or if an earlier
         answer is over nearly the same rows.
         """
         self._selections_are_final = True
@@ -259,7 +250,7 @@ class Site:
     def note_clear(self, card: MethodCard) -> None:
         """Record that answers over the selected rows leave in clear, and warn if the site has no journal.
 
-        Raises `DisclosureError` if an answer with an earlier one would reveal a few rows.
+        Raise DisclosureError if an answer with an earlier one would reveal a few rows.
         """
         if not self.node.data:
             return
@@ -297,7 +288,10 @@ class Site:
             self.repeats(split, selection).permit_sum(members, split=split)
 
     def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
-        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings."""
+        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings.
+
+        The spectrum does not depend on `BLIND_FREE_KEYS` and the number of components, which may differ.
+        """
         chosen = options.model_dump(by_alias=True, exclude={"n_components"})
         settings = {**self.config.model_dump(by_alias=True, exclude=BLIND_FREE_KEYS), "options": chosen}
         self.repeats(card.split).permit_blind(hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest())
@@ -313,10 +307,7 @@ class Site:
             self.repeats(split).permit_bound(self.config.bound)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run.
-
-        Shapes: -> (n,).
-        """
+        """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run (`site.fold`)."""
         rows = self._in_file_order(self._rows(split)) if self.node.data else self._rows(split)
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 
@@ -331,8 +322,9 @@ class Site:
         """Return an error as a reply without data; details go to the site's own log.
 
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
-        nothing that only its answers could have shown: an error after a first answer is one constant text, unless the
-        error is about a configuration or the site's own rules.
+        nothing that only its answers could have shown: an error after a first answer (``late``) is one constant text,
+        unless the error is about a configuration or the site's own rules. An earlier error is noted in the journal as a
+        refusal.
         """
         try:
             party, name, has_own_data = self.node.partition_id, self.node.name, bool(self.node.data)
@@ -362,19 +354,13 @@ class Site:
 
 
 class AppName:
-    """Name of the app that answers, if a site's own process answers with an app of its installation.
+    """Name of the app that answers, if a site's own process answers with an app of its installation."""
 
-    Attributes
-    ----------
-    text : str
-        The app's name; empty where Flower has loaded the app of the run.
-    """
-
-    text: ClassVar[str] = ""
+    text: ClassVar[str] = ""  # empty where Flower has loaded the app of the run
 
 
 def loaded_app() -> str:
-    """Return the name of the Flower app that this process runs."""
+    """Return publisher, name, version and hash of the Flower app that this process runs, or that there is none."""
     if AppName.text:
         return AppName.text
     apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]

@@ -12,19 +12,11 @@ from fedpca_flwr.site.weights import separate_weights as weights_apart
 
 
 class TableStep(NamedTuple):
-    """Function that changes a party's table, applied if its node-config or run-config key is set.
+    """Function that changes a party's table, applied if its node-config or run-config key is set."""
 
-    Parameters
-    ----------
-    apply : callable
-        Given table, node-config and run-config, returns the changed table.
-    node_key, run_key : str
-        Keys that name the step; empty: none.
-    """
-
-    apply: Callable[[Table, NodeConfig, RunConfig], Table]
-    node_key: str = ""
-    run_key: str = ""
+    apply: Callable[[Table, NodeConfig, RunConfig], Table]  # returns the changed table
+    node_key: str = ""  # empty: none
+    run_key: str = ""  # empty: none
 
 
 TABLE_STEPS = (

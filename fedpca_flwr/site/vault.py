@@ -385,7 +385,7 @@ def require_near(distance: Array, diagonal: Array, count: float | Array, mean: A
 def residual_sum(total: float, explained: float) -> float:
     """Return total minus explained sum of squares; 0 if the difference is as small as rounding.
 
-    A remainder of the size of rounding is 0, since rounding would differ for other rows of the same moments.
+    Rounding would differ for other rows of the same moments.
     """
     residual = total - explained
     return 0.0 if residual <= ROUNDING_SHARE * total else residual
@@ -394,7 +394,7 @@ def residual_sum(total: float, explained: float) -> float:
 def worth_forming(rows: int, features: int, columns: int) -> bool:
     """Check that forming the scatter once, and products with the scatter, cost less than multiplying with rows.
 
-    The costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
+    For c columns the costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
     """
     # n d^2 + 2 d^2 c < 4 n d c, divided by d
     return rows * features + 2 * features * columns < 4 * rows * columns

@@ -54,7 +54,7 @@ def send_journal_to_system_log() -> None:
 
 
 def run_on_refusal(command: str, run: str, kind: str) -> None:
-    """Run a site's own command after a refusal; a fault is logged, and costs no answer."""
+    """Run a site's command (empty: none), without a shell, after a refusal; a fault is logged, and costs no answer."""
     if not command:
         return
     environment = {**os.environ, "FEDPCA_RUN": excerpt(run), "FEDPCA_REFUSAL": excerpt(kind)}

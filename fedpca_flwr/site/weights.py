@@ -20,7 +20,12 @@ MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with its column of weights taken out, and used as weights if the run has weights."""
+    """Return the table with its column of weights taken out, and used as weights if the run has weights.
+
+    Raise ConfigError if there is no such column, DisclosureError if the site has not said that this column has weights,
+    or one row has too large a share, and DataError if a weight is missing, infinite or negative, all are 0, or no
+    feature is left.
+    """
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(
             f"the run's 'weights' is {value_text(config.weights)}, but this site's node-config does not name this "
@@ -44,7 +49,7 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
 
 
 def _require_weights(weights: Array, name: str) -> None:
-    """Refuse weights that are missing, negative or all zero."""
+    """Raise DataError if a weight is missing, infinite or negative, or all are 0; the site's log names the rows."""
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if wrong.size:
         raise DataError(
