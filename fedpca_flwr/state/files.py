@@ -40,8 +40,8 @@ class Access(NamedTuple):
 PRIVATE = Access(0o600, 0o700)
 """For the owner alone."""
 
-SHARED = Access(0o666, 0o777)
-"""For all whom the umask lets read: what is made to be read by other people or programs."""
+SHARED = Access(0o644, 0o777)
+"""For all whom the umask lets read: what is made for other people or programs. Only the owner writes the file."""
 
 
 def make_folder(folder: Path, access: Access = PRIVATE) -> None:

@@ -52,6 +52,18 @@ def test_highly_compressed_files_must_be_small(tmp_path, monkeypatch):
         read(target, text="about.json")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_file_takes_no_mode_of_what_another_process_has_left(tmp_path):
+    """A process of the same number has died: whoever opened its file would read on."""
+    left = tmp_path / f".scores.csv.{os.getpid()}.tmp"
+    left.touch(0o666)
+    left.chmod(0o666)
+    with atomic_file(tmp_path / "scores.csv") as stream:
+        stream.write(b"1")
+    assert (tmp_path / "scores.csv").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.csv"]
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     target = tmp_path / "model.npz"
     target.write_bytes(b"before")

@@ -1,0 +1,115 @@
+"""Who may read what a site writes, whatever umask its account has."""
+
+import os
+import stat
+import sys
+
+import numpy as np
+import pytest
+
+from fedpca_flwr import FedPCA, LocalGrid, PCAModel, site_app
+from fedpca_flwr.cli import main
+from fedpca_flwr.site.deployment import make_site_configs, write_site_files
+from tests.families import cut, rows
+from tests.harness import identities, sites_of
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX's")
+
+
+@pytest.fixture(autouse=True, params=[0o022, 0])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def modes(folder):
+    """By relative path, the mode of each file and folder in a folder."""
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+def assert_private(folder, *, readable=()):
+    found = modes(folder)
+    assert found
+    expected = {name: 0o700 if (folder / name).is_dir() else 0o600 for name in found}
+    assert found == {**expected, **dict.fromkeys(readable, 0o644)}
+
+
+@pytest.mark.parametrize("blind", [True, False])
+def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path):
+    """The model is the one secret of a blind run, since its server does not have it."""
+    sources, made = tmp_path / "sources", tmp_path / "made"
+    nodes = sites_of(sources, cut(rows(180, 4), 60, 60, 60))
+    for party, node in enumerate(nodes):
+        own = made / f"site{party}"
+        names = {
+            "journal": "deep/journal",
+            "scores": "scores/s.csv",
+            "loadings": "loadings.npz",
+            "metrics": "m/numbers",
+        }
+        names |= {"model": "deep/er/models"} if blind else {}
+        node.update({key: str(own / name) for key, name in names.items()}, **{"may-show": "distribution"})
+        node.update(identities(3)[party])
+        node["allowed-methods"] = "p-cov"
+    options = {"secure_aggregation": True, "bound": 1e5, "blind": True} if blind else {"outliers": "sites"}
+    strategy = FedPCA("p-cov", n_components=2, **options)
+    config = strategy.strategy.config.model_dump(by_alias=True)
+    config["method"] = "p-cov" if blind else "p-cov outliers='sites'"
+    strategy.start(LocalGrid(site_app.app, nodes, config))
+    readable = [f"site{party}/m/numbers.{suffix}" for party in range(3) for suffix in ("prom", "jsonl")]
+    for party in range(3):
+        (made / f"site{party}" / "m").chmod(0o700)  # readable, as its files
+    assert_private(made, readable=readable)
+    assert len(list(made.glob("site*/deep/er/models/model-*.npz"))) == 3 * blind
+
+
+def test_a_folder_that_exists_keeps_its_mode(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir(0o755)
+    before = modes(tmp_path)
+    _model().save(folder / "model", private=True)
+    assert modes(tmp_path) == {**before, "models/model.npz": 0o600}
+
+
+def test_a_servers_model_may_be_read(tmp_path):
+    _model().save(tmp_path / "model")
+    assert modes(tmp_path) == {"model.npz": 0o644}
+
+
+def _model() -> PCAModel:
+    return PCAModel(
+        components_=np.eye(1, 2),
+        explained_variance_=np.ones(1),
+        explained_variance_ratio_=np.ones(1),
+        singular_values_=np.ones(1),
+        mean_=np.zeros(2),
+        scale_=None,
+        noise_variance_=0.0,
+        n_samples_=3,
+        log={"method": "p-cov"},
+    )
+
+
+def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    monkeypatch.chdir(home)
+    np.savetxt(tmp_path / "rows.csv", rows(60, 4), delimiter=",", header="a,b,c,d", comments="")
+    main(["site", "keys", "key", "--partition-id", "0"])
+    main(["site", "node-key", "node"])
+    main(["site", "ids-secret", "salt"])
+    main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority"])
+    main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority", "--renew"])
+    (node,) = sites_of(tmp_path / "site", [rows(60, 4)])
+    config = f"partition-id=0 num-partitions=2 data='{node['data']}'"
+    words = ["--rows", "100", "--node-config", config, "--run-config", "n-components=2"]
+    assert main(["site", "worth", *words, "--output", "pages/worth.html"]) == 0
+    assert_private(home, readable=["new/link/ca.crt", "new/link/server.pem", "node.pub"])
+    assert "pages/worth.html" in modes(home)
+
+
+def test_a_rehearsals_sites_are_private(tmp_path):
+    files = write_site_files(tmp_path / "sites", ["a", "b"], [rows(20, 2)] * 3)
+    make_site_configs(tmp_path / "sites", "hospital", files)
+    assert_private(tmp_path)
