@@ -5,7 +5,6 @@ The format is the encoding, the separator of cells, the signs of decimals and th
 
 import codecs
 import csv
-import gzip
 import io
 import itertools
 import re
@@ -13,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.site.unpacking import open_gzip
 
 NUMBER_TEMPLATE = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
 POINT_NUMBER, COMMA_NUMBER, ANY_NUMBER = (
@@ -101,7 +101,7 @@ Opener = Callable[[], BinaryIO]
 def file_opener(file: Path) -> Opener:
     """Return a function that opens a file for reading bytes, decompressed if its name ends in .gz."""
     if file.suffix.lower() == ".gz":
-        return lambda: cast(BinaryIO, gzip.open(file, "rb"))
+        return lambda: open_gzip(file)
     return lambda: open(file, "rb")
 
 

@@ -11,6 +11,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import CHUNK_ENTRIES, Block, Blocks, Rows, to_csr
 from fedpca_flwr.site.columns import ColumnSelection, require_extra
 from fedpca_flwr.site.file_format import FileFormat, require_unique_names
+from fedpca_flwr.site.unpacking import require_unpacked_size
 
 
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
@@ -30,6 +31,8 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
             )
         if not layer and "X" not in source:
             raise DataError("the .h5ad file has no X; set node-config 'layer' to one of its layers", local=str(file))
+        for item in (source[f"layers/{layer}" if layer else "X"], source["var"]):
+            require_unpacked_size(file, _unpacked_bytes(item), "write it without compression")
         matrix, variables = _open_matrix(source, layer), source["var"]
         width, dtype, sparse = matrix.shape[1], matrix.dtype, not isinstance(matrix, h5py.Dataset)
         if hasattr(variables, "dtype"):  # before anndata 0.7: names are in the first field of its records
@@ -42,6 +45,13 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
     columns = np.asarray(selection.positions(names, width), np.int64)
     rows = Blocks(lambda: _read_blocks(file, layer, columns), columns.size, dtype, sparse=sparse)
     return rows, [names[position] for position in columns]
+
+
+def _unpacked_bytes(item: Any) -> int:
+    """Return the bytes of a data set of HDF5, or of all data sets in a group, once they are unpacked."""
+    if hasattr(item, "nbytes"):
+        return int(item.nbytes)
+    return sum(_unpacked_bytes(member) for member in item.values())
 
 
 def _open_matrix(source: Any, layer: str) -> Any:

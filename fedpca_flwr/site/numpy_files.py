@@ -9,6 +9,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Rows, select_columns, sparse_rows
 from fedpca_flwr.site.columns import ColumnSelection
 from fedpca_flwr.site.file_format import FileFormat
+from fedpca_flwr.site.unpacking import require_archive_size, require_unpacked_size
 
 
 def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
@@ -24,8 +25,11 @@ def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
     """Read a .npz file, with no names: a SciPy sparse matrix, the array 'X', or the only array; refuse another."""
+    advice = "write it without compression (numpy.savez)"
+    require_archive_size(file, advice)
     with np.load(file, allow_pickle=False) as archive:
         if {"format", "shape", "data"} <= set(archive.files):
+            require_unpacked_size(file, 8 * int(np.sum(archive["shape"])), advice)  # a number for each row and column
             return _select_columns(sparse_rows(sparse.load_npz(file)), selection), []
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:

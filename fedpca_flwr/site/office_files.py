@@ -1,4 +1,4 @@
-"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, by pandas.
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file.
 
 So their faults are named, and their columns chosen, as those of a .csv file; a line of the text is a row of the sheet.
 """
@@ -6,8 +6,9 @@ So their faults are named, and their columns chosen, as those of a .csv file; a 
 import csv
 import io
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,23 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.csv_file import CsvText, text_format
 from fedpca_flwr.site.csv_format import Opener
+from fedpca_flwr.site.unpacking import require_archive_size, require_unpacked_size
+
+MIN_CELL_LIMIT = 2**24
+"""Cells that any sheet may have, empty ones too. A larger sheet has at most as many as bytes when it is unpacked."""
+
+
+PACKAGES = {".xlsx": "openpyxl", ".xls": "pandas and xlrd", ".sav": "pandas and pyreadstat"}
+"""Packages that read a kind of file; `pandas` alone reads all others."""
 
 
 @contextmanager
-def _import_pandas(suffix: str) -> Iterator[Any]:
-    """Import pandas for a with statement; an ImportError becomes a ConfigError that names packages to install."""
+def _reword_import_error(suffix: str) -> Iterator[None]:
+    """Replace an ImportError in a with statement by an error that names packages to install."""
     try:
-        import pandas
-
-        yield pandas
+        yield
     except ImportError as error:
-        package = {".xlsx": "openpyxl", ".xls": "xlrd", ".sav": "pyreadstat"}.get(suffix)
-        packages = " and ".join(filter(None, ("pandas", package)))
+        packages = PACKAGES.get(suffix, "pandas")
         raise ConfigError(
             f"a {suffix} file needs {packages}, which is not installed: run pip install '.[tables]' in the repository "
             f"({error.name or 'a package'} is missing), or save the table as .csv"
@@ -39,26 +45,64 @@ def read_spreadsheet(file: Path) -> CsvText:
 
     Raise DataError if the sheet is empty, or has integers of more than 15 digits, which Excel has rounded.
     """
-    with _import_pandas(file.suffix.lower()) as pandas, pandas.ExcelFile(file) as book:
-        sheets = list(book.sheet_names)
-        frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
-    if not frame.size:
+    n_sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file)
+    if not rows:
         raise DataError("the first sheet of the workbook is empty")
-    if any(isinstance(cell, int) and abs(cell) >= 2**53 for row in frame.to_numpy() for cell in row):
+    if any(isinstance(cell, int | float) and abs(cell) >= 2**53 for row in rows for cell in row):
         raise DataError(
             "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
         )
-    note = f"of a workbook of {len(sheets)} sheets the first is read" if len(sheets) > 1 else ""
-    return CsvText(_csv_opener(frame.itertuples(index=False, name=None)), generated=True, note=note)
+    note = f"of a workbook of {n_sheets} sheets the first is read" if n_sheets > 1 else ""
+    return CsvText(_csv_opener(rows), generated=True, note=note)
+
+
+def _xls_rows(file: Path) -> tuple[int, list[tuple[Any, ...]]]:
+    """Return the number of sheets of an .xls workbook, and the rows of the first sheet."""
+    with _reword_import_error(".xls"):
+        import pandas
+
+        with pandas.ExcelFile(file) as book:
+            sheets = list(book.sheet_names)
+            frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
+    return len(sheets), list(frame.itertuples(index=False, name=None))
+
+
+def _xlsx_rows(file: Path) -> tuple[int, list[list[Any]]]:
+    """Return the number of sheets of an .xlsx workbook, and the rows of the first sheet, all of one length.
+
+    A cell far from the table makes a sheet of billions of empty cells.
+    """
+    with _reword_import_error(".xlsx"):
+        from openpyxl import load_workbook
+    max_cells = max(MIN_CELL_LIMIT, require_archive_size(file, "save its first sheet as .csv"))
+    with closing(load_workbook(file, read_only=True, data_only=True, keep_links=False)) as book:
+        sheet = book.worksheets[0]
+        sheet.reset_dimensions()
+        rows, height, width = list[list[Any]](), 0, 0
+        for row in sheet.rows:
+            rows.append([math.nan if cell.data_type == "e" else cell.value for cell in row])
+            while rows[-1] and rows[-1][-1] in (None, ""):
+                rows[-1].pop()
+            height, width = len(rows) if rows[-1] else height, max(width, len(rows[-1]))
+            if height * width > max_cells:
+                raise DataError(
+                    f"the first sheet of the workbook reaches to row {height:,} and column {width:,}, and most cells "
+                    "are empty: delete the cells that are far from the table, or save the table as .csv"
+                )
+    return len(book.worksheets), [row + [None] * (width - len(row)) for row in rows[:height]]
 
 
 def read_statistics_file(file: Path) -> CsvText:
     """Read an SPSS, Stata or SAS file as .csv text, with codes for labelled values; refuse a file without columns."""
     suffix, labelled_columns = file.suffix.lower(), []
-    with _import_pandas(suffix) as pandas:
+    with _reword_import_error(suffix):
+        import pandas
+
         if suffix == ".sav":
             import pyreadstat
 
+            _, contents = pyreadstat.read_sav(str(file), metadataonly=True)
+            _require_table_size(file, contents.number_rows, contents.number_columns)
             frame, metadata = pyreadstat.read_sav(str(file))
             labelled_columns = list(metadata.variable_value_labels)
         elif suffix == ".dta":
@@ -67,7 +111,10 @@ def read_statistics_file(file: Path) -> CsvText:
                 values = reader.value_labels()
             labelled_columns = list(values)
         else:
-            frame = pandas.read_sas(file, encoding="latin-1")
+            with pandas.read_sas(file, encoding="latin-1", iterator=True) as reader:
+                if suffix == ".sas7bdat":
+                    _require_table_size(file, reader.row_count, reader.column_count)
+                frame = reader.read()
     n_labelled = len(labelled_columns)
     note = f"values of {n_labelled} columns have labels in the file, and are taken as the numbers that stand for these"
     header = [str(name) for name in frame.columns]
@@ -77,6 +124,11 @@ def read_statistics_file(file: Path) -> CsvText:
     return CsvText(
         _csv_opener(itertools.chain([header], rows)), generated=True, header=True, note=note if labelled_columns else ""
     )
+
+
+def _require_table_size(file: Path, rows: int | None, columns: int | None) -> None:
+    """Refuse a compressed file of statistics with too many numbers for its size; some files do not tell their rows."""
+    require_unpacked_size(file, 8 * (rows or 0) * (columns or 0), "save the table as .csv")
 
 
 def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:

@@ -15,6 +15,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection, column_position
 from fedpca_flwr.site.file_format import FileFormat, require_unique_names
+from fedpca_flwr.site.unpacking import MAX_COLUMN_RATIO, require_unpacked_size
 
 
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
@@ -50,6 +51,8 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
         )
     require_unique_names(names, "the .parquet file has columns of the same name; give each a name of its own")
     dtype = np.result_type(*(_column_dtype(schema.field(position).type, metadata, position) for position in features))
+    nbytes = metadata.num_rows * len(features) * dtype.itemsize
+    require_unpacked_size(file, nbytes, "save it as .csv or .npy", max_ratio=MAX_COLUMN_RATIO)
     return Blocks(lambda: _read_blocks(file, features, len(column_names), dtype), len(features), dtype), names
 
 
@@ -88,9 +91,11 @@ def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[s
     """
     from pyarrow import parquet
 
-    table = parquet.read_table(file)
-    position = column_position(column, table.column_names, table.num_columns, "ids")
-    return ["" if value is None else str(value).strip() for value in table.column(position).to_pylist()]
+    with parquet.ParquetFile(file) as source:
+        names = list(source.schema_arrow.names)
+        position = column_position(column, names, len(names), "ids")
+        cells = source.read([names[position]]).column(0).to_pylist()
+    return ["" if value is None else str(value).strip() for value in cells]
 
 
 PARQUET = FileFormat(read_parquet, read_parquet_cells)

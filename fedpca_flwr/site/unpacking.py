@@ -1,0 +1,87 @@
+"""Limits on the size to which a compressed file of rows unpacks.
+
+A file of a few megabytes can unpack to terabytes of equal bytes, by fault or on purpose, and would keep a site busy for
+hours. Such a file is refused before it is read, or as soon as the excess shows. A file that is not compressed has no
+limit.
+"""
+
+import gzip
+import io
+import zipfile
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from typing_extensions import override
+
+from fedpca_flwr.errors import DataError
+
+SMALL_BYTES = 2**26
+"""Bytes to which any file may unpack."""
+
+MAX_RATIO = 200
+"""Times its size that a larger file may unpack to: ten times what compressed tables of counts do. Deflate reaches 1,032
+with equal bytes."""
+
+MAX_COLUMN_RATIO = 1000
+"""The same for files that store the equal values of a column once: tables of rare events."""
+
+UNPACKED_ADVICE = "unpack the file, and name the unpacked one"
+
+
+def require_unpacked_size(
+    file: Path, nbytes: int, advice: str, *, packed_bytes: int = 0, max_ratio: int = MAX_RATIO
+) -> None:
+    """Refuse a file that unpacks to too many bytes."""
+    if nbytes <= SMALL_BYTES:
+        return
+    packed_bytes = packed_bytes or file.stat().st_size
+    if nbytes > max_ratio * packed_bytes:
+        suffixes = file.suffixes[-2 if file.suffix.lower() == ".gz" else -1 :]  # no more of the name
+        raise DataError(
+            f"the {''.join(suffixes)} file unpacks to more than {SMALL_BYTES:,} bytes and to more than "
+            f"{max_ratio:,} times its size: is the file damaged? If it is right, {advice}",
+            local=f"{packed_bytes:,} bytes of {file} unpack to {nbytes:,}",
+        )
+
+
+def require_archive_size(file: Path, advice: str) -> int:
+    """Refuse a zip archive that unpacks to too many bytes, by its table of contents."""
+    with zipfile.ZipFile(file) as archive:
+        nbytes = sum(member.file_size for member in archive.infolist())
+    require_unpacked_size(file, nbytes, advice)
+    return nbytes
+
+
+class _UnpackedStream(io.RawIOBase):
+    """Bytes of a file compressed by gzip, which end in an error where they are too many for those unpacked so far."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the file."""
+        self._file, self._nbytes = file, 0
+        self._packed = open(file, "rb")  # noqa: SIM115 (`close` closes it)
+        self._stream = gzip.GzipFile(fileobj=self._packed)
+
+    @override
+    def readable(self) -> bool:
+        """Return True, as Python's interface of raw streams demands."""
+        return True
+
+    @override
+    def readinto(self, buffer: object) -> int:
+        """Fill the buffer with the next bytes, and return their number; 0 at the end."""
+        nbytes = self._stream.readinto(cast(bytearray, buffer))
+        self._nbytes += nbytes
+        require_unpacked_size(self._file, self._nbytes, UNPACKED_ADVICE, packed_bytes=self._packed.tell())
+        return nbytes
+
+    @override
+    def close(self) -> None:
+        """Close the file and this stream."""
+        self._stream.close()
+        self._packed.close()
+        super().close()
+
+
+def open_gzip(file: Path) -> BinaryIO:
+    """Open a file compressed by gzip for reading, with a limit on its unpacked bytes."""
+    return io.BufferedReader(_UnpackedStream(file))

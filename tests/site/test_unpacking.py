@@ -1,0 +1,189 @@
+"""A compressed file that unpacks to a thousand times its size is refused in a sentence, and an honest one is read."""
+
+import gzip
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpca_flwr.cli import main
+from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.rows import to_array
+from fedpca_flwr.site import doctor, office_files, unpacking
+from fedpca_flwr.site.readers import read, read_ids
+from tests.refusals import refused
+
+MEBIBYTE = 2**20
+BOMB_MEBIBYTES = 8
+ZEROS = np.zeros((150_000, 8))
+
+
+@pytest.fixture(autouse=True)
+def small_limit(monkeypatch):
+    """Lower the limit up to which every file is read, so that a bomb is written in no time."""
+    monkeypatch.setattr(unpacking, "SMALL_BYTES", MEBIBYTE)
+    monkeypatch.setattr(office_files, "MIN_CELL_LIMIT", MEBIBYTE)
+
+
+def gzip_bomb(file, head=b"a,b\n", block=b"0,0\n"):
+    """Write mebibytes of the same bytes: members of gzip one after another are a file of gzip."""
+    member = gzip.compress(block * (MEBIBYTE // len(block)))
+    file.write_bytes(gzip.compress(head) + member * BOMB_MEBIBYTES)
+
+
+def zip_bomb(file, name, head, tail=b""):
+    with (
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open(name, "w", force_zip64=True) as stream,
+    ):
+        stream.write(head)
+        for _ in range(BOMB_MEBIBYTES):
+            stream.write(bytes(MEBIBYTE))
+        stream.write(tail)
+
+
+def line_bomb(file):
+    gzip_bomb(file, b"a,b\n" + b"1,2\n3,4\n" * 30_000, b"0")
+
+
+def npz_bomb(file):
+    zip_bomb(file, "X.npy", b"")
+
+
+def xlsx_bomb(file):
+    zip_bomb(file, "xl/worksheets/sheet1.xml", b"<worksheet/>")
+
+
+def sparse_bomb(file):
+    sparse.save_npz(file, sparse.coo_matrix(([1.0], ([0], [0])), shape=(2**40, 2**40)))
+
+
+def far_cell(file):
+    """Write a sheet of three cells, of which one is in the last column of a sheet, and one far below."""
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    book = openpyxl.Workbook(write_only=True)
+    book.create_sheet().append([1, 2])
+    book.save(file)
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    sheet = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    cells = (
+        '<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>1</v></c></row><row r="9999"><c r="A9999"><v>1</v></c></row>'
+    )
+    members["xl/worksheets/sheet1.xml"] = (
+        f'<worksheet xmlns="{sheet}"><sheetData>{cells}</sheetData></worksheet>'.encode()
+    )
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def parquet_bomb(file):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table({f"x{j}": np.zeros(2**20) for j in range(8)}), file)
+
+
+def h5ad_bomb(file):
+    h5py = pytest.importorskip("h5py", reason="needs the extra 'cells'")
+    anndata = pytest.importorskip("anndata")
+    anndata.AnnData(X=np.zeros((2, 8))).write_h5ad(file)
+    with h5py.File(file, "a") as target:
+        del target["X"]
+        target.create_dataset("X", shape=(10**9, 8), dtype="f8", chunks=(10**4, 8), compression="gzip")
+
+
+def sav_bomb(file):
+    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
+    pandas = pytest.importorskip("pandas")
+    pyreadstat.write_sav(pandas.DataFrame({f"x{j}": column for j, column in enumerate(ZEROS.T)}), file, compress=True)
+
+
+BOMBS = {
+    "rows.csv.gz": gzip_bomb,
+    "line.csv.gz": line_bomb,
+    "array.npz": npz_bomb,
+    "sparse.npz": sparse_bomb,
+    "sheet.xlsx": xlsx_bomb,
+    "far.xlsx": far_cell,
+    "table.parquet": parquet_bomb,
+    "cells.h5ad": h5ad_bomb,
+    "table.sav": sav_bomb,
+}
+
+
+@pytest.fixture(params=BOMBS)
+def bomb(request, tmp_path):
+    file = tmp_path / f"patients.{request.param}"
+    BOMBS[request.param](file)
+    return file
+
+
+def test_a_file_that_unpacks_to_far_too_much_is_refused(bomb):
+    with pytest.raises(DataError, match="unpacks|empty") as caught:
+        for _ in as_blocks(read(bomb).rows):
+            pass
+    assert "patients" not in str(caught.value)
+
+
+def as_blocks(rows):
+    return rows.read() if hasattr(rows, "read") else [rows]
+
+
+def test_site_doctor_says_so_in_a_line(bomb, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "START_PROGRAM", "pass")
+    config = f"partition-id=0 num-partitions=3 data={json.dumps(str(bomb))}"
+    assert main(["site", "doctor", "--node-config", config]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rows and run" in line]
+    assert line.startswith("TO DO")
+    assert "unpacks" in line or "empty" in line
+
+
+def test_the_ids_of_such_a_file_are_refused_too(tmp_path):
+    file = tmp_path / "rows.csv.gz"
+    gzip_bomb(file)
+    with pytest.raises(DataError, match="unpacks"):
+        read_ids(str(file), "a", 10)
+
+
+def rare_events(file):
+    """Write a table of rare events, as those of diagnoses are, and return its rows: it compresses to a fiftieth."""
+    rare = (np.random.default_rng(0).random((40_000, 50)) < 0.02).astype(np.int64)
+    lines = [",".join(f"x{j}" for j in range(50)), *(",".join(map(str, row)) for row in rare.tolist())]
+    with gzip.open(file, "wt") as stream:
+        stream.write("\n".join(lines))
+    return rare
+
+
+def test_a_table_that_compresses_well_is_read(tmp_path):
+    rare = rare_events(tmp_path / "rare.csv.gz")
+    assert rare.size * 2 > 2 * unpacking.SMALL_BYTES
+    np.testing.assert_array_equal(to_array(read(tmp_path / "rare.csv.gz").rows), rare)
+
+
+def test_a_file_that_is_not_compressed_has_no_limit(tmp_path):
+    np.savez(tmp_path / "zeros.npz", X=ZEROS)
+    assert read(tmp_path / "zeros.npz").rows.shape == ZEROS.shape
+
+
+def test_small_files_of_any_ratio_are_read(tmp_path):
+    np.savez_compressed(tmp_path / "zeros.npz", X=ZEROS[:15_000])
+    assert (tmp_path / "zeros.npz").stat().st_size < 8 * 8 * 15_000 / 200
+    assert not to_array(read(tmp_path / "zeros.npz").rows).any()
+
+
+def test_cells_of_a_sheet_are_numbers_errors_or_nothing(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    book = openpyxl.Workbook()
+    for row in (["a", "b", "c"], [1, 2.5, "#N/A"], [None, 3, True], [4, 5, 1e3], []):
+        book.active.append(row)
+    book.save(tmp_path / "site.xlsx")
+    rows = to_array(read(tmp_path / "site.xlsx", header=True).rows)
+    np.testing.assert_array_equal(rows, [[1, 2.5, np.nan], [np.nan, 3, 1], [4, 5, 1000]])
+    book.active.append([1e16, 1, 1])
+    book.save(tmp_path / "site.xlsx")
+    with refused(DataError, 15):
+        read(tmp_path / "site.xlsx", header=True)
