@@ -32,6 +32,7 @@ from fedpca_flwr.maths.rows import Rows, row_chunks
 
 # singular values below this share of the largest are rounding: their directions would be arbitrary
 MIN_SINGULAR_SHARE = 1e-12
+HOLD_BLOCKS = 2  # so many blocks a rank stands before it falls, of a rule with hysteresis
 
 
 class RankRule(Protocol):
@@ -79,15 +80,15 @@ class Band(RankRule):
     The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta, with 0 <= alpha < beta <=
     1: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As
     printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only if the
-    next direction would not be dropped again, and a fall waits until the rank has stood for ``hold`` blocks.
+    next direction would not be dropped again, and a fall waits until the rank has stood for `HOLD_BLOCKS` blocks.
     """
 
-    def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True, hold: int = 2) -> None:
+    def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True) -> None:
         self.rank = rank
         self.alpha = alpha
         self.beta = beta
         self.hysteresis = hysteresis
-        self.hold = hold if hysteresis else 0
+        self.hold = HOLD_BLOCKS if hysteresis else 0
         self._steady_blocks = 0
 
     @override
@@ -98,7 +99,7 @@ class Band(RankRule):
             return self.rank
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
-        # with hysteresis: grow only if the next share is not below the band, and fall only after ``hold`` blocks
+        # with hysteresis: grow only if the next share is not below the band, and fall only after `hold` blocks
         if share > self.beta and (
             not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
         ):
@@ -192,11 +193,9 @@ class Tracker:
         self.subspace = Subspace(head, basis @ turn[:, :k], sigma[:k], energy, omitted)
 
 
-def track(
-    rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, forgetting: float = 1.0, center: bool = True
-) -> Subspace:
+def track(rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, center: bool = True) -> Subspace:
     """Compute the ``rank`` leading principal directions of rows (n, d) in a single pass, by blocks (see `Tracker`)."""
-    tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, forgetting=forgetting, center=center)
+    tracker = Tracker(rows.shape[1], Fixed(rank), tracked=tracked, center=center)
     for part in row_chunks(rows, block):
         tracker.update(part)
     return tracker.subspace

@@ -109,11 +109,6 @@ class PCAOptions(Config):
         """Classes of the stages (steps before or after the method) that the options select."""
         return ()
 
-    @property
-    def additive(self) -> bool:
-        """True if the same pooled rows give the same sums, however the rows are divided among the parties."""
-        return not self.sum_disclosures
-
     def stored_moments_count(self, parties: int) -> int:
         """Return how many sets of moments (pooled, or per party) the server stores with the model.
 

@@ -275,19 +275,19 @@ def _projection_limits(request: Fields, public: Public) -> SumLimits:
 
 
 def pooled_centre(
-    run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
+    run: RowsStrategy, prefix: str = "", *, subject: str = ALL_ROWS
 ) -> Generator[Round, Any, PooledCentre]:
     """Return count, mean and variances of all rows, from a stage that has them or from a secure sum.
 
     The question has the ``prefix``, and an error names the rows by ``subject``. Raise ConfigError if `bound` leaves the
-    variances unresolved, to which ``added_diagonal``, a number or (d,), of another scatter is added first.
+    variances unresolved.
     """
     for stage in run.stages:
         head = stage.head()
         if head is not None:
             return head
     sums: Total = yield SumRound(f"{prefix}sums")
-    return _resolve_centre(run, sums, subject=subject, added_diagonal=added_diagonal)
+    return _resolve_centre(run, sums, subject=subject)
 
 
 def _resolve_centre(

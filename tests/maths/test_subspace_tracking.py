@@ -113,7 +113,13 @@ def test_forgetting_shrinks_weights_and_what_was_omitted():
     X[60:] += np.arange(12)
     weights = np.repeat(0.8 ** np.arange(3, -1, -1.0), 30)
     for center in (True, False):
-        own, mean = track(X, 12, block=30, forgetting=0.8, center=center), weights**2 @ X / (weights @ weights) * center
+        tracker, mean = (
+            Tracker(12, Fixed(12), forgetting=0.8, center=center),
+            weights**2 @ X / (weights @ weights) * center,
+        )
+        for part in np.split(X, 4):
+            tracker.update(part)
+        own = tracker.subspace
         np.testing.assert_allclose(own.head.mean, mean, rtol=1e-12)
         np.testing.assert_allclose(own.sigma, singular_values(weights[:, None] * (X - mean)), rtol=1e-9)
         np.testing.assert_allclose(own.head.n, weights @ weights, rtol=1e-12)
@@ -195,7 +201,7 @@ def test_the_papers_rules_of_the_rank_find_flat_spectra():
     assert error(X, tracker.subspace.vectors[:, :8]) / error(X, offline(X, 8)) - 1 < 1e-7
     path, _ = tracked(flat(20), Band(3, 0.01, 0.10), tracked=24)
     assert path == [4, 5, 6, 7, 8, 9, *[10] * 74]
-    rule, sigma = Band(5, 0.1, 0.9, hold=2), np.array([100.0, 1, 1, 1, 1])
+    rule, sigma = Band(5, 0.1, 0.9), np.array([100.0, 1, 1, 1, 1])
     assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
     assert Band(5, 0.1, 0.9).stationary_rank(sigma) == 1
     # The next direction would have 1/11, or 1/9.
