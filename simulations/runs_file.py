@@ -52,7 +52,7 @@ StoredRecord = TypedDict(
         "captured variance": NotRequired[Number | None],
         "explained variance": Number | None,
         "rounds": Count,
-        "MB up": Amount,
+        "MB up": Annotated[float, Field(ge=1e-9, le=1e15)],  # on a logarithmic axis
         "MB down": Amount,
         "seconds": Amount,
         "knn accuracy": Number | None,
