@@ -70,9 +70,10 @@ def _silence_flower(error: FedPCAError) -> None:
 
 
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
-    """Return a simulated model's captured variance and angles to the PCA of all rows; empty if not comparable.
+    """Return the captured share of variance (0 to 1), and largest and mean angle (degrees) to the PCA of all rows.
 
-    Nothing is compared for a kernel, for a model of other rows, or for a model of what covariates leave.
+    Keys are those of the model's measurements. Empty after adjustment for covariates, and for a model of another number
+    of rows (which a differentially private model does not tell).
     """
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number

@@ -50,7 +50,10 @@ class LoopbackProxy(ClientProxy):
 
     @override
     def fit(self, ins: common.FitIns, timeout: float | None, group_id: int | None) -> common.FitRes:
-        """Let a new client answer a question within the timeout."""
+        """Let a new client answer a question within ``timeout`` seconds (None: however long it takes).
+
+        Raise TimeoutError if it takes longer, and RuntimeError, from the client's own, for any exception.
+        """
         return _with_deadline(timeout, lambda: self.make().fit(ins))
 
     @override

@@ -47,11 +47,11 @@ class VerticalOptions(method.Options):
     """Directions that each party sends with ``merge``. With 0 it is 2 n-components."""
 
     def width(self, rows: int) -> int:
-        """Return the number of columns of a block of the Krylov solver: the option, or n_components + 5."""
+        """Return the number of columns of the Krylov block: the option, or n_components + 5, but no more than rows."""
         return min(self.block_size or self.n_components + 5, rows)
 
     def directions_sent(self, rows: int) -> int:
-        """Return the number of directions that each party sends to the merge solver: the option, or 2 n_components."""
+        """Return how many directions each party sends for merging: the option, or 2 n_components; at most rows."""
         return min(self.rank or 2 * self.n_components, rows)
 
     @override

@@ -38,7 +38,11 @@ class VFedPCAOptions(merging.MergeOptions):
 
     @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
-        """Return eigenvalue and vector after some steps of the power method on ``X X'``."""
+        """Run `local_iterations` steps of the power method on ``X X'``; return eigenvalue and unit vector (n,).
+
+        With the variant "faithful" the matrix is the covariance of the rows over the party's columns. Both results are
+        zero if a product is zero. Shapes: X (n, f), start (n,).
+        """
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
 

@@ -178,7 +178,10 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Write a note on each column for which two parties each have a level that the other party lacks."""
+    """Write a note on each column for which two parties each have a level that the other party lacks.
+
+    Only columns of the first party count, and a note names only the first such pair.
+    """
     notes = []
     for column in next(iter(levels_by_party.values()), {}):
         level_sets = {name: set(levels.get(column, ())) for name, levels in levels_by_party.items()}

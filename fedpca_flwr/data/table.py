@@ -118,7 +118,11 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 
 
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
-    """Check rows that are read in blocks, and keep the blocks in memory if they are small and not packed."""
+    """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
+
+    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become dense
+    blocks. Raise DataError for a block that is not as its loader declares, and for what `check_rows` refuses.
+    """
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are
         missing = sum((block.count_missing() for block in rows.read()), np.zeros(rows.width, np.int64))
         _require_extremes(rows.shape, np.zeros(rows.width), names)

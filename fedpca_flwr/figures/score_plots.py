@@ -152,8 +152,8 @@ def _take_column(
 def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
     """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
 
-    The table is a file of a run's scores, scores without a model, or rows. Raise ConfigError for components that there
-    are not, and DataError for another file.
+    The table is a file of a run's scores, scores if there is no model, or else rows. Components count from 1; None:
+    the first two. Raise ConfigError for components that the scores do not have, and DataError for another file.
     """
     if isinstance(table, str | os.PathLike):
         path = Path(table)

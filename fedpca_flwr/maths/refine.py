@@ -153,9 +153,10 @@ class CorrectionErrors(NamedTuple):
 
 
 def _angle_bound(values: Array, k: int, end: int, errors: CorrectionErrors) -> float:
-    """Bound the angle (degrees) between the first k eigenvectors of a matrix and of its approximation.
+    """Bound the angle (degrees) between the first k eigenvectors of a matrix and of its approximation; 90: no bound.
 
-    ``values`` are the approximation's eigenvalues; its eigenvectors k to ``end`` (W) are treated apart from the rest.
+    ``values`` are at least the end + 1 leading eigenvalues of the approximation, descending. Its eigenvectors k to
+    ``end`` - 1, counted from 0 (W; none if ``end`` is k), are treated apart from the rest.
     """
     # gaps of the k-th eigenvalue of A to those of the rest Z and of W, less errors; bounds of the module's docstring
     last = float(values[k - 1]) - errors.inner_first

@@ -45,9 +45,10 @@ def max_residual(values: int, parties: int) -> float:
 
 
 def values_per_word(largest: int, parties: int) -> int:
-    """Return how many whole numbers share a word: as many as have room for sums up to a size, but two at least.
+    """Return how many whole numbers share a word: the most, from 2 to 16, that have room for sums up to a size.
 
-    ``largest`` is the size of a sum over parties, or of its difference to a value that the server knows.
+    ``largest`` is the size of a sum over parties, or of its difference to a value that the server knows. The result is
+    2 also where a word has no room for two; then `ShortWords` rounds.
     """
     counts = range(MAX_VALUES_PER_WORD, 2, -1)
     return next((values for values in counts if max_residual(values, parties) >= max(largest, 1)), 2)

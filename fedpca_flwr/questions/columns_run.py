@@ -64,7 +64,10 @@ class ColumnsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
-        """Refuse fixed-point sums that this site does not permit, too many columns, or too many products."""
+        """Refuse too many products, and for fixed-point sums too many rows or columns, or what the site forbids.
+
+        Raise ConfigError without a `bound` or a needed journal, DataError for sizes, DisclosureError for rules.
+        """
         if self.uses_fixed_point:
             permit_fixed_point(self)
             if self.selection.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:

@@ -86,9 +86,10 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse fixed-point sums that lack a `bound`, that this site forbids, or that its rows would overflow.
+    """Refuse fixed-point sums whose `bound` is too small or forbidden by this site, or that its rows would overflow.
 
-    Raise ConfigError for the `bound`, DataError for too many rows, and what the site raises for its own rules.
+    A `bound` of 0 passes: `require_bound` refuses it where one is needed. Raise ConfigError for a `bound` below 1e-100,
+    DataError for too many rows, and what `Site.permit_bound` raises.
     """
     if party.site.config.bound:
         require_bound(party.site.config)

@@ -396,7 +396,7 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
     def consume(fields: Fields, sender: str) -> None:
-        """Add a party's moments to the sum and to random groups; raise ContractError for a false scatter."""
+        """Add a party's moments to the sum and to random groups; raise ContractError for a scatter of another size."""
         part = read_moments(fields)
         try:
             added.add(part)

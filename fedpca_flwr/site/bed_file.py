@@ -204,9 +204,9 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the regions of a file: chromosome, first and last position in each line.
+    """Return the variants outside the regions of a file: chromosome, first and last position (inclusive) in each line.
 
-    An empty path has no region. Raise DataError if a line is not a region.
+    Blank lines and lines from "#" are skipped, and an empty path has no region. Raise DataError for another line.
     """
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):

@@ -142,7 +142,11 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 
 
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
-    """Score a separator: share of lines with the usual length, times 1 + share of cells that are numbers."""
+    """Score a separator: share of lines with the usual length, times 1 + share of feature cells that are numbers.
+
+    Missing values count as numbers. Where lines are a single cell, the score is at most 0.002, and where the sample
+    is not CSV it is 0.
+    """
     try:
         rows = list(csv.reader(sample, delimiter=separator))
     except csv.Error:  # a whole line is one overlong cell: the line has another separator

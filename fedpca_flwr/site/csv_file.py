@@ -189,7 +189,11 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
-    """Refuse a file whose last line (in the bytes `end`) is labelled "total" in a column left out."""
+    """Raise DataError if the last line (in the bytes ``end``) is labelled as totals in a column left out.
+
+    Labels are "total", "sum", "mean" and the like (`TOTALS_PATTERN`), unless another row has the same: then it is a
+    category.
+    """
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
     separator = csv_format.separator

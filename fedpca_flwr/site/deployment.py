@@ -256,7 +256,12 @@ def rehearse(
 
 
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
-    """Return node-configs for files, or for four sites of breast cancer data; refuse missing or too few files."""
+    """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
+
+    Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError for missing
+    files, for fewer than `MIN_SITES`, if a site is to drop out (``dropout``) for too few to go on without it, and for
+    keys that exist.
+    """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
 

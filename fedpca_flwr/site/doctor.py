@@ -89,7 +89,7 @@ def _parse_node_config(site: SiteSetup) -> NodeConfig:
 
 
 def _check_node_config(site: SiteSetup) -> str:
-    """Return partition and name of the site, if its node-config is valid."""
+    """Return the site's partition and name for the report; raise ConfigError if its node-config is invalid."""
     node = _parse_node_config(site)
     return f"partition {node.partition_id} of {node.num_partitions}, {node.name or 'without a name'}"
 
@@ -103,7 +103,10 @@ def _check_identity(site: SiteSetup) -> str:
 
 
 def _check_journal(site: SiteSetup) -> str:
-    """Return the number of events in the site's journal; refuse a journal that was changed."""
+    """Return the number of events in the site's journal, or that there is none (yet) and what follows from that.
+
+    Raise ConfigError if an event is missing or changed, or if a journal cannot be made in its folder.
+    """
     node = _parse_node_config(site)
     if not node.journal:
         unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
@@ -167,7 +170,10 @@ def _time_start(site: SiteSetup) -> str:
 
 
 def _list_open_rules(site: SiteSetup) -> str:
-    """Return notes on what the site's rules allow, with the keys that would forbid it."""
+    """Return in a line what the site's rules leave open, with the keys that would forbid it, or "none is open".
+
+    Without rows of its own (`data`) nothing counts as open. Raise ConfigError if the node-config is invalid.
+    """
     node, min_rows = _parse_node_config(site), NodeConfig.model_fields["min_rows"].default
     open_rules = {
         "it also answers in clear (secure-only)": not node.secure_only,

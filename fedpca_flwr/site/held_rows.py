@@ -50,7 +50,10 @@ class RowStore:
         self._files: dict[str, int] = {}
 
     def receive(self) -> None:
-        """Store the rows that a process of a message has read, in place of earlier rows (in the site's process)."""
+        """Take over the rows that processes of messages have read, in place of earlier rows, without waiting for any.
+
+        If none have come, the earlier rows stay. It belongs in the site's process.
+        """
         while True:
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._resident_end, MAX_MESSAGE_BYTES, len(NAMES))

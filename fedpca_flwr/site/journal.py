@@ -153,10 +153,10 @@ class FileJournal(journal.Journal):
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
-        """Add an event with a noise multiplier, once a phase, if `permit` accepts all earlier ones.
+        """Add a noise multiplier (standard deviation over sensitivity) to the journal before the noise is drawn.
 
-        Raise DisclosureError if the phase was released before. ``permit`` gets the multipliers of this run and of
-        others.
+        ``relation`` says which data are neighbours. ``permit`` gets the earlier multipliers of this run and of all others,
+        and raises an error to refuse. Raise DisclosureError for a phase released before, or a damaged journal.
         """
         with self._transaction() as database:
             # a changed journal must not lower the privacy budget that was spent

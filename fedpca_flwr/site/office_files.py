@@ -41,9 +41,10 @@ def _reword_import_error(suffix: str) -> Iterator[None]:
 
 
 def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of an Excel workbook, as .csv text.
+    """Read the first sheet of an Excel workbook, as .csv text with a note if there are others.
 
-    Raise DataError if the sheet is empty, or has integers of more than 15 digits, which Excel has rounded.
+    Raise DataError if the sheet is empty, has numbers of 2^53 or more in size, which Excel has rounded, or is too large
+    for what it holds; raise ConfigError if a package that reads it is not installed.
     """
     n_sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file)
     if not rows:

@@ -131,7 +131,10 @@ class AdjustedProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
-        """Centre rows, subtract covariates times slopes, and divide by the unit, chunk by chunk."""
+        """Yield chunks (m, d) of rows centred, less covariates times slopes, over the harmonising divisors.
+
+        The centre is that of all rows, or within parties this party's own mean. The covariates' columns become zero.
+        """
         mean, remainder = self._centre
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
@@ -302,7 +305,8 @@ class Adjust(RowsStage):
     def store_request(self, party: RowsClient, request: Fields) -> None:
         """Store the covariates' columns if the request has slopes.
 
-        Refuse slopes or deviations that differ from those of an earlier run over the same rows.
+        In a secure sum with harmonised variances, at a site with a lasting journal, raise DisclosureError for slopes or
+        deviations other than those of an earlier run over the same rows, unless the site's `repeat` is 'allow'.
         """
         if "slopes" in request:
             party.site.state[COVARIATES_KEY] = [self.covariate_columns(party)]

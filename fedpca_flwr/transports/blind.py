@@ -173,7 +173,10 @@ class SealedSum:
         self._elements: Elements = []
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the elements of a party; raise ContractError if there are more or fewer than in the first answer."""
+        """Add the numbers in a party's field "sealed"; ``sender`` names the party in errors.
+
+        Raise ContractError if there are more or fewer than in the first answer.
+        """
         elements = [int.from_bytes(row.tobytes(), "little") for row in fields["sealed"]]
         self._elements = self._elements or [0] * len(elements)
         if len(elements) != len(self._elements):

@@ -277,6 +277,10 @@ def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[mo
 
 
 def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
-    """Return the mu of the least held-out error (of nearly equal ones the largest mu), and its index."""
+    """Return the mu of the least held-out error (of nearly equal ones the largest mu), as a grid of one, and its index.
+
+    ``errors`` (g + 2,) are for mu = 0, each of the g values of `MU_GRID`, and infinity, which the index counts.
+    Those within 1e-9 ``total``, the trace of the scatter, of the least are nearly equal.
+    """
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
     return ((0.0, *MU_GRID, math.inf)[best],), best
