@@ -155,8 +155,8 @@ class FileJournal(journal.Journal):
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
         """Add a noise multiplier (standard deviation over sensitivity) to the journal before the noise is drawn.
 
-        ``relation`` says which data are neighbours. ``permit`` gets the earlier multipliers of this run and of all others,
-        and raises an error to refuse. Raise DisclosureError for a phase released before, or a damaged journal.
+        ``relation`` says which data are neighbours. ``permit`` gets the earlier multipliers of this run and of all
+        others, and raises an error to refuse. Raise DisclosureError for a phase released before, or a damaged journal.
         """
         with self._transaction() as database:
             # a changed journal must not lower the privacy budget that was spent
