@@ -333,6 +333,10 @@ class PCAClientApp(ClientApp):
         for register in (self.train, self.query):
             register(messages.ACTION, mods=[one_blas_thread])(self._answer)
 
+    def __repr__(self) -> str:
+        """Write the names of the PCAs."""
+        return f"{type(self).__name__}({', '.join(map(repr, self._clients))})"
+
     def add_pca(
         self,
         name: str,

@@ -9,7 +9,7 @@ def test_my_method(check):
 
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -58,7 +58,7 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
     card = METHODS.lookup(METHODS.name_of(method)).strategy.card
     bench = _Bench(card, options)
     if card.loadings_source:  # a method that fits nothing
-        return {"options": bench.check_refused_options}
+        return {"options": Check("options", bench.check_refused_options)}
     checks: dict[str, Callable[[], object]] = {
         "options": bench.check_refused_options,
         "one party": bench.check_one_party,
@@ -73,7 +73,27 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
             **{transport: partial(bench.check_sums, transport) for transport in sorted(transports)},
         }
     checks |= {f"stage {stage.__name__}": partial(bench.check_stage, stage) for stage in card.stages}
-    return checks
+    return {name: Check(name, check) for name, check in checks.items()}
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check of a method, which a test calls without arguments.
+
+    Parameters
+    ----------
+    name : str
+        Name of the check.
+    function : callable
+        Raises an error if the method does not hold.
+    """
+
+    name: str
+    function: Callable[[], object] = field(repr=False)
+
+    def __call__(self) -> object:
+        """Check the method."""
+        return self.function()
 
 
 @dataclass(frozen=True)
@@ -171,8 +191,8 @@ class _Bench:
 
     def check_refused_options(self) -> None:
         """Check that values which an option does not allow are refused by the option's name."""
-        for name, field in self.card.options.model_fields.items():
-            for value in _refused_values(field):
+        for name, option in self.card.options.model_fields.items():
+            for value in _refused_values(option):
                 try:
                     self.card.options.parse({**self.options, name: value})
                 except ConfigError as error:

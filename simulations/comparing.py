@@ -159,6 +159,8 @@ class Comparison(list[Record]):
         failed = [f"{method_text(record)}, {text}" for record in averaged for text in failure_texts(record)]
         return "\n".join([table(self), *notes, *failed, *texts])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         """Return the table of results as HTML, for notebooks."""
         return table_to_html(DisplayTable("", *cells(self)), max_rows=MAX_HTML_ROWS)

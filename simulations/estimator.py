@@ -1,5 +1,6 @@
 """`FederatedPCA`: a run as a scikit-learn estimator, for pipelines and searches."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -219,7 +220,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         table = _for_scikit_learn(X)
         if not _is_labelled_array(table):  # which scikit-learn does not know; the model checks its names
             finite = "allow-nan" if self._card().incomplete else True
-            validate_data(self, table, reset=False, accept_sparse=True, ensure_all_finite=finite)
+            _validate(self, table, reset=False, accept_sparse=True, ensure_all_finite=finite)
         return self._scores(table)
 
     def _scores(self, table: Any) -> Array:
@@ -385,7 +386,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):
-            validated = validate_data(
+            validated = _validate(
                 self,
                 X,
                 reset=first,
@@ -413,6 +414,20 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         select = type(table).__getitem__ if _is_labelled_array(table) else _safe_indexing
         parts = [select(table, np.array(places[label])) for label in ordered]
         return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
+
+
+QUOTED_VALUES = re.compile(
+    r"\narray=.*(?=\nReshape)|(?<=Complex data not supported)\n.*|(?<=could not convert string to float): .*", re.DOTALL
+)
+"""Parts of scikit-learn's errors that quote the data: an array that is no table, complex numbers, a text."""
+
+
+def _validate(estimator: FederatedPCA, table: Any, **options: Any) -> Any:
+    """Validate a table as scikit-learn does, with errors that quote no value of the table."""
+    try:
+        return validate_data(estimator, table, **options)
+    except ValueError as error:
+        raise ValueError(QUOTED_VALUES.sub("", str(error))) from None
 
 
 def _is_label(label: object) -> bool:

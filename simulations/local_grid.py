@@ -62,6 +62,11 @@ class LocalGrid(Grid):
             self.contexts[number + 1] = kind(self._run.run_id, number + 1, node_config, RecordDict(), self.run_config)
         identify_run(self)
 
+    def __repr__(self) -> str:
+        """Write the app and the number of nodes."""
+        app = repr(self.app) if type(self.app).__repr__ is not object.__repr__ else type(self.app).__name__
+        return f"{type(self).__name__}({app}, {len(self.contexts)} nodes)"
+
     def run_app(self, app: ServerApp) -> None:
         """Run a ServerApp to its end.
 

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from typer import Option
 
 from fedpca_flwr.errors import ConfigError, DataError, excerpt, value_text
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.state.files import SHARED, atomic_file
 
 VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Dataset:
     """Labelled data set of n rows, which are read only when asked for."""

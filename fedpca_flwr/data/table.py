@@ -12,6 +12,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.rows import (
     Block,
     Blocks,
@@ -39,6 +40,7 @@ MAX_SPARSE_DENSITY = 0.1
 """Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
 
 
+@represent_by_shapes
 class Table(NamedTuple):
     """Data of a party: n rows of d columns."""
 

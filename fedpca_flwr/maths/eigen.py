@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, blas, eigh, lapack, subspace_angles
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 
 EXACT_ANGLE_DEGREES = 1e-6  # in degrees: a model is called exact where no angle to the exact components can be larger
 # eigenvalues of a matrix (d, d) that differ by less than this share of d times the largest are alike in float64
@@ -114,6 +115,7 @@ class Resolution:
     angle: float
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Eigenpairs:
     """The k largest eigenvalues of a matrix and their eigenvectors.

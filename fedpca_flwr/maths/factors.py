@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack, qr, svd
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.eigen import (
     Eigenpairs,
     Resolution,
@@ -40,6 +41,7 @@ SVD_TOLERANCE = 1.1e-14
 QR_PANEL_COLUMNS = 32  # how many columns LAPACK reflects at once; more are slower, and so are fewer
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Factor:
     """Count, mean and a factor R of the scatter of some rows. The scatter is R'R plus an omitted rest.

@@ -32,6 +32,7 @@ from scipy import sparse
 from scipy.linalg import blas, lapack
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.rows import (
     Block,
     Blocks,
@@ -118,6 +119,7 @@ def max_row_count(count: float) -> int:
     return count if isinstance(count, int) else sys.maxsize
 
 
+@represent_by_shapes
 class Head(NamedTuple):
     """Number and mean of rows; the mean (d,) is the unevaluated sum ``mean + remainder`` of two float64 vectors."""
 
@@ -126,6 +128,7 @@ class Head(NamedTuple):
     remainder: Array
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Moments:
     """Number, mean and scatter of rows; the mean is ``mean + remainder``, and the scatter is about that sum."""

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 
 # elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
 CACHE_ELEMENTS = 2**18
@@ -43,6 +44,7 @@ Result = TypeVar("Result")
 Block = Any
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Blocks:
     """Rows (n, d) that are read block by block, anew in each pass, in place of an array that need not fit memory."""

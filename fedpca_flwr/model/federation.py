@@ -151,6 +151,11 @@ class Federation:
                 for row in rows_of(query, *EVENT_COLUMNS.values()):
                     self.journal.append(dict(zip(EVENT_COLUMNS, row, strict=True)))
 
+    def __repr__(self) -> str:
+        """Write the members with their numbers of rows, the number of features, and the revision."""
+        members = ", ".join(f"{key!r}: {rows} rows" for key, rows in self.members.items()) or "no members"
+        return f"{type(self).__name__}({members}; {self.features} features; revision {self.revision})"
+
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Federation:
         """Open the federation in a folder, or a new federation if the folder holds none.

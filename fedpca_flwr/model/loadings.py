@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.data.frames import check_names_digest, finite_matrix
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.state.files import open_site_file
 
 
+@represent_by_shapes
 @dataclass(frozen=True, eq=False)
 class Loadings:
     """Components (k, f), mean and scale of a single party's f columns, by which the party projects its rows.

@@ -4,6 +4,7 @@ Angles are in degrees and reported as maximum and mean: the mean of 50 angles hi
 degrees was measured with a maximum of 57), so the mean alone is never printed.
 """
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import orth, svd
 
 from fedpca_flwr.data.frames import as_array, column_names
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs
@@ -29,7 +30,7 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     X : array-like of shape (n, d)
         Rows. The model keeps the names of a data frame's columns.
     n_components : int
-        Number of components.
+        Number of components, at most n and d.
     center : bool, default True
         Subtract the mean.
     scale : bool, default False
@@ -38,12 +39,23 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     Returns
     -------
     PCAModel
+
+    Raises
+    ------
+    ConfigError
+        If the number of components is not possible.
     """
     from sklearn.decomposition import PCA  # a second to import, and a real federation has no pooled rows
     from sklearn.preprocessing import StandardScaler
 
     data = np.asarray(as_array(X, "X"), dtype=np.float64)
     n, d = data.shape
+    is_whole = isinstance(n_components, Integral) and not isinstance(n_components, bool)
+    if not is_whole or not 1 <= n_components <= min(n, d):
+        raise ConfigError(
+            f"'n_components' is {value_text(n_components)}, expected a whole number from 1 to {min(n, d)}, since the "
+            f"rows are of shape {data.shape}"
+        )
     scaler = StandardScaler(with_mean=center).fit(data) if scale else None
     rows = data if scaler is None else scaler.transform(data)
     order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(d)

@@ -16,6 +16,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution, rounding_bound
 from fedpca_flwr.maths.inference import null_band, parallel_analysis, residual_directions
 from fedpca_flwr.maths.moments import Moments, count_varying_features, max_row_count, table_units, unpack
@@ -69,6 +70,7 @@ def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Cer
 ALL_ROWS = "the rows of all parties"  # the rows that a refusal names, unless a method names others
 
 
+@represent_by_shapes
 @dataclass(frozen=True, kw_only=True)
 class Solution:
     """Leading eigenpairs that a method computed, with the mean, scale, notes and measurements of its model.

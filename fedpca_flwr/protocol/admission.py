@@ -26,6 +26,7 @@ from fedpca_flwr.errors import (
     QuorumError,
     combine_errors,
 )
+from fedpca_flwr.maths.description import represent_by_shapes
 
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
@@ -78,6 +79,7 @@ class ErrorReport(Config):
         return party_label(self.partition_id, self.name) if self.partition_id >= 0 else "a client"
 
 
+@represent_by_shapes
 @dataclass
 class Reply:
     """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows.

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
 
 Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
@@ -218,6 +219,7 @@ def method_questions(
     return script(config, options)
 
 
+@represent_by_shapes
 @dataclass(frozen=True, kw_only=True)
 class MethodCard:
     """Declaration of a method: its name, options, questions and what the method reveals."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
 from fedpca_flwr.maths.short_words import MAX_VALUES_PER_WORD, ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
@@ -81,6 +82,7 @@ def no_sizes(public: Public) -> Mapping[str, int]:
     return {}
 
 
+@represent_by_shapes
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """Declaration of a question: fields of request and reply, a party's answer, and limits on the sum."""
@@ -326,6 +328,7 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Round:
     """Question that a program yields, to receive the replies of all parties singly.
@@ -353,6 +356,7 @@ class Round:
     consume: Callable[[Fields, str], None] | None = None
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class SumRound(Round):
     """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply.
@@ -368,6 +372,7 @@ class SumRound(Round):
     estimate: Fields = field(default_factory=dict)
 
 
+@represent_by_shapes
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
     """Sum of the parties' replies: a mapping from field names to summed arrays.

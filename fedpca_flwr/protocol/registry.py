@@ -80,6 +80,10 @@ class Registry(Mapping[str, Method]):
         """Return the number of methods."""
         return len(self._locations) + len(self._external) + len(self._classes)
 
+    def __repr__(self) -> str:
+        """Write the names of all methods."""
+        return f"{type(self).__name__}({', '.join(map(repr, self))})"
+
     def name_of(self, method: Any) -> Any:
         """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
 

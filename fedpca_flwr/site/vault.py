@@ -82,6 +82,10 @@ class Vault:
         formed = dense and worth_forming(n, d, columns)
         self.formed = formed and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
 
+    def __repr__(self) -> str:
+        """Write the numbers of rows and of features."""
+        return f"{type(self).__name__}({self.count} rows of {self.features} features)"
+
     @property
     def count(self) -> int | float:
         """Number of rows, or the sum of the rows' weights."""

@@ -1,0 +1,285 @@
+"""What public objects print: sizes and names, no value of a row, and no address in memory.
+
+A notebook prints the last value of a cell, and people share notebooks.
+"""
+
+import re
+import traceback
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import RecordDict
+from scipy import sparse
+
+import fedpca_flwr
+from fedpca_flwr import analyses, battery, client_app, client_loadings, compare, pooled_pca, principal_angles, read, run
+from fedpca_flwr.config.method_text import format_method
+from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.factors import Factor
+from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.model.solution import Solution
+from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.protocol.question import Round, SumRound, Total
+from fedpca_flwr.questions import method
+from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.strategies import FACTORY
+from tests.analyses.test_every_analysis import FOUND
+
+MARKER = 8765.4321
+SHOWN_MARKER = re.compile(r"8,?765\.?4")
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+NAMES = ["age", "height", "weight", "dose"]
+
+
+def _rows():
+    X = np.random.default_rng(0).normal(5000, 1500, (60, 4))
+    X[3, 1] = X[40, 2] = MARKER
+    return X
+
+
+X = _rows()
+FRAME = pd.DataFrame(X, columns=NAMES)
+PARTIES = {"north": FRAME[:35], "south": FRAME[35:]}
+
+
+@cache
+def model(**options):
+    return run("p-cov", PARTIES, n_components=2, keep="parties", **options)
+
+
+@cache
+def grid():
+    """Run a PCA in an app, and return the strategy and its grid."""
+    app = client_app(lambda context: X[context.node_config["partition-id"] :: 3], "p-cov", n_components=2)
+    nodes, strategy = fedpca_flwr.LocalGrid(app, 3), fedpca_flwr.FedPCA("p-cov", n_components=2, clients=3)
+    return nodes, strategy, strategy.start(nodes)
+
+
+def federation(folder):
+    members = fedpca_flwr.Federation.open(folder / "federation")
+    members.join("north", FRAME[:1])  # whose mean is its row
+    members.join("south", FRAME[1:])
+    return members
+
+
+def table(folder, suffix):
+    file = folder / f"rows{suffix}"
+    if suffix == ".csv":
+        FRAME.to_csv(file, index=False)
+    elif suffix == ".parquet":
+        FRAME.to_parquet(file, index=False)
+    elif suffix == ".npz":
+        sparse.save_npz(file, sparse.csr_matrix(X))
+    else:
+        np.save(file, X)
+    return read(file)
+
+
+def blocks():
+    return Blocks(lambda: iter([X]), 4, X.dtype, count=60)
+
+
+def comparison():
+    return compare(PARTIES, methods=["p-cov"], components=2)
+
+
+OBJECTS = {
+    "read .csv": (lambda folder: table(folder, ".csv"), ["60", "4", *NAMES]),
+    "read .parquet": (lambda folder: table(folder, ".parquet"), ["60", "4", *NAMES]),
+    "read .npz": (lambda folder: table(folder, ".npz"), ["60", "4"]),
+    "read .npy": (lambda folder: table(folder, ".npy"), ["60", "4"]),
+    "table of blocks": (lambda folder: check_rows(blocks(), tuple(NAMES)), ["60", "4", *NAMES]),
+    "rows of a table": (lambda folder: blocks(), ["60", "4"]),
+    "Federation": (federation, ["north", "south", "4"]),
+    "PCAModel": (lambda folder: model(), ["2", "4", "60"]),
+    "pooled_pca": (lambda folder: pooled_pca(FRAME, 2), ["2", "4"]),
+    "principal_angles": (lambda folder: principal_angles(model(), pooled_pca(FRAME, 2)), []),
+    "SecondMoments": (lambda folder: model().moments_, ["60", "4", "2 parties"]),
+    "moments of parties": (lambda folder: model().moments_.parties, ["north", "south"]),
+    "FederatedPCA": (lambda folder: fedpca_flwr.FederatedPCA(n_components=2).fit([X[:35], X[35:]]), ["2"]),
+    "LocalGrid": (lambda folder: grid()[0], ["3", "pca"]),
+    "FedPCA": (lambda folder: grid()[1], ["PooledCovariance", "2"]),
+    "client_app": (lambda folder: grid()[0].app, ["pca"]),
+    "client_loadings": (lambda folder: client_loadings(grid()[0].contexts[1]), ["2 x 4"]),
+    "METHODS": (lambda folder: fedpca_flwr.METHODS, ["p-cov", "sub-it"]),
+    "a method": (lambda folder: fedpca_flwr.METHODS["p-cov"], ["PooledCovariance"]),
+    "a card": (lambda folder: fedpca_flwr.PooledCovariance.card, ["p-cov"]),
+    "compare": (lambda folder: comparison(), ["p-cov"]),
+    "battery": (lambda folder: battery("p-cov"), ["one party"]),
+    # for authors of methods
+    "Vault": (lambda folder: Vault(X, State(RecordDict()), columns=0, parties=3), ["60", "4"]),
+    "Moments": (lambda folder: Moments.from_rows(X[3:4]), ["4"]),
+    "Head": (lambda folder: Head(1, X[3], X[3]), ["4"]),
+    "Eigenpairs": (lambda folder: leading_eigenpairs(np.diag(X[3]), 2), ["4 x 2"]),
+    "Factor": (lambda folder: Factor(Head(1, X[3], X[3]), X, 1.0), ["60 x 4"]),
+    "Solution": (
+        lambda folder: Solution(pairs=leading_eigenpairs(np.eye(4), 2), mean=X[3], total=4.0, rows=60),
+        ["60", "4"],
+    ),
+    "Round": (lambda folder: Round("product", {"block": X}), ["product", "block"]),
+    "SumRound": (lambda folder: SumRound("product", {"block": X}, estimate={"sum": X}), ["product", "sum"]),
+    "Total": (lambda folder: Total({"sum": X}, 3), ["sum", "3"]),
+    "Reply": (lambda folder: Reply(0, "north", "client 0", 60, [X.tobytes()], {"rows": X}), ["north", "1,920"]),
+    "a payload": (lambda folder: method.Payload((method.Field("count", ()),)), ["count"]),
+}
+OBJECTS |= {f"analyses: {name}": (partial(lambda make, folder: make(), make), []) for name, (make, _) in FOUND.items()}
+MARKED_ANALYSES = {
+    "outliers": lambda: analyses.outliers(model(), FRAME),
+    "drift": lambda: analyses.drift(model(), FRAME),
+    "read": lambda: analyses.read(model().moments_, 2),
+    "factor_analysis": lambda: analyses.factor_analysis(model().moments_, 1),
+    "ridge": lambda: analyses.ridge(model().moments_, ["age"]),
+    "clusters": lambda: analyses.clusters(model(clusters=2)),
+}
+OBJECTS |= {f"of marked rows: {name}": (lambda folder, make=make: make(), []) for name, make in MARKED_ANALYSES.items()}
+
+
+def texts_of(thing):
+    """Return what a console, a page and a format string show of an object."""
+    page = getattr(thing, "_repr_html_", None)
+    return [repr(thing), str(thing), f"{thing}", repr([thing]), page() if callable(page) else ""]
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_public_objects_print_sizes_and_names_and_no_value(name, tmp_path):
+    make, words = OBJECTS[name]
+    thing = make(tmp_path)
+    for text in texts_of(thing):
+        assert not SHOWN_MARKER.search(text)
+        assert not ADDRESS.search(text)
+        assert "array(" not in text
+    assert not [word for word in words if word not in repr(thing)]
+    assert len(repr(thing)) < 6000
+
+
+def test_a_value_in_every_row_is_not_shown_either(tmp_path):
+    """A column of one value has its mean in a model, and no object but the table of means shows it."""
+    constant = FRAME.assign(dose=MARKER)
+    constant.to_csv(tmp_path / "rows.csv", index=False)
+    fitted = run("p-cov", [constant[:35], constant[35:]], n_components=2)
+    for thing in (
+        read(tmp_path / "rows.csv"),
+        fitted,
+        Vault(constant.to_numpy(), State(RecordDict()), columns=0, parties=2),
+    ):
+        assert not any(SHOWN_MARKER.search(text) for text in texts_of(thing))
+
+
+def test_every_public_name_is_here():
+    """The strategies are below, and errors hold no value by another test."""
+    objects = {name: getattr(fedpca_flwr, name) for name in fedpca_flwr.__all__}
+    strategies = [entry.strategy for entry in fedpca_flwr.METHODS.values()]
+    others = {
+        name
+        for name, thing in objects.items()
+        if thing not in strategies and not (isinstance(thing, type) and issubclass(thing, Exception))
+    }
+    assert others - {"__version__", "run", "read"} <= set(OBJECTS)
+
+
+# Errors
+
+
+def _object_rows():
+    cells = X.astype(object)
+    cells[3, 1] = f"{MARKER} kg"
+    return cells
+
+
+def _with(value):
+    rows = X.copy()
+    rows[5, 2] = value
+    return rows
+
+
+WRONG_ROWS = {
+    "a text in a frame": pd.DataFrame(_object_rows(), columns=NAMES),
+    "a text": _object_rows(),
+    "NaN": _with(np.nan),
+    "infinity": _with(np.inf),
+    "too large": X * 1e200,
+    "one axis": X[:, 1],
+    "three axes": X[None],
+    "too many columns": np.hstack([X, X]),
+    "a ragged list": [*X.tolist(), [1.0]],
+    "bytes": X.tobytes(),
+    "complex numbers": X + 1j,
+    "categories": FRAME.assign(age=pd.Categorical(FRAME["age"].astype(str))),
+    "a number": MARKER,
+}
+
+
+def app_of(rows):
+    app = client_app(lambda context: rows, "p-cov", n_components=2)
+    return fedpca_flwr.FedPCA("p-cov", n_components=2, clients=2).start(fedpca_flwr.LocalGrid(app, 2))
+
+
+def estimator():
+    return fedpca_flwr.FederatedPCA(n_components=2)
+
+
+TAKERS = {
+    "run": lambda rows: run("p-cov", [FRAME, rows], n_components=2),
+    "run of one": lambda rows: run("p-cov", rows, n_components=2),
+    "em": lambda rows: run("em", [FRAME, rows], n_components=2),
+    "compare": lambda rows: compare([FRAME, rows], methods=["p-cov"], components=2),
+    "fit": lambda rows: estimator().fit(rows),
+    "fit of parties": lambda rows: estimator().fit([X, rows]),
+    "estimator.transform": lambda rows: estimator().fit([X, X]).transform(rows),
+    "model.transform": lambda rows: model().transform(rows),
+    "inverse_transform": lambda rows: model().inverse_transform(rows),
+    "pooled_pca": lambda rows: pooled_pca(rows, 2),
+    "SecondMoments": lambda rows: SecondMoments.of(rows),
+    "outliers": lambda rows: analyses.outliers(model(), rows),
+    "drift": lambda rows: analyses.drift(model(), rows),
+    "client_app": app_of,
+    "client_loadings": lambda rows: client_loadings(grid()[0].contexts[1]).part_of_scores(rows),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_ROWS)
+@pytest.mark.parametrize("taker", TAKERS)
+def test_errors_about_rows_quote_no_value(taker, wrong, capfd):
+    try:
+        TAKERS[taker](WRONG_ROWS[wrong])
+    except Exception as error:
+        shown = "".join(traceback.format_exception(error))
+        assert not SHOWN_MARKER.search(shown)
+    assert not SHOWN_MARKER.search("".join(capfd.readouterr()))
+
+
+ARGUMENTS = {
+    "pooled_pca": lambda table: pooled_pca(X, table),
+    "run": lambda table: run("p-cov", [X], n_components=table),
+    "method": lambda table: run(table, [X]),
+    "FedPCA": lambda table: fedpca_flwr.FedPCA(table),
+    "options": lambda table: fedpca_flwr.PooledCovariance(n_components=table),
+    "principal_angles": lambda table: principal_angles(model(), table),
+    "read": lambda table: analyses.read(model().moments_, table),
+    "moments": lambda table: analyses.read(table, 2),
+    "LocalGrid": lambda table: fedpca_flwr.LocalGrid(table, 0),
+    "compare": lambda table: compare([X], methods=["p-cov"], components=table),
+}
+
+
+@pytest.mark.parametrize("place", ARGUMENTS)
+@pytest.mark.parametrize("table", [X, FRAME, X.tolist()], ids=["array", "frame", "list"])
+def test_a_table_in_the_wrong_place_is_not_quoted(place, table):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 (which error it is, other tests hold)
+        ARGUMENTS[place](table)
+    assert not SHOWN_MARKER.search("".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize("name", fedpca_flwr.METHODS)
+def test_cards_and_questions_print_no_addresses(name):
+    card = fedpca_flwr.METHODS[name].strategy.card
+    strategy = FACTORY.strategy({"method": format_method(name, card.examples[0]), "n-components": 2, "clients": 3})
+    for thing in (strategy, card, dict(card.script(strategy.config, strategy.options))):
+        assert not ADDRESS.search(repr(thing))
+    assert repr(card).startswith(f"MethodCard(name: '{name}'")
