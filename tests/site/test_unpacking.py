@@ -123,7 +123,7 @@ def bomb(request, tmp_path):
 
 
 def test_a_file_that_unpacks_to_far_too_much_is_refused(bomb):
-    with pytest.raises(DataError, match="unpacks|empty") as caught:
+    with pytest.raises(DataError) as caught:
         for _ in as_blocks(read(bomb).rows):
             pass
     assert "patients" not in str(caught.value)
@@ -145,7 +145,7 @@ def test_site_doctor_says_so_in_a_line(bomb, tmp_path, capsys, monkeypatch):
 def test_the_ids_of_such_a_file_are_refused_too(tmp_path):
     file = tmp_path / "rows.csv.gz"
     gzip_bomb(file)
-    with pytest.raises(DataError, match="unpacks"):
+    with refused(DataError, f"{MEBIBYTE:,}"):
         read_ids(str(file), "a", 10)
 
 
