@@ -74,6 +74,16 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
     return rows[: len(rows) - len(rows) % round_rows]
 
 
+def participation(table: Table, round_rows: int) -> NDArray[np.bool_]:
+    """Return the mask (n,) of the rows that `participating_rows` returns."""
+    mask = np.ones(len(table.rows), dtype=bool) if table.excluded is None else ~table.excluded
+    if table.weights is not None:
+        return np.asarray(mask & (table.weights > 0))
+    included = np.flatnonzero(mask)
+    mask[included[included.size - included.size % round_rows :]] = False
+    return mask
+
+
 def names_digest(names: Sequence[str]) -> str:
     """Compute 16 hexadecimal digits of SHA-256 of stripped column names in their order; empty without names."""
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""

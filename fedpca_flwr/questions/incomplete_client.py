@@ -137,7 +137,8 @@ class FilledProjection(Projection):
         """Refuse a centre of the server so far from the observed values that these would be rounded."""
         values = self.gapped.observed_moments
         distance = (values.mean - self.mean) + values.remainder
-        require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean)
+        directions = self.components / (self.scale if self.scale.size else 1.0)
+        require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean, directions)
 
     @override
     def squared_error(self) -> float:

@@ -113,7 +113,9 @@ class Projection:
 
     def require_near(self) -> None:
         """Refuse a centre of the server at which rows would be rounded, before rows are selected or bent by scores."""
-        self.vault.require_near(self.mean)
+        directions, centre = self.axes
+        if centre is not None:
+            self.vault.require_near(centre, directions)
 
     def loadings(self) -> Loadings:
         """Return the components, mean and scale as a `Loadings` object that can be saved.
@@ -335,7 +337,8 @@ class RowsClient(PCAClient):
         """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads)
+        has_file = bool(self.site.node.data)
+        return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads, always_form=has_file)
 
     @cached_property
     def party(self) -> Party:

@@ -87,8 +87,8 @@ class OddRows:
     """Examiner of rows for outliers, by Hotelling's T2 and squared prediction error (SPE).
 
     Scores whose variance is 0 do not count towards T2. Without limits rows are not compared. ``exceeding`` has the
-    numbers of rows above the limit of T2, and above that of SPE, among the first ``rows`` rows. ``stream`` receives a
-    line for each row with its name, a cell of a .csv file, by default its number from 0.
+    numbers of rows above the limit of T2, and above that of SPE, among the rows that are ``counted`` (n,). ``stream``
+    receives a line for each row with its name, a cell of a .csv file, by default its number from 0.
 
     Shapes: components (k, d), variances (k,), limits (2,) or (0,), exceeding (2,).
     """
@@ -98,14 +98,14 @@ class OddRows:
         components: Array,
         variances: Array,
         limits: Array,
-        rows: int,
+        counted: NDArray[np.bool_],
         stream: BinaryIO | None = None,
         names: Iterator[str] | None = None,
     ) -> None:
-        """Set the model and its limits; the first `rows` rows are counted, later rows are only written."""
+        """Set the model and its limits; rows that are not `counted` (n,) are only written."""
         self.components, self.variances, self.limits = components, variances, limits
         self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
-        self._remaining, self._stream = rows, stream
+        self._counted, self._position, self._stream = counted, 0, stream
         self._names = row_names("") if names is None else names
 
     def watch(self, chunks: Iterable[Any]) -> Iterator[Any]:
@@ -118,14 +118,14 @@ class OddRows:
     def add(self, centred: Array) -> None:
         """Examine centred and scaled rows (m, d): count those above the limits, and write a line for each row."""
         scores = centred @ self.components.T
-        counted = min(self._remaining, len(centred))
-        self._remaining -= counted
+        counted = self._counted[self._position : self._position + len(centred)]
+        self._position += len(centred)
         if not self.limits.size:
             return
         errors = (centred - scores @ self.components) ** 2
         statistics = np.column_stack([t_squared(scores, self.variances), errors.sum(axis=1)])
         outlying = statistics > self.limits
-        self.exceeding += outlying[:counted].sum(axis=0)
+        self.exceeding += outlying[counted].sum(axis=0)
         if self._stream is None:
             return
         t2_limit, spe_limit = (f"{limit:.9g}" for limit in self.limits)

@@ -65,16 +65,21 @@ class Selection:
         """Return the same rows in another form, such as standardised."""
         return replace(self, _rows=rows)
 
-    def vault(self, state: State, *, columns: int, parties: int, threads: int) -> Vault:
+    def vault(self, state: State, *, columns: int, parties: int, threads: int, always_form: bool) -> Vault:
         """Return the store of the rows' moments (`Vault`)."""
-        return Vault(self._rows, state, columns=columns, parties=parties, threads=threads)
+        return Vault(self._rows, state, columns=columns, parties=parties, threads=threads, always_form=always_form)
 
-    def about(self, vault: Vault, centre: Array, scale: Array | None = None) -> Iterator[Any]:
+    def about(
+        self, vault: Vault, centre: Array, scale: Array | None = None, directions: Array | None = None
+    ) -> Iterator[Any]:
         """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
 
         Raise ContractError if the centre is too far away (`Vault.require_near`), or no need of rows is declared.
 
-        Shapes: centre (d,), scale (d,) -> blocks (m, d).
+        Directions are those with which the rows will be multiplied, beside taking the rows' lengths.
+        Shapes: centre (d,), scale (d,), directions (k, d) -> blocks (m, d).
         """
-        vault.require_near(centre)
+        unit = 1.0 if scale is None else scale
+        lengths = np.ones((1, centre.size))
+        vault.require_near(centre, (lengths if directions is None else np.vstack([lengths, directions])) / unit)
         return centred_chunks(self.rows, centre, scale)

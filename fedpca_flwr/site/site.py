@@ -20,7 +20,7 @@ from fedpca_flwr.config.method_text import canonical_text, parse_options, settin
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
-from fedpca_flwr.data.table import Table, participating_rows, require_complete, require_same_rows
+from fedpca_flwr.data.table import Table, participating_rows, participation, require_complete, require_same_rows
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError, excerpt
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
@@ -145,6 +145,11 @@ class Site:
             rows = self._rows(split)
             self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask)
         return self._selections[name]
+
+    @property
+    def participation(self) -> NDArray[np.bool_]:
+        """Mask (n,) of the rows of the site's file that take part, in the order of the file."""
+        return participation(self.table, self.node.round_rows)
 
     @property
     def file_length(self) -> int:

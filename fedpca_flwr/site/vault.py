@@ -7,9 +7,10 @@ the algebra of the sums: in float64 a subtraction from rows rounds, and with a c
 row above a threshold from each row below. Third and fourth powers of scores are sums of this kind too. A vault can be
 wrapped, and no answer knows whether its vault is wrapped.
 
-The scatter is formed once if that is cheaper than multiplying the rows each time, and stored for the run, in the state
-that Flower holds for a party between the messages of a run: in a simulation in memory, on a site in its SuperNode,
-which hands the state to the process of the next message. The state never leaves the site.
+The scatter is formed once if that is cheaper than multiplying the rows each time. At a site with its own file it is
+formed whenever it fits into memory, since a product of a row with the server's columns rounds within the row. It is
+stored for the run, in the state that Flower holds for a party between the messages of a run: in a simulation in memory,
+on a site in its SuperNode, which hands the state to the process of the next message. The state never leaves the site.
 """
 
 import math
@@ -65,6 +66,9 @@ class Vault:
         Number of parties that store a scatter each.
     threads : int
         Number of threads that compute with dense rows.
+    always_form : bool
+        Form the scatter wherever it fits into `MAX_SCATTER_BYTES`, whatever the cost. Then rows never meet columns of
+        the server, whose large entries would round the small products of a row.
 
     Attributes
     ----------
@@ -72,15 +76,25 @@ class Vault:
         Whether the scatter is formed and stored for the run.
     """
 
-    def __init__(self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        state: State,
+        *,
+        columns: int,
+        parties: int,
+        threads: int = 1,
+        always_form: bool = False,
+    ) -> None:
         """Store the rows, and decide by cost and memory whether to form their scatter (d, d)."""
         self._rows, self._state, self._threads = rows, state, threads
         self._moments: Moments | None = None  # loaded for this message, as are the means
         self._means: tuple[Head, Array] | None = None
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
-        formed = dense and worth_forming(n, d, columns)
-        self.formed = formed and parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
+        fits = parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
+        self._is_cheaper = fits and dense and worth_forming(n, d, columns)
+        self.formed = self._is_cheaper or (fits and always_form)
 
     def __repr__(self) -> str:
         """Write the numbers of rows and of features."""
@@ -280,13 +294,15 @@ class Vault:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.ldexp(total, 4 * exponents)
 
-    def require_near(self, centre: Array) -> None:
+    def require_near(self, centre: Array, directions: Array | None = None) -> None:
         """Refuse a centre so far from the site's mean that differences from rows would be rounded.
 
         Parameters
         ----------
         centre : array of shape (d,)
             A centre that the server chose.
+        directions : array of shape (k, d), optional
+            Directions of scores, by default none, for lengths of rows.
 
         Raises
         ------
@@ -294,7 +310,7 @@ class Vault:
             If the distance exceeds `MAX_CENTRE_DISTANCE` deviations of the site in a feature that varies.
         """
         head, diagonal = self.head_and_diagonal()
-        require_near(self.deviation(centre), diagonal, head.n, head.mean)
+        require_near(self.deviation(centre), diagonal, head.n, head.mean, directions)
 
     def triangular(self) -> tuple[Head, Array]:
         """Return count and mean, and a triangular ``R`` with ``R' R`` equal to the scatter of the rows.
@@ -321,7 +337,7 @@ class Vault:
         Factor
             The truncated factor.
         """
-        if self.formed:
+        if self._is_cheaper:
             return factors.truncate_moments(self.moments(), rank)
         return factors.truncated_factor(self._rows, rank)
 
@@ -371,14 +387,22 @@ def _squares(block: Array, centred: Any) -> Array:
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
 
-def require_near(distance: Array, diagonal: Array, count: float | Array, mean: Array) -> None:
+def require_near(
+    distance: Array, diagonal: Array, count: float | Array, mean: Array, directions: Array | None = None
+) -> None:
     """Refuse a centre that the server chose, if it is so far from the site's mean that rows about it would be rounded.
 
-    The limit follows from the site's moments, and from no single row. Features that are constant but for rounding have
-    none. Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), mean (d,).
+    The limits follow from the site's moments, and from no single row. A feature that is constant but for rounding has
+    one in the scores along each direction, in which it must not round the others; by default all features count alike.
+    Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), mean (d,), directions
+    (k, d).
     """
-    limit = MAX_CENTRE_DISTANCE * np.sqrt(diagonal / count)
-    far = (np.abs(distance) > limit) & ~constant_features(diagonal, count, mean)
+    deviation = np.sqrt(diagonal / count)
+    constant = constant_features(diagonal, count, mean)
+    sizes = np.abs(np.ones((1, distance.size)) if directions is None else directions)
+    within = MAX_CENTRE_DISTANCE * (sizes @ np.where(constant, 0.0, deviation))[:, None]
+    beside = (sizes * np.abs(distance) > within) & (within > 0)
+    far = np.where(constant, beside.any(axis=0), np.abs(distance) > MAX_CENTRE_DISTANCE * deviation)
     if far.any():
         raise ContractError(
             f"the server's centre is more than {MAX_CENTRE_DISTANCE:.0f} deviations from this site's mean in "

@@ -124,12 +124,6 @@ class AdjustedProjection(Projection):
         return self._directions, None if self.local_adjustment.within else self.mean
 
     @override
-    def require_near(self) -> None:
-        """Refuse a centre at which rows would be rounded; within parties the centre is the party's own mean."""
-        if not self.local_adjustment.within:
-            super().require_near()
-
-    @override
     def centred(self, rows: Rows) -> Iterator[Array]:
         """Yield chunks (m, d) of rows centred, less covariates times slopes, over the harmonising divisors.
 

@@ -65,7 +65,7 @@ class RowObserver(Observer):
             projection.require_near()
         self.projection, self.rows, self.min_rows = projection, len(party.selection), node.min_rows
         names = scores.row_names(node.data) if stream is not None else None
-        self.judge = scores.OddRows(projection.components, variances, limits, self.rows, stream, names)
+        self.judge = scores.OddRows(projection.components, variances, limits, party.site.participation, stream, names)
 
     @override
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:

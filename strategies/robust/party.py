@@ -280,7 +280,8 @@ class RobustClient(method.Client):
     def rows_about(self, request: method.Fields) -> Iterator[method.Array]:
         """Yield the party's rows less the centre of a request, divided by its scale, chunk by chunk."""
         scale = request["scale"] if request["scale"].size else None
-        for centred in self.selection.about(self.vault, request["centre"], scale):
+        directions = request.get("turned", request.get("vectors", request.get("components")))
+        for centred in self.selection.about(self.vault, request["centre"], scale, directions):
             yield from dense_rows(centred)
 
     @override
@@ -288,7 +289,7 @@ class RobustClient(method.Client):
         """Write scores, T2 and SPE of the party's rows; reply with the row count and a zero error."""
         with scores.outlier_file(self.site.node.scores, request["limits"]) as stream:
             statistics = request["components"], request["variances"], request["limits"]
-            outliers = scores.OddRows(*statistics, len(self.selection), stream)
+            outliers = scores.OddRows(*statistics, self.site.participation, stream)
             self.write_files(self.projection(request), [outliers.watch])
         return {"count": np.asarray(len(self.selection)), "squared": np.asarray(0.0)}
 

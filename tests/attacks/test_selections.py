@@ -5,9 +5,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from fedpca_flwr.data.table import check_rows, participating_rows, participation
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.site.accounts import OpenedSum
+from fedpca_flwr.site.scores import OddRows
 from tests.attacks.test_repeats import events
 from tests.hostile import HostileSession, Questions
 from tests.protocol.scripts import SCRIPTS, Script
@@ -141,3 +143,29 @@ def test_no_row_is_selected_about_a_centre_that_rounds_rows(run, phase, tmp_path
     window = np.where(np.arange(6) == 0, -(2.0**53 - 20), mean)
     far = [answers(run, phase, window, tmp_path / f"far {i}", rows) for i, rows in enumerate((ROWS, mirrored))]
     assert far[0] == far[1] != ""
+
+
+def test_rows_that_take_no_part_are_not_counted():
+    """The first rows of a file were counted, where the file has rows that the site leaves out."""
+    rows = np.r_[np.full((3, 1), 9.0), np.zeros((5, 1))]
+    table = check_rows(rows)._replace(excluded=np.arange(8) < 3)
+    examiner = OddRows(np.eye(1), np.ones(1), np.array([4.0, 4.0]), participation(table, 2))
+    examiner.add(rows)
+    assert examiner.exceeding.tolist() == [0, 0]
+    assert participation(table, 2).sum() == len(participating_rows(table, 2)) == 4
+
+
+@pytest.mark.parametrize("method", ["sub-it", "qr-pca", "personalised"])
+def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp_path):
+    """With h x0 + x1 - h x2 and equal columns x0 and x2, each row rounds its x1 by itself: counts of rows were read."""
+    ones, answers = np.repeat([1.0, -1.0], 4), []
+    for i, values in enumerate(([5.0, -5.0, 5.0, -5.0], [7.0, -7.0, 1.0, -1.0])):
+        rows = np.zeros((8, 60))
+        rows[:, 0] = rows[:, 2] = ones
+        rows[:, 1] = [*values, *values]
+        run = {"method": method, "n-components": 1}
+        vault = HostileSession(tmp_path / str(i), rows, run, **{"rare-values": "allow"}).client.vault
+        block = np.zeros((60, 1))
+        block[[0, 1, 2], 0] = [2.0**54, 1.0, -(2.0**54)]
+        answers.append([vault.times(block).tolist(), vault.squares(block.T, np.zeros(60))])
+    assert answers[0] == answers[1]

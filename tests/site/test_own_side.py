@@ -47,7 +47,7 @@ def test_files_of_scores_are_whole_or_none(tmp_path):
 def test_a_row_is_odd_beyond_either_limit():
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
-    odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), 3, stream)
+    odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), np.arange(4) < 3, stream)
     odd_rows.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
     odd_rows.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
     np.testing.assert_array_equal(odd_rows.exceeding, [1, 1])
