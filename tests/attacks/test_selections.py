@@ -157,15 +157,15 @@ def test_rows_that_take_no_part_are_not_counted():
 
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "personalised"])
 def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp_path):
-    """With h x0 + x1 - h x2 and equal columns x0 and x2, each row rounds its x1 by itself: counts of rows were read."""
+    """With h x0 + x1 - h x2 and equal columns x0 and x2 each row rounds its x1 by itself: counts of rows were read."""
     ones, answers = np.repeat([1.0, -1.0], 4), []
     for i, values in enumerate(([5.0, -5.0, 5.0, -5.0], [7.0, -7.0, 1.0, -1.0])):
         rows = np.zeros((8, 60))
-        rows[:, 0] = rows[:, 2] = ones
+        rows[:, 0] = rows[:, 59] = ones
         rows[:, 1] = [*values, *values]
         run = {"method": method, "n-components": 1}
         vault = HostileSession(tmp_path / str(i), rows, run, **{"rare-values": "allow"}).client.vault
-        block = np.zeros((60, 1))
-        block[[0, 1, 2], 0] = [2.0**54, 1.0, -(2.0**54)]
+        block = np.zeros((60, 8))
+        block[[0, 1, 59]] = np.outer([1.0, 0.0, -1.0], 2.0 ** np.arange(50, 58)) + np.array([[0.0], [1.0], [0.0]])
         answers.append([vault.times(block).tolist(), vault.squares(block.T, np.zeros(60))])
     assert answers[0] == answers[1]
