@@ -13,7 +13,7 @@ from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.site import doctor, office_files, unpacking
 from fedpca_flwr.site.readers import read, read_ids
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 MEBIBYTE = 2**20
 BOMB_MEBIBYTES = 8
@@ -102,50 +102,51 @@ def sav_bomb(file):
     pyreadstat.write_sav(pandas.DataFrame({f"x{j}": column for j, column in enumerate(ZEROS.T)}), file, compress=True)
 
 
+LIMITS = ["1,048,576", 200]
 BOMBS = {
-    "rows.csv.gz": gzip_bomb,
-    "line.csv.gz": line_bomb,
-    "array.npz": npz_bomb,
-    "sparse.npz": sparse_bomb,
-    "sheet.xlsx": xlsx_bomb,
-    "far.xlsx": far_cell,
-    "table.parquet": parquet_bomb,
-    "cells.h5ad": h5ad_bomb,
-    "table.sav": sav_bomb,
+    "rows.csv.gz": (gzip_bomb, LIMITS),
+    "line.csv.gz": (line_bomb, LIMITS),
+    "array.npz": (npz_bomb, LIMITS),
+    "sparse.npz": (sparse_bomb, LIMITS),
+    "sheet.xlsx": (xlsx_bomb, LIMITS),
+    "far.xlsx": (far_cell, ["9,999", "16,384"]),
+    "table.parquet": (parquet_bomb, ["1,048,576", "1,000"]),
+    "cells.h5ad": (h5ad_bomb, LIMITS),
+    "table.sav": (sav_bomb, LIMITS),
 }
+"""How each is written, and the limits that its refusal names."""
 
 
 @pytest.fixture(params=BOMBS)
 def bomb(request, tmp_path):
+    """Write a bomb, and return its file and the numbers that its refusal names."""
+    write, named = BOMBS[request.param]
     file = tmp_path / f"patients.{request.param}"
-    BOMBS[request.param](file)
-    return file
+    write(file)
+    return file, named
 
 
 def test_a_file_that_unpacks_to_far_too_much_is_refused(bomb):
-    with pytest.raises(DataError) as caught:
-        for _ in as_blocks(read(bomb).rows):
-            pass
+    file, named = bomb
+    with refused(DataError, *named) as caught:
+        to_array(read(file).rows)
     assert "patients" not in str(caught.value)
 
 
-def as_blocks(rows):
-    return rows.read() if hasattr(rows, "read") else [rows]
-
-
-def test_site_doctor_says_so_in_a_line(bomb, tmp_path, capsys, monkeypatch):
+def test_site_doctor_says_so_in_a_line(bomb, capsys, monkeypatch):
+    file, named = bomb
     monkeypatch.setattr(doctor, "START_PROGRAM", "pass")
-    config = f"partition-id=0 num-partitions=3 data={json.dumps(str(bomb))}"
+    config = f"partition-id=0 num-partitions=3 data={json.dumps(str(file))}"
     assert main(["site", "doctor", "--node-config", config]) == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "rows and run" in line]
     assert line.startswith("TO DO")
-    assert "unpacks" in line or "empty" in line
+    assert not unnamed(line, *named)
 
 
 def test_the_ids_of_such_a_file_are_refused_too(tmp_path):
     file = tmp_path / "rows.csv.gz"
     gzip_bomb(file)
-    with refused(DataError, f"{MEBIBYTE:,}"):
+    with refused(DataError, *LIMITS):
         read_ids(str(file), "a", 10)
 
 
