@@ -337,8 +337,11 @@ class RowsClient(PCAClient):
         """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        has_file = bool(self.site.node.data)
-        return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads, always_form=has_file)
+        meets_columns = columns > 0 or any(stage.covariates for stage in self.stages)  # of the server, of any size
+        always_form = bool(self.site.node.data) and meets_columns
+        return selection.vault(
+            self.site.state, columns=columns, parties=parties, threads=threads, always_form=always_form
+        )
 
     @cached_property
     def party(self) -> Party:

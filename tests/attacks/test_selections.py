@@ -155,7 +155,7 @@ def test_rows_that_take_no_part_are_not_counted():
     assert participation(table, 2).sum() == len(participating_rows(table, 2)) == 4
 
 
-@pytest.mark.parametrize("method", ["sub-it", "qr-pca", "personalised"])
+@pytest.mark.parametrize("method", ["sub-it", "fast-pca", "personalised", "p-cov adjust-for=0"])
 def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp_path):
     """With h x0 + x1 - h x2 and equal columns x0 and x2 each row rounds its x1 by itself: counts of rows were read."""
     ones, answers = np.repeat([1.0, -1.0], 4), []
@@ -163,7 +163,8 @@ def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp
         rows = np.zeros((8, 60))
         rows[:, 0] = rows[:, 59] = ones
         rows[:, 1] = [*values, *values]
-        run = {"method": method, "n-components": 1}
+        name, *words = method.split()
+        run = {"method": name, "n-components": 1, **dict(word.split("=") for word in words)}
         vault = HostileSession(tmp_path / str(i), rows, run, **{"rare-values": "allow"}).client.vault
         block = np.zeros((60, 8))
         block[[0, 1, 59]] = np.outer([1.0, 0.0, -1.0], 2.0 ** np.arange(50, 58)) + np.array([[0.0], [1.0], [0.0]])
