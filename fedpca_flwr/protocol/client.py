@@ -293,7 +293,7 @@ class PCAClient(PartyClient):
         self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
         if self._sums_rows:
-            assert len(self.selection)
+            _ = self.selection  # made before the site examines all selections
             self.site.permit_selections(self.card, sums_only=self.transport.sums_only)
 
     def _permit_parties(self, parties: str) -> None:
