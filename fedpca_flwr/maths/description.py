@@ -10,7 +10,6 @@ from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import sparse
 
 from fedpca_flwr.errors import value_text
 
@@ -22,7 +21,7 @@ MAX_NAMES = 10
 
 def describe(value: Any) -> str:
     """Describe a value in a few words, without a number of an array and without an address in memory."""
-    if isinstance(value, np.ndarray) or sparse.issparse(value):
+    if isinstance(value, np.ndarray) or hasattr(value, "tocsr"):
         return f"{' x '.join(map(str, value.shape)) or 'one'} {value.dtype}"
     if value is None or isinstance(value, str | PathLike | Number):
         return value_text(value)

@@ -305,7 +305,6 @@ MEASUREMENTS = (
         missing_share="share of all values that are missing",
         degrees_ahead="estimated angle to the final components; not a bound",
     ),
-    define_line("gamma", "{gamma:.6g}", gamma="scale of the kernel"),
     define_line(
         "privacy",
         _privacy_text,

@@ -59,6 +59,8 @@ class Output:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self.reserved_file.fileno(), 0, nbytes)
         except OSError as error:
+            if self.reserved_file:
+                self.reserved_file.close()
             raise ConfigError(
                 f"run-config: 'output' is in {self.model.parent}, where the result's {nbytes:,} bytes have no place "
                 f"({error.strerror}): free some, or name another folder"

@@ -16,10 +16,11 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
-from flwr.client import NumPyClient
+from flwr.client import Client, NumPyClient
+from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -33,7 +34,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, array_view
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
 from fedpca_flwr.protocol.script import require_next, require_unchanged
@@ -276,6 +277,21 @@ class PCAClient(PartyClient):
             return reply
         except Exception as error:
             return [], 0, self._report_error(error)
+
+    @override
+    def to_client(self) -> Client:
+        """Return Flower's client, with arrays read as the server reads them, in threads too (`HEADER`)."""
+
+        def fit(ins: FitIns) -> FitRes:
+            """Answer a question of Flower's classic interface."""
+            reply, rows, info = self.fit(
+                [array_view(tensor).copy("K") for tensor in ins.parameters.tensors], ins.config
+            )
+            return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(reply), rows, info)
+
+        client: Any = super().to_client()
+        client.fit = fit
+        return cast("Client", client)
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:

@@ -194,7 +194,11 @@ class Robust(method.Strategy):
         if varying < m:  # replace eigenvectors that are rounding by a complement of the others
             complement = np.linalg.qr(pairs.vectors[:, :varying], mode="complete")[0][:, varying:]
             pairs = replace(pairs, vectors=np.hstack([pairs.vectors[:, :varying], complement]))
-        return request, far_share, vectors.T @ (directions.middles + spreads * mean), pairs
+        scores = directions.middles + spreads * mean
+        shift = vectors.T @ scores
+        # a feature far smaller than others has only rounding in the directions, which may be large beside its rows
+        shift[np.abs(shift) <= m * np.finfo(np.float64).eps * np.abs(scores).sum()] = 0.0
+        return request, far_share, shift, pairs
 
     def _solution(
         self,
