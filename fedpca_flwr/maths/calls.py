@@ -68,8 +68,7 @@ class PackedCalls:
     def variants(self, start: int, stop: int) -> Array:
         """Decode a new array (stop - start, m) of copies of the first allele: 0 to 2, or NaN for a missing call."""
         part = self.packed[start:stop]
-        calls: Array = CALLS_OF_BYTE.take(part, axis=0).reshape(len(part), -1)[:, self.people]
-        return calls
+        return np.asarray(CALLS_OF_BYTE.take(part, axis=0).reshape(len(part), -1)[:, self.people])
 
     def toarray(self) -> NDArray[np.float32]:
         """Decode all calls (m, d), as `variants` does."""

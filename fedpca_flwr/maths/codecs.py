@@ -67,8 +67,7 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     integers = _decompress_integers(coded.code, size, _byte_count(bits))
     if integers.max(initial=0) > max_integer or integers.min(initial=0) < -max_integer:
         raise ValueError("a code word that no number has")
-    numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
-    return numbers
+    return integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
 
 
 def _byte_count(bits: int) -> int:
@@ -256,8 +255,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     each `FORECAST_RUN` consecutive entries. It is within some tenth of what zstd needs for covariances.
     """
     bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
-    forecast: Array = bits.min(axis=0) / 8
-    return forecast
+    return np.asarray(bits.min(axis=0) / 8)
 
 
 def _entropy_bits(entries: Array, steps: Array) -> Array:

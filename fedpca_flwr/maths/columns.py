@@ -160,14 +160,12 @@ def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
 def projection_energies(X: Array | Columns, U: Array) -> Array:
     """Compute the squared lengths ``|X' u|^2`` (k,) of the projections on columns u of ``U`` (n, k)."""
     projected = X.T @ U
-    squares: Array = np.einsum("ij,ij->j", projected, projected)
-    return squares
+    return np.asarray(np.einsum("ij,ij->j", projected, projected))
 
 
 def order_free_sum(arrays: Sequence[Array]) -> Array:
     """Add arrays of one shape so that the bits of the sum do not depend on their order."""
-    total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
-    return total
+    return np.asarray(np.sort(np.stack(arrays), axis=0).sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -209,8 +207,7 @@ class Kernel:
 
 def packed_distances(X: Array) -> Array:
     """Compute the packed squared distances (n (n - 1) / 2,) of rows of X (n, f) from differences: nothing cancels."""
-    distances: Array = pdist(X, "sqeuclidean")
-    return distances
+    return np.asarray(pdist(X, "sqeuclidean"))
 
 
 def centre_kernel(K: Array) -> Array:
@@ -300,8 +297,7 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
     remainder = project_out(u, basis)
     if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
         remainder = project_out(np.eye(1, len(u), int(np.square(basis).sum(axis=1).argmin()))[0], basis)
-    unit: Array = remainder / norm(remainder)
-    return unit
+    return np.asarray(remainder / norm(remainder))
 
 
 def deflate(X: Array, basis: Array) -> Array:

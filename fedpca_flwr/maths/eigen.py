@@ -94,8 +94,7 @@ def principal_angles(a: Array, b: Array) -> Array:
     ndarray of shape (min(k, m),)
         Angles in degrees, largest first.
     """
-    angles: Array = np.degrees(subspace_angles(a, b))
-    return angles
+    return np.asarray(np.degrees(subspace_angles(a, b)))
 
 
 def projector_distance(a: Array, b: Array) -> float:
@@ -322,8 +321,7 @@ def whitening_matrix(S: Array) -> Array:
     unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
     varying = _is_varying(values)
-    matrix: Array = vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None]
-    return matrix
+    return np.asarray(vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None])
 
 
 def diagonal_roots(S: Array) -> Array:
@@ -334,8 +332,7 @@ def diagonal_roots(S: Array) -> Array:
 
 def _is_varying(values: Array) -> NDArray[np.bool_]:
     """Return which of a scatter's ascending eigenvalues are larger than its rounding error."""
-    varying: NDArray[np.bool_] = values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0)
-    return varying
+    return np.asarray(values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0))
 
 
 def largest_singular_value(X: Array) -> float:

@@ -79,8 +79,7 @@ class Factor:
         ndarray of shape (d,)
             Sum of squares of each feature.
         """
-        squares: Array = np.einsum("ij,ij->j", self.rows, self.rows)
-        return squares
+        return np.asarray(np.einsum("ij,ij->j", self.rows, self.rows))
 
     def times(self, V: Array) -> Array:
         """Multiply the factor's scatter with a block.

@@ -109,8 +109,7 @@ def _adjacency(
 
 def _hops(graph: Adjacency) -> Array:
     """Return the numbers of edges (K, K) on the shortest paths between all parties; infinite without a path."""
-    hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
-    return hops
+    return np.asarray(shortest_path(graph.astype(np.float64), directed=False, unweighted=True))
 
 
 class MeanTable(NamedTuple):
@@ -204,8 +203,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
     products = [(1 - weights.sum()) * local, *weighted]
-    total: Array = np.sort(products, axis=0).sum(axis=0)
-    return total
+    return np.asarray(np.sort(products, axis=0).sum(axis=0))
 
 
 def orthonormalise(X: Array) -> Array:

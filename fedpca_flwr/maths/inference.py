@@ -163,8 +163,7 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
         # a block is every `blocks`-th feature
         errors += [_fold_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]
     count = min(fold_errors.size for fold_errors in errors)
-    total: Array = np.sum([fold_errors[:count] for fold_errors in errors], axis=0)
-    return total
+    return np.asarray(np.sum([fold_errors[:count] for fold_errors in errors], axis=0))
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
@@ -284,8 +283,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     root = b**2 - 4 * variances / level
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
     stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
-    return factor
+    return np.asarray(np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out))
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
@@ -312,8 +310,7 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
 
 def t_squared(scores: Array, variances: Array) -> Array:
     """Compute Hotelling's T squared (n,): the sum of squared scores (n, k) over the components' variances (k,)."""
-    distances: Array = np.sum(scores**2 / variances, axis=1)
-    return distances
+    return np.asarray(np.sum(scores**2 / variances, axis=1))
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:

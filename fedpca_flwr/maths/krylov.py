@@ -211,8 +211,7 @@ class ProductBasis:
     @property
     def room(self) -> int:
         """Number of dimensions of the space outside the span of the basis."""
-        room: int = self.Q.shape[0] - self.Q.shape[1]
-        return room
+        return len(self.Q) - len(self._projected)
 
     def _fill_block(self, block: Array, size: int) -> Array:
         """Append random orthonormal columns, orthogonal to block and basis, up to ``size`` columns or a whole basis."""

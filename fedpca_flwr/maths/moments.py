@@ -184,8 +184,7 @@ class Moments:
     def scatter_about(self, centre: Array) -> Array:
         """Compute the packed scatter of the same n rows of mean m about a centre c (d,): S + n (m - c)(m - c)'."""
         deviation = (self.mean - centre) + self.remainder
-        scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
-        return scatter
+        return np.asarray(blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1))
 
     def diagonal(self) -> Array:
         """Return the diagonal (d,) of the scatter: the sum of each feature's squared deviations."""
@@ -193,8 +192,7 @@ class Moments:
 
     def times(self, V: Array) -> Array:
         """Multiply the scatter matrix (d, d) with a block of columns V (d, b)."""
-        product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
-        return product
+        return np.asarray(blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1))
 
 
 def pack(matrix: Array) -> Array:

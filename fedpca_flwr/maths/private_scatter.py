@@ -78,8 +78,7 @@ def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
 
     Shells (s, 3) ascend, and begin at their first column; rows before the first are in the first.
     """
-    indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
-    return indices
+    return np.asarray((length[:, None] >= shells[1:, SHELL_START]).sum(axis=1))
 
 
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
@@ -149,8 +148,7 @@ def make_descending(noisy: Array, deviation: float) -> Array:
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
     fitted = isotonic_regression(noisy, increasing=False).x
-    variances: Array = np.maximum(fitted, deviation / 2)
-    return variances
+    return np.asarray(np.maximum(fitted, deviation / 2))
 
 
 class NoisyCentre(NamedTuple):
@@ -284,5 +282,4 @@ def denoise_eigenvalues(theta: Array, edge: float) -> Array:
     The noise alone has eigenvalues up to 2q, for q = ``edge``; a ``theta`` below this is halved. No result is negative.
     """
     theta = theta.clip(min=0.0)
-    behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2
-    return behind
+    return np.asarray((theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2)

@@ -48,8 +48,7 @@ def secret_normals(key: bytes, n: int) -> Array:
     from scipy.special import ndtri  # takes longer to import than most of a site's messages
 
     words = np.frombuffer(secret_stream(key, 8 * n), "<u8")
-    normals: Array = ndtri(((words >> np.uint64(12)) + 0.5) / 2.0**52)
-    return normals
+    return np.asarray(ndtri(((words >> np.uint64(12)) + 0.5) / 2.0**52))
 
 
 def secret_signs(key: bytes, shape: tuple[int, int]) -> Array:

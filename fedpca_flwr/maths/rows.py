@@ -268,8 +268,7 @@ class Transposed:
 
     def __matmul__(self, Y: Array) -> Array:
         """Multiply the transposed rows by a matrix: ``X' Y``."""
-        product: Array = self.T.transposed_times(Y)
-        return product
+        return np.asarray(self.T.transposed_times(Y))
 
 
 class CentredBlock:
@@ -308,8 +307,7 @@ class CentredBlock:
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns."""
-        shape: tuple[int, int] = self.rest.shape
-        return shape
+        return self.rest.shape[0], self.rest.shape[1]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -424,8 +422,7 @@ def row_lengths(rows: Array) -> Array:
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows / unit[:, None]
-    norms: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
-    return norms
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit)
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:

@@ -259,8 +259,7 @@ def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
 def whitened_signs(whitened: Array) -> Array:
     """Divide whitened rows (n, m) by their lengths, or by a quarter of ``sqrt(m)``, the usual length, if shorter."""
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
-    signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
-    return signs
+    return np.asarray(whitened / np.maximum(row_lengths(whitened), floor)[:, None])
 
 
 # Counts
@@ -371,5 +370,4 @@ def median_of_matrices(matrices: Sequence[Array]) -> Array:
     flat_median = spatial_median(
         lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)
     )
-    median: Array = flat_median.reshape(matrices[0].shape)
-    return median
+    return flat_median.reshape(matrices[0].shape)

@@ -137,8 +137,7 @@ class Subspace:
 
     def diagonal(self) -> Array:
         """Compute the diagonal (d,) of the low-rank scatter ``V diag(sigma^2) V'``, for the tracked directions V."""
-        squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
-        return squares
+        return np.asarray(np.square(self.vectors * self.sigma).sum(axis=1))
 
     def pairs(self, k: int) -> Eigenpairs:
         """Return the k leading eigenpairs of the tracked scatter, completed by orthonormal vectors of eigenvalue 0."""

@@ -173,8 +173,7 @@ def _total(unit: Array, words: Array) -> Array:
     second, first = second - carried * WORD_RATIO, first + carried
     high, low = two_sum(first, second / WORD_RATIO)
     with np.errstate(over="ignore"):
-        total: Array = (high + (low + third / WORD_RATIO**2)) * unit
-    return total
+        return np.asarray((high + (low + third / WORD_RATIO**2)) * unit)
 
 
 class MomentsSum:
@@ -341,8 +340,7 @@ class PackedHalf:
     def __getitem__(self, part: slice) -> Array:
         """Return consecutive entries."""
         start, stop, _ = part.indices(self.shape[0])
-        entries: Array = self._products.block(start, stop)[self._row]
-        return entries
+        return np.asarray(self._products.block(start, stop)[self._row])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all entries as an array."""
