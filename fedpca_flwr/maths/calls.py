@@ -17,22 +17,15 @@ from numpy.typing import NDArray
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, Transposed, native_chunks, row_chunks
 
-BLOCK_CALLS = 2**24
-"""Calls of a block of people: 4 MiB packed, and 64 MiB where they are read as float32."""
-
-MIN_PEOPLE, MAX_PEOPLE = 64, 2048
-"""Fewest and most people of a block. Of more the products leave a processor's cache."""
-
-COPIES = np.array([2, np.nan, 1, 0])
-"""Copies of the first allele that two bits of a .bed file say (PLINK's documentation of the format)."""
-
+BLOCK_CALLS = 2**24  # of a block of people: 4 MiB packed, and 64 MiB where they are read as float32
+MIN_PEOPLE, MAX_PEOPLE = 64, 2048  # of a block: of more the products leave a processor's cache
+COPIES = np.array([2, np.nan, 1, 0])  # of the first allele, by two bits of a .bed file (PLINK's documentation)
+# by byte, the calls of its four people: the first person has the lowest two bits
 CALLS_OF_BYTE = COPIES[np.arange(256)[:, None] >> np.array([0, 2, 4, 6]) & 3]
-"""Calls of the four people of a byte: the first person has the lowest two bits."""
-
+# by byte, the byte with the calls of the other allele
 SWAPPED_BYTE = np.array(
     [sum({0: 3, 1: 1, 2: 2, 3: 0}[byte >> bit & 3] << bit for bit in (0, 2, 4, 6)) for byte in range(256)], np.uint8
 )
-"""Byte with the calls of the other allele for each byte."""
 
 
 class PackedCalls:

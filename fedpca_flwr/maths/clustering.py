@@ -17,14 +17,9 @@ from scipy.linalg import cholesky, solve_triangular
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import random_block
 
-RIDGE_SHARE = 1e-6
-"""Share of the mean variance of the points that is added to the variances of each component of a mixture."""
-
-MAX_LOG_DENSITY = 1e6
-"""Largest absolute value of points for a mixture. Points beyond it count as this value."""
-
-CENTRE_TOLERANCE = 1e-9
-"""Centres that move by less, in deviations of the points, stay where they are."""
+RIDGE_SHARE = 1e-6  # of the points' mean variance: it is added to the variances of each component of a mixture
+MAX_LOG_DENSITY = 1e6  # largest absolute value of a point's log density; larger ones count as this value
+CENTRE_TOLERANCE = 1e-9  # centres that move by less, in deviations of the points, stay where they are
 
 
 def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:

@@ -26,9 +26,7 @@ from fedpca_flwr.maths.stiefel import polar_factor
 ZSTD_LEVEL = 9  # higher levels take 2 % fewer bytes of covariances, and ten times as long
 SCALE_BLOCK = 128  # so many consecutive numbers share a scale
 FORECAST_RUN = 16  # of so many consecutive entries one mean size makes the forecast of their bytes
-
-ORTHONORMALITY_TOLERANCE = 0.1
-"""Rounding may change inner products of an orthonormal block's columns by as much."""
+ORTHONORMALITY_TOLERANCE = 0.1  # rounding may change inner products of an orthonormal block's columns by as much
 
 
 @dataclass(frozen=True)
@@ -335,8 +333,5 @@ class Sketch:
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1))
 
 
+# ``decode`` raises ValueError for what is not the code of a triangle of d features, and never needs more memory than that
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch
-"""Codec of the packed scatter of d features: ``encode`` returns its code, and the triangle that ``decode`` returns.
-
-``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
-"""

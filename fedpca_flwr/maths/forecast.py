@@ -25,10 +25,9 @@ from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, rows_bet
 from fedpca_flwr.maths.rows import Rows
 
 MAX_FORECAST_ROUNDS = 200  # more are not forecast
-
+# steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a step
+# that is small beside all rows is large
 CODED_STEPS = np.logspace(-7, 3, 21)
-"""Steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a
-step that is small beside all rows is large."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.calls import StandardisedCalls, people_blocks, read_variants, variant_ranges
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
-MIN_FREQUENCY = (
-    2.0**-42
-)  # lower bound on the share of an allele that occurs at all, and on the share of the other allele
+MIN_FREQUENCY = 2.0**-42  # lower bound on the shares of both alleles, where both occur
 
 
 class AlleleCounts(NamedTuple):

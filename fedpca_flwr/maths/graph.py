@@ -35,10 +35,7 @@ from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 Adjacency = NDArray[np.bool_]
 
 MAX_DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
-POWER_STEPS, PROBE_COLUMNS = (
-    10,
-    4,
-)  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
+POWER_STEPS, PROBE_COLUMNS = 10, 4  # of the iteration by which a party finds the largest eigenvalue of its scatter
 MIN_RATE_STEPS = 16  # a rate can be told from so many steps
 MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not a rate
 

@@ -18,14 +18,9 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 
-CLUSTER_WIDTH = 0.1
-"""Width of a cluster, in squared chords between unit vectors (sigma of the paper)."""
-
-DIVERSITY = 2.0
-"""How strongly a batch is kept from clusters that hold more than its part (theta)."""
-
-RIDGE = 1.0
-"""Rows of no effect that are added to each batch in each cluster (lambda)."""
+CLUSTER_WIDTH = 0.1  # in squared chords between unit vectors (sigma of the paper)
+DIVERSITY = 2.0  # how strongly a batch is kept from clusters that hold more than its part (theta)
+RIDGE = 1.0  # rows of no effect that are added to each batch in each cluster (lambda)
 
 
 @dataclass(frozen=True)

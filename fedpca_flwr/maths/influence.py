@@ -64,10 +64,7 @@ MAX_SPREAD = 10.0  # a party is named whose rows vary more than so many times as
 MIN_FIT_RATIO, MIN_TYPICAL_FIT = 0.4, 0.4
 
 Reason = Literal["rows", "share", "spread", "fit"]
-
-
-Part = Moments | Factor
-"""One party's rows: their head, and the diagonal and products of their scatter."""
+Part = Moments | Factor  # one party's rows: their head, and the diagonal and products of their scatter
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,7 @@ from fedpca_flwr.maths.rows import Rows, chunks, select_columns
 PLINK_MARGIN = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
 BLOCK_VARIANTS = 256  # variants whose products with their neighbours are formed at a time
 BLOCK_ELEMENTS = 2**24  # calls of a block of people
-
-GAP_SUMS = 5
-"""Sums over the people who miss a call at a variant, for each neighbour: genotypes and squares at the next neighbours,
-genotypes and squares at the previous neighbours, and how many of them miss the call at the next neighbours, too."""
+GAP_SUMS = 5  # number of sums of `gap_sums` for each variant and neighbour
 
 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:

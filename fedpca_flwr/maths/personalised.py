@@ -93,9 +93,6 @@ def project_components(U: Array, V: Array) -> Array:
     return U @ (transpose(U) @ V)
 
 
-# The closed form
-
-
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
     """Compute the leading eigenvectors of ``Y'Y + c V V'``, for a party's rows Y, the shared components V, and c > 0.
 
@@ -215,9 +212,6 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
     while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):
         pass
     return iteration.pairs
-
-
-# Algorithm 1: alternating Stiefel gradient descent
 
 
 def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:

@@ -95,7 +95,6 @@ MAX_ROWS = 2**26  # most rows of one party: their sums of products, and noise, a
 # a clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer
 CLIP_MARGIN = 1 - 1e-12
 
-
 Relation = Literal["add-remove", "replace-one"]
 
 
@@ -162,7 +161,6 @@ def _find_root(function: Callable[[float], float], low: float, high: float, *, a
 
 
 Source = Callable[[int], bytes]  # gives as many random bytes as it is asked for
-
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -31,9 +31,7 @@ from scipy.linalg import lapack
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
-VECTOR_BITS = 52
-"""Bits after the point of the entries of unit vectors in the exact check."""
-
+VECTOR_BITS = 52  # after the point of the entries of unit vectors in the exact check
 _MATRIX_DIGIT_BITS, _VECTOR_DIGIT_BITS = 16, 12  # digits of integers in `sign_products`, whose sums float64 holds
 _MATRIX_DIGITS, _VECTOR_DIGITS = 4, 5
 

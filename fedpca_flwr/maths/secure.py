@@ -44,11 +44,9 @@ PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 
-
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
-Digits = tuple[int, ...]
-"""By digit of a value, the first one first: how many values share the word that this digit travels in."""
+Digits = tuple[int, ...]  # by digit of a value, the first one first: how many values share the digit's word
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from fedpca_flwr.maths.arrays import Array
 
 WORD_BITS = 64
 MAX_VALUES_PER_WORD = 16  # of whole numbers
-MAX_EXACT_MULTIPLE = 2.0**51
-"""Multiples of a step up to which float64 holds halves of it."""
+MAX_EXACT_MULTIPLE = 2.0**51  # multiples of a step up to which float64 holds halves of it
 
 
 class WordSharing(NamedTuple):

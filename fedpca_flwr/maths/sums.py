@@ -48,9 +48,7 @@ WORD_RATIO = 2.0**DIGIT_BITS  # of the units of two neighbouring words
 HALF_WORD = WORD_RATIO / 2  # an addend is below this, in the unit of its first word
 MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^35 2^18
 MIN_UNIT = 2.0 ** (-28 * DIGIT_BITS)  # the unit while all addends are zero
-CHUNK_SIZE = (
-    2**14
-)  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
+CHUNK_SIZE = 2**14  # entries that are worked on at once: with all temporary arrays they fit into a core's cache
 QUOTIENT_BITS = 160  # bits after the point of a quotient, of which float64 does not hold so many
 STRIPE_ROWS = 16  # rows of a triangle that are worked on at once
 Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low

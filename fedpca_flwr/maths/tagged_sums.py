@@ -20,9 +20,7 @@ from fedpca_flwr.maths.rotation import secret_stream
 PRIME = 2**521 - 1
 ELEMENT_BYTES = 66
 MAX_FLOAT_BITS = 1074  # bits after the point of the smallest number that float64 holds
-
-Elements = list[int]
-"""Elements of the field, from 0 to `PRIME` - 1."""
+Elements = list[int]  # of the field, from 0 to `PRIME` - 1
 
 
 def secret_elements(key: bytes, n: int) -> Elements:
