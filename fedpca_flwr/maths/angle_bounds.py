@@ -29,15 +29,14 @@ nothing is presumed of multiplicities (`first_bound`).
 
 import numpy as np
 import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
-from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg import lapack
 
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-# probability that an eigenvector exists although a random block shows less of it than `least_overlap`
-MISS_PROBABILITY = 1e-6
+MISS_PROBABILITY = 1e-6  # that an eigenvector exists although a random block shows less of it than `least_overlap`
 LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
@@ -53,7 +52,8 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
     base, ceiling = max(float(other_values[0]), outside), np.inf
     gram = residuals.T @ residuals
     for level in _trial_levels(base, above) if target is None else [target]:
-        if level <= base or not _is_positive_definite(np.diag(level - other_values) - gram / (level - outside)):
+        # no Cholesky factor: the matrix of the module's formula is not positive definite
+        if level <= base or lapack.dpotrf(np.diag(level - other_values) - gram / (level - outside), lower=1)[1]:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
@@ -63,8 +63,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
     """Bound eigenvalue j + 1 of a matrix from the random first block of an iteration, but for `MISS_PROBABILITY`.
 
     With at most j columns in the block, the bound presumes that no eigenvalue occurs more often than the block has
-    columns. Only `target` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
-    The bound is infinity if none holds.
+    columns. `target` is that of `proven_bound`; infinity if no bound holds.
     """
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
@@ -202,15 +201,6 @@ def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np
     return 2 * largest
 
 
-def _is_positive_definite(matrix: Array) -> bool:
-    """Return whether a symmetric matrix has a Cholesky factor."""
-    try:
-        cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return False
-    return True
-
-
 class AngleBounds:
     """Bounds on the angles between an iteration's Ritz vectors and eigenvectors, which only become sharper with time.
 
@@ -284,7 +274,7 @@ class AngleBounds:
     def eigenvalue(self, j: int, level: float | None = None) -> float:
         """Bound eigenvalue j + 1 of the matrix from above, and set `proven`; infinity if no bound holds.
 
-        Only `level` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
+        `level` is the `target` of `proven_bound`.
         """
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:

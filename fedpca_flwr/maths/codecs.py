@@ -4,8 +4,7 @@ Numbers become small integers times a scale (float32, rounded up so that nothing
 into byte planes, all low bytes before the next ones, and the planes are compressed with zstd. Decoding trusts no
 length: zstd writes into as many bytes as the receiver expects, and into no others.
 
-What an encoding gets wrong its sender can measure, since `encode` returns what `decode` will return: the spectral norm
-of the difference. No bound has to be derived for a codec, and none is loose.
+`encode` returns what `decode` will return, so that the sender can measure the error.
 """
 
 from dataclasses import dataclass
@@ -50,7 +49,7 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
     units = scales.astype(np.float64)[:, None]
     integers = np.rint(blocks / units).astype(np.int32)
     rounded: Array = (integers * units).reshape(-1)[: values.size]
-    return Coded(scales, _compress_integers(integers.reshape(-1)[: values.size], _byte_count(bits))), rounded
+    return Coded(scales, _compress_integers(integers.reshape(-1)[: values.size], -(-bits // 8))), rounded
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
@@ -62,15 +61,10 @@ def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     max_integer = 2 ** (bits - 1) - 1
-    integers = _decompress_integers(coded.code, size, _byte_count(bits))
+    integers = _decompress_integers(coded.code, size, -(-bits // 8))
     if integers.max(initial=0) > max_integer or integers.min(initial=0) < -max_integer:
         raise ValueError("a code word that no number has")
     return integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
-
-
-def _byte_count(bits: int) -> int:
-    """Return the number of byte planes that hold integers of some bits and a sign."""
-    return -(-bits // 8)
 
 
 def _compress_integers(integers: NDArray[np.int32], count: int) -> NDArray[np.uint8]:
@@ -88,7 +82,7 @@ def _decompress_integers(code: NDArray[np.uint8], size: int, count: int) -> NDAr
 
 
 def power_of_two_unit(size: float) -> float:
-    """Return the power of two near a size, 1 for size 0: numbers divided by it have scales in float32's range."""
+    """Return the power of two near a size, 1 for size 0, at most 2^1023; over it, numbers have scales in float32."""
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
@@ -207,10 +201,9 @@ class SharedStep:
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle (d (d + 1) / 2,), or raise ValueError if the code is not that of one."""
-        size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
-        integers = _decompress_integers(coded.code[1:], size, 4).astype(np.float64)
+        integers = _decompress_integers(coded.code[1:], packed_size(d), 4).astype(np.float64)
         return self.step * (_sum_differences(integers, d) if coded.code[0] else integers)
 
 
@@ -301,7 +294,7 @@ class LowRank:
 class Sketch:
     """A codec of a matrix's products with random vectors, which both sides draw from a common seed (Nystroem method).
 
-    The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
+    For comparison: it takes the same bytes as `LowRank`, and its result is worse.
     """
 
     rank: int  # number of random vectors
@@ -333,5 +326,5 @@ class Sketch:
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1))
 
 
-# ``decode`` raises ValueError for what is not the code of a triangle of d features, and never needs more memory than that
+# `decode` raises ValueError for what is not the code of a triangle of d features, and needs no more memory than that
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch

@@ -26,13 +26,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs, project_out
-from fedpca_flwr.maths.moments import (
-    constant_features,
-    head_and_diagonal,
-    pack,
-    safe_deviation,
-    unpack_symmetric,
-)
+from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 # where other directions leave a smaller share of a direction than this, what they leave is rounding

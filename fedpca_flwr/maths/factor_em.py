@@ -20,8 +20,7 @@ s' is the mean of the expected variance without D. At rest, the likelihood and t
 in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration runs on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the mean
-and log s beside, and is accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM took
-26 to more than 70.
+and log s beside, and is accelerated (`fedpca_flwr.maths.anderson`).
 
 Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
 Learning Research 11.

@@ -77,12 +77,7 @@ def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
 
 
 def corrected_angle_bound(
-    pairs: Eigenpairs,
-    k: int,
-    error: float,
-    on_block: float,
-    block: NDArray[Any] | None,
-    on_first: float | None = None,
+    pairs: Eigenpairs, k: int, error: float, on_block: float, block: NDArray[Any] | None, on_first: float | None = None
 ) -> tuple[float, float]:
     """Bound the errors of k components computed from an approximation of a matrix that was corrected on a block.
 

@@ -64,7 +64,7 @@ def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
 
 
 def scaled_integer(parts: Iterable[float], bits: int) -> int:
-    """Return the number of multiples of ``2^-bits``, bits < `MAX_FLOAT_BITS`, nearest to the exact sum of numbers."""
+    """Return the number of multiples of ``2^-bits``, up to 1073 bits, nearest to the exact sum of finite numbers."""
     total = 0
     for part in parts:
         numerator, denominator = part.as_integer_ratio()  # a power of two, of at most 2^1074
