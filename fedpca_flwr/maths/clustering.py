@@ -70,7 +70,10 @@ class Mixture:
     covariances: Array  # (m, k, k), positive definite
 
     def log_densities(self, points: Array) -> Array:
-        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight."""
+        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight.
+
+        Raise LinAlgError if a covariance is not positive definite.
+        """
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)
@@ -82,7 +85,8 @@ class Mixture:
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
         """Compute each component's posterior probability (n, m) at points (n, k), and the mixture's log density (n,).
 
-        The log density is limited to `MAX_LOG_DENSITY` in size.
+        The log density is limited to `MAX_LOG_DENSITY` in size. Raise LinAlgError if a covariance is not positive
+        definite.
         """
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)

@@ -140,7 +140,6 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
     """Compute the sum of squares that components leave of rows whose missing values a factor model fills.
 
     Factors are those of `fill_by_factors`. Filled rows are centred and scaled before orthonormal components meet them.
-
     Shapes: factors (q + 1, d), mean, scale (d,), components (k, d).
     """
     unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1

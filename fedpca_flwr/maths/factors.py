@@ -99,9 +99,7 @@ class Factor:
     def with_floor(self) -> Factor:
         """Return the factor with half of the first omitted eigenvalue in each omitted direction: half the error.
 
-        The omitted eigenvalues lie between zero and the first of them, so the error bound halves without more bytes.
-        The method subtracts the assumed variance from the rows, which must be orthogonal, as `truncated_factor` makes
-        them.
+        The rows, from which the assumed variance is subtracted, must be orthogonal, as `truncated_factor` makes them.
 
         Returns
         -------
@@ -117,7 +115,7 @@ class Factor:
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
     """Compute head and triangular factor R (min(n - 1, d), d) of centred rows (n, d): R'R is their scatter.
 
-    The method is QR in chunks. The largest entry of each row of R is positive.
+    The method is QR in chunks; n >= 1. The largest entry of each row of R is positive.
     """
     n, d = data.shape
     R = np.empty((0, d))
@@ -190,11 +188,12 @@ def stack_factors(parts: list[Factor]) -> Factor:
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     """Compute the k leading eigenpairs of a factor's scatter from singular values, so that no number is squared.
 
-    A float k is the share of the trace that the eigenvalues must exceed. Rows are orthogonalised first, by whichever
-    side is shorter, so that no (d, d) matrix is formed if there are fewer rows than features. The features go in by
-    descending size: then the rounding of a feature is relative to its own size, not to that of the largest (Barlow
-    2002, on bidiagonalisation of graded matrices). If there are fewer rows than features, the rows are first reflected
-    among themselves: else one huge value in a row would round all features of that row.
+    An integer k is at most the smaller side of the rows; a float is the share of the trace that the eigenvalues must
+    exceed. Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are
+    fewer rows than features. The features go in by descending size: then the rounding of a feature is relative to its
+    own size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows
+    than features, the rows are first reflected among themselves: else one huge value in a row would round all features
+    of that row.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))

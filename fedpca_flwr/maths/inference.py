@@ -55,10 +55,8 @@ from fedpca_flwr.maths.sums import pool
 MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is none
 NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
-# share of the first eigenvalue below which another is rounding, on which nothing is regressed
-MIN_REGRESSED_SHARE = 1e-12
-# where components leave a smaller share of the variance, what they leave is rounding and has no directions
-MIN_REMAINDER_SHARE = 1e-10
+MIN_REGRESSED_SHARE = 1e-12  # of the first eigenvalue: below it another is rounding, on which nothing is regressed
+MIN_REMAINDER_SHARE = 1e-10  # of the variance: where components leave less, it is rounding and has no directions
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -98,7 +96,7 @@ def parallel_analysis(values: Array, band: Array) -> int:
 def broken_stick(values: Array) -> int:
     """Count the leading eigenvalues (d,), descending, above the broken-stick lengths (Jackson 1993).
 
-    These are the expected lengths, longest first, of d pieces of the total variance that is broken at random points.
+    These are the expected lengths, longest first, of d pieces of the total variance, broken at random points.
     """
     d = len(values)
     # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
@@ -112,7 +110,10 @@ def components_for_share(values: Array, share: float) -> int:
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Choose the number of components of greatest evidence (Minka 2000) by descending eigenvalues; None if n < d."""
+    """Choose the number of components of greatest evidence (Minka 2000), 1 or more, by eigenvalues; None if n < d.
+
+    Shapes: values (d,), descending.
+    """
     d = len(values)
     if n < d:
         return None
@@ -197,10 +198,8 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Compute confidence intervals (k, 2) for the population's eigenvalues (k,), for normal rows (Anderson 1963)."""
-    step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
-    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
-    return np.column_stack([values / (1 + step), upper])
+    """Compute confidence intervals (k, 2) of the population's eigenvalues (k,) for normal rows (`robust_intervals`)."""
+    return robust_intervals(values, np.full_like(values, 3.0), n - 1, level)
 
 
 def variance_units(variances: Array) -> Array:
@@ -211,7 +210,7 @@ def variance_units(variances: Array) -> Array:
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
     """Compute confidence intervals (k, 2) of the population's eigenvalues from the kurtosis (k,) of scores.
 
-    The kurtosis of normal rows is 3 (Waternaux 1976).
+    The kurtosis of normal rows is 3 (Waternaux 1976). An upper end is infinite if rows are too few to bound it.
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -221,13 +220,11 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     """Compute standard errors (d, k) of normal rows' loadings from all d eigenpairs; infinite for tied eigenvalues."""
-    # Var(v_i) = sum over j != i of l_i l_j / (l_i - l_j)^2 v_j v_j' / (n - 1) (Anderson 1963)
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
     tied = (gaps == 0).any(axis=1)
     gaps[tied] = np.inf
-    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
-    return np.where(tied, np.inf, errors)
+    return np.where(tied, np.inf, np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T))
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
@@ -236,7 +233,6 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     By the spiked model, from all eigenvalues (d,), descending. A component that noise alone may have gets the variance
     of the noise, and 90 degrees.
     """
-    # solve l = r (1 + g s2 / (r - s2)) for the population's variance r, with the ratio g and the noise variance s2
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
     above = leading > noise_edge(values, n, d)
@@ -271,7 +267,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """Compute the factor by which scores of new rows are too small for each component (Lee, Zou and Wright 2010).
 
     `variances` (k,) are the sample's, `total` is the sum of the variances of all features, and d counts the features
-    that vary. The factors (k,) are at most 1, and NaN for a component that is not above the noise.
+    that vary. The factors (k,) are at most 1 (1 without noise), and NaN for a component that is not above the noise.
     """
     # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
@@ -304,7 +300,6 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     first = float(diagonal.sum())
     if first <= MIN_REMAINDER_SHARE:
         return None
-    # squared trace over the squared Frobenius norm, from the lower triangle
     return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 
 
@@ -314,8 +309,7 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that Hotelling's T squared of a new normal row exceeds with probability 1 - ``level``."""
-    # T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy, Young and Mason 1992)
+    """Compute the limit that T squared of a new normal row exceeds with probability 1 - ``level``, for n > k rows."""
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
@@ -324,7 +318,6 @@ def spe_limit(residual_variance: float, directions: float, level: float) -> floa
 
     `residual_variance` is the variance that the components omit, and `directions` comes from `residual_directions`.
     """
-    # SPE is distributed nearly as residual_variance / directions times chi-square of that many directions (Box 1954)
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 

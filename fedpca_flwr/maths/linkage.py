@@ -56,7 +56,7 @@ def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np
     sums = np.zeros((GAP_SUMS, gapped.size, reach))
     distances = 1 + np.arange(reach)
     for calls in _band(rows, start, span):
-        # with as many columns of nothing on both sides, so that all neighbours of a variant are there
+        # with columns of nothing on both sides, where a variant has no neighbours
         padded = np.full((len(calls), span + 2 * reach), 0.0)
         padded[:, reach : reach + calls.shape[1]] = calls
         missing = np.isnan(padded)

@@ -60,7 +60,6 @@ class HaarRotation:
     """Haar-distributed orthogonal matrix Q (d, d) of Householder reflectors, from a 32-byte key for this use only."""
 
     def __init__(self, key: bytes, d: int) -> None:
-        """Draw the reflectors."""
         normals, start = secret_normals(key, packed_size(d)), 0
         self._reflectors, self._scales, self._signs = np.zeros((d, d), order="F"), np.empty(d), np.empty(d)
         for j in range(d):  # H = I - scale v v' with v = (1, rest) maps the column to a multiple of a unit vector

@@ -30,8 +30,7 @@ from scipy import sparse
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
 
-# elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
-CACHE_ELEMENTS = 2**18
+CACHE_ELEMENTS = 2**18  # of a chunk that is not multiplied d by d: 2 MiB as float64 stay in a processor's cache
 # a feature with a larger share of nonzero entries is centred densely; below it, at least a tenth of the subtracted
 # squares remains
 DENSE_SHARE = 0.9
@@ -147,8 +146,7 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
 def weight_rows(data: Rows, weights: Array) -> Blocks:
     """Attach weights (n,), at least 0, to rows (n, d); rows of weight 0 are left out, and sparse rows become dense."""
     counts = np.asarray(weights, dtype=np.float64)
-    decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
-    return decoded[counts > 0]
+    return Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)[counts > 0]
 
 
 def weighted_count(data: Rows) -> int | float:
@@ -279,14 +277,8 @@ class CentredBlock:
     with zeros for the dense columns; `centre` (d,) is the centre of the others, with zeros for the dense columns.
     """
 
-    dense_columns: NDArray[np.intp]
-    dense: Array
-    rest: Any
-    centre: Array
-
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape
-        # columns with hardly a zero are centred densely; of the others, values stay sparse and the centre is implied
         self.zeros = m - np.bincount(block.indices, minlength=d)
         self.dense_columns = dense_columns = np.flatnonzero(self.zeros < (1 - DENSE_SHARE) * m)
         self.dense = np.empty((m, 0))
@@ -402,7 +394,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
     pending_entries = 0
     for block in data.read():
         m = block.shape[0]
-        # cumulative cost of the rows, in entries: stored entries and ROW_OVERHEAD for each row
+        # cumulative cost of the rows, in entries
         ends: NDArray[np.int64] = block.indptr + ROW_OVERHEAD * np.arange(m + 1)
         start = 0
         while start < m:
@@ -431,7 +423,7 @@ def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
 
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
-    """Compute a BLAKE2b digest (16 bytes), keyed by at most 64 bytes, of each row's bytes, where -0.0 counts as 0.0."""
+    """Compute a BLAKE2b digest (16 bytes) of each row's bytes, -0.0 as 0.0; ValueError for a key of over 64 bytes."""
     return [
         hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
         for chunk in chunks(rows)

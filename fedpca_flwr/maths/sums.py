@@ -176,7 +176,7 @@ class MomentsSum:
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add moments of rows; raise ValueError for another number of features, OverflowError after `MAX_ADDENDS` parts."""
+        """Add moments of rows; raise ValueError for another number of features, OverflowError after `MAX_ADDENDS`."""
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 
