@@ -272,10 +272,7 @@ class AngleBounds:
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound eigenvalue j + 1 of the matrix from above, and set `proven`; infinity if no bound holds.
-
-        `level` is the `target` of `proven_bound`.
-        """
+        """Bound eigenvalue j + 1 from above (infinity if no bound holds), and set `proven`; `level` is tried alone."""
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:
             self.proven = True

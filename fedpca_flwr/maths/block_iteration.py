@@ -210,10 +210,7 @@ class BlockIteration:
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block, and return whether the products suffice.
-
-        The probe ends once no eigenvalue can hide, or one is found.
-        """
+        """Take the product with a probe's block, end the probe once it decides, and return if products suffice."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):

@@ -31,7 +31,7 @@ SWAPPED_BYTE = np.array(
 class PackedCalls:
     """Calls of m people at d variants as in a .bed file, four people to a byte of ``packed`` (d, bytes).
 
-    ``people`` selects those whose calls count, among the four times as many as each variant has bytes.
+    ``people`` selects the m whose calls count, among the four times as many as each variant has bytes.
     """
 
     dtype = np.dtype(np.float32)

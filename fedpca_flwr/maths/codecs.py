@@ -53,10 +53,7 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """Decode the numbers (size,) that `quantise` encoded with the same bits and block.
-
-    Raise ValueError if the code is not that of `size` numbers.
-    """
+    """Decode the numbers (size,) that `quantise` encoded with the same bits and block, or raise ValueError."""
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
@@ -87,10 +84,7 @@ def power_of_two_unit(size: float) -> float:
 
 
 def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
-    """Encode a block (d, b) of columns as integers of few bits, each column with a scale of its own.
-
-    Return the code, and the block (d, b) that `decode_block` returns.
-    """
+    """Encode a block (d, b), with a scale for each column; return the code, and what `decode_block` returns."""
     coded, rounded = quantise(block.T.reshape(-1), bits, len(block))
     return coded, rounded.reshape(block.T.shape).T
 
@@ -141,10 +135,7 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim.
-
-    Raise ValueError if the code is damaged, or holds another number of bytes.
-    """
+    """Decompress ``size`` bytes, or raise ValueError if the code holds others; it takes no more memory than these."""
     try:
         return np.frombuffer(_zstd().decompress(np.ascontiguousarray(code), size), np.uint8)
     except OSError:  # damaged, too short, or of another number of bytes: zstd writes none beyond them
@@ -185,10 +176,7 @@ class SharedStep:
     step: float  # in squared units of the data
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns.
-
-        Raise ValueError if an entry has more than 27 bits in multiples of the step.
-        """
+        """Encode a packed triangle; return the code and what `decode` returns. ValueError for entries over 27 bits."""
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
             raise ValueError("the step is too small: entries have more than 27 bits")

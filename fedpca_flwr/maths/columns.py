@@ -145,7 +145,7 @@ def leading_directions(X: Array, rank: int) -> Array:
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     """Compute the k leading left singular vectors of all parties' columns side by side from their `leading_directions`.
 
-    Return the orthonormal vectors (n, k), and the squared singular value after them.
+    Return the orthonormal vectors (n, k), and the squared singular value after them, 0 if there is none.
     """
     U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0

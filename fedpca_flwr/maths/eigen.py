@@ -65,10 +65,7 @@ def format_upper_bound(bound: float, *, digits: int = 2) -> str:
 
 
 def certificate_text(degrees: float, *, first: int | None = None) -> str:
-    """Return a certified angle as a text, "no bound" from 90 degrees on.
-
-    `first` is the number of leading components that the bound is for, and by default all.
-    """
+    """Return a certified angle as text, "no bound" from 90 degrees on; for the ``first`` components, or all if None."""
     if degrees >= 90:
         return "no bound"
     return (
@@ -77,23 +74,7 @@ def certificate_text(degrees: float, *, first: int | None = None) -> str:
 
 
 def principal_angles(a: Array, b: Array) -> Array:
-    """Compute the principal angles in degrees between the spans of two sets of columns.
-
-    Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of the
-    singular values of ``a.T @ b`` cannot see angles below 1e-6 degrees.
-
-    Parameters
-    ----------
-    a : ndarray of shape (d, k)
-        Columns of the first space.
-    b : ndarray of shape (d, m)
-        Columns of the second space.
-
-    Returns
-    -------
-    ndarray of shape (min(k, m),)
-        Angles in degrees, largest first.
-    """
+    """Compute the principal angles in degrees, largest first, between spans of columns (d, k), (d, m): (min(k, m),)."""
     return np.asarray(np.degrees(subspace_angles(a, b)))
 
 

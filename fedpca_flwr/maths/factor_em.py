@@ -218,10 +218,7 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums that all rows have under the current `model`, and choose the next model.
-
-        Raise ValueError if no rows can have these sums.
-        """
+        """Take the sums of all rows under the current `model`, and choose the next; ValueError if no rows have them."""
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n

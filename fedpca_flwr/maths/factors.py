@@ -140,10 +140,7 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
-    """Compute the best factor of a rank, at most d, of rows (n, d): scaled leading eigenvectors of their scatter.
-
-    With fewer rows than features no (d, d) matrix is formed.
-    """
+    """Compute the best factor of a rank, at most d, of rows (n, d); if n <= d without a (d, d) matrix."""
     n, d = data.shape
     if n <= d:
         head, R = triangular_factor(data)
@@ -210,10 +207,7 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
 
 
 def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
-    """Return the singular values (h,) of ``rows[:, order]`` (m, d), and a function that gives right singular vectors.
-
-    The function gives the first k right singular vectors; h = min(m, d).
-    """
+    """Return the h = min(m, d) singular values of ``rows[:, order]``, and a function for the first k right vectors."""
     m, d = rows.shape
     if m < d:
         graded = _wide_triangle(rows, order)  # descending rows, too

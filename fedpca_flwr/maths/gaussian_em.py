@@ -95,10 +95,7 @@ class GaussianEM:
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the M-step on the expected sums of all parties under `model`, and choose the next `model`.
-
-        Raise ValueError if no rows can have these sums.
-        """
+        """Take the M-step on all parties' sums under `model`, and choose the next; ValueError if no rows have these."""
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))

@@ -67,10 +67,7 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Count the edges of the shortest path between the two parties of a graph (K, K) that are farthest apart.
-
-    After so many rounds of exchange between neighbours, each party's message has reached all parties.
-    """
+    """Count the edges of the shortest path between the two parties of a connected graph (K, K) farthest apart."""
     return int(_hops(graph).max())
 
 
@@ -87,10 +84,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the largest share of the parties' deviations from their mean that weights (K, K) may leave.
-
-    It is the second largest ``|eigenvalue|`` of the averaging weights, and 0 for a single party.
-    """
+    """Compute the share of deviations that weights (K, K) may leave: the second ``|eigenvalue|``; 0 for one party."""
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 

@@ -130,10 +130,7 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Fill the NaN of rows (n, d) less the model's mean by their expectation under a Gaussian covariance (d, d).
-
-    Raise ValueError as `unit_and_precision` does.
-    """
+    """Fill the NaN of centred rows (n, d) by a Gaussian covariance (d, d); raise ValueError as `unit_and_precision`."""
     unit, precision = unit_and_precision(covariance)
     return complete_deviations(centred / unit, precision) * unit
 

@@ -110,10 +110,7 @@ def components_for_share(values: Array, share: float) -> int:
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Choose the number of components of greatest evidence (Minka 2000), 1 or more, by eigenvalues; None if n < d.
-
-    Shapes: values (d,), descending.
-    """
+    """Choose the number of components of greatest evidence (Minka 2000), from 1, by eigenvalues (d,); None if n < d."""
     d = len(values)
     if n < d:
         return None
@@ -187,10 +184,7 @@ def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
-    """Divide parties, given their numbers of rows, into folds of nearly equal numbers of rows.
-
-    The largest party goes first, each into the fold with the fewest rows; a fold is a list of party indices.
-    """
+    """Divide parties, by their numbers of rows, into folds (lists of party indices) of nearly equal numbers of rows."""
     folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)

@@ -258,10 +258,7 @@ def random_block(d: int, b: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of a block Krylov basis: of m Ritz vectors the last g are given up.
-
-    It holds the small matrices by which `FirstBlock.coordinates` follows the first block through the restart.
-    """
+    """One restart of a block Krylov basis, which gives up the last g of m Ritz vectors, as `FirstBlock` follows it."""
 
     turn: Array  # (m, c), maps coordinates in the basis after the last restart (first: in the first block) to Ritz ones
     values: Array  # (g,), Ritz values of the vectors that are given up

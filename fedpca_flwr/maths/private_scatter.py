@@ -68,9 +68,9 @@ def octave_counts(rows: Array) -> Array:
 
 
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
-    """Find the index of the range of distances ("shell") that contains each centred row's length (n,).
+    """Find the index of the shell (range of distances) with each length (n,); the first holds those before it.
 
-    Shells (s, 3) ascend, and begin at their first column; rows before the first are in the first.
+    Shapes: length (n,), shells (s, 3), ascending, by where they begin -> (n,).
     """
     return np.asarray((length[:, None] >= shells[1:, SHELL_START]).sum(axis=1))
 
@@ -160,10 +160,7 @@ class NoisyCentre(NamedTuple):
 
     @property
     def radius(self) -> float:
-        """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise.
-
-        The mean's length is at most the bound of the rows, or at most the centre's length and this radius.
-        """
+        """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise."""
         z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
         g, length = LIPSCHITZ_TAIL * self.count_deviation, np.linalg.norm(self.value)
         near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf

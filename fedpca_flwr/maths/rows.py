@@ -226,10 +226,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 
 
 def to_csr(matrix: Any) -> Block:
-    """Return a `scipy.sparse` matrix in CSR format without duplicate entries, copied only if necessary.
-
-    Raise ValueError if the matrix's indices do not fit its shape.
-    """
+    """Return a `scipy.sparse` matrix as CSR without duplicates, or raise ValueError if indices do not fit its shape."""
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
     rows = sparse.csr_array(matrix)

@@ -140,10 +140,7 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """Decode one field exactly from a sum of encoded vectors (size,): whole numbers n and exponents e, for n 2^-e.
-
-        Both have the field's shape. Fields of `ShortWords` cannot be decoded so.
-        """
+        """Decode a field, not of `ShortWords`, from a sum (size,): whole numbers n and exponents e, for n 2^-e."""
         limit = self.limits[name]
         exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name, slice(0, limit.size))
         numbers = digits[0].astype(object)

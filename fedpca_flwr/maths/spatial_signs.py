@@ -241,10 +241,7 @@ def whitened_signs(whitened: Array) -> Array:
 
 
 def tally(values: Array) -> NDArray[np.int64]:
-    """Compute a histogram (BINS,) of each column of values (n, m), with 8 equal bins to a power of 2, for each sign.
-
-    The bins' edges are `BIN_EDGES`; values beyond them are in the end bins.
-    """
+    """Compute a histogram (BINS,) by `BIN_EDGES` of each column of values (n, m); values beyond are in the end bins."""
     # the bits of a float64 without its sign, shifted to leave the exponent (biased by 1023) and 3 bits of the fraction:
     # the number of the bin among 8 to each power of 2
     exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)

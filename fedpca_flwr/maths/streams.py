@@ -65,7 +65,7 @@ class Energy(RankRule):
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
-        """Choose the smallest rank whose squared singular values hold the target share of ``energy``."""
+        """Return the smallest rank whose squared singular values hold the target share of ``energy``."""
         enough = np.cumsum(sigma**2) >= self.target * energy
         self.rank = int(enough.argmax()) + 1 if enough.any() else sigma.size + 1
         return self.rank

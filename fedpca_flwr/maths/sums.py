@@ -69,10 +69,7 @@ class ReproducibleSum:
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
-        """Add an array of finite numbers to the running sum.
-
-        Raise ValueError if the array has another shape, and OverflowError if there were `MAX_ADDENDS` arrays before.
-        """
+        """Add finite numbers; raise ValueError for another shape, OverflowError after `MAX_ADDENDS` arrays."""
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
         if self._addends == MAX_ADDENDS:
@@ -181,10 +178,7 @@ class MomentsSum:
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Return count, mean and scatter of all rows added so far.
-
-        With ``within``, the scatter is the sum of the parts' scatters about their own means, without that of the means.
-        """
+        """Return the moments of all rows so far; ``within`` leaves out the scatter between the parts' means."""
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 

@@ -53,10 +53,7 @@ def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
-    """Read elements of the field from little-endian bytes, in rows (n, ELEMENT_BYTES).
-
-    Raise ValueError if a number is not below the prime: each element has one way to be written.
-    """
+    """Read elements from little-endian rows (n, ELEMENT_BYTES), or raise ValueError for one not below the prime."""
     elements = [int.from_bytes(row.tobytes(), "little") for row in rows]
     if any(element >= PRIME for element in elements):
         raise ValueError("a number is not below the prime")
