@@ -43,8 +43,7 @@ class Anderson:
         self.point = start  # whose image is wanted next
         self.steps_ahead: float | None = None
         self._is_valid = is_valid
-        self._points: list[Array] = []
-        self._images: list[Array] = []
+        self._points, self._images = list[Array](), list[Array]()
         self._best_objective = -np.inf
 
     def add(self, image: Array, objective: float | None = None) -> None:

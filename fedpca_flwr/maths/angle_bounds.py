@@ -24,7 +24,7 @@ eigenspace, however long it goes on. So once the first j Ritz vectors U of :math
 block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, and
 :math:`\lambda_{j+1}(A) \le \lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound
 :math:`\lambda_1(B)`: any column of the block shows a part of it, since the block was drawn after U was found. So
-nothing is presumed of multiplicities (`first_bound`).
+nothing is presumed of multiplicities (`Probe.ceilings`).
 """
 
 import numpy as np
@@ -75,15 +75,6 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
         above -= 10 * ritz.residual_norm(j) * float(np.linalg.norm(coordinates[:j], 2)) / bound
     levels = _trial_levels(lowest, above) if target is None else [min(target, above)]
     return _lowest_excluded_level(ritz, j, start, levels, bound)
-
-
-def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue of a matrix from a random first block, but for `MISS_PROBABILITY`.
-
-    The bound is at most `above`, but for rounding; infinity if no such bound holds.
-    """
-    levels = [above, *_trial_levels(float(ritz.values[0]), above)]
-    return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
@@ -396,7 +387,9 @@ class Probe:
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
         if self.room:
-            first = first_bound(self._ritz, self._start, level - 2 * self._ritz.error)
+            above = level - 2 * self._ritz.error
+            levels = [above, *_trial_levels(float(self._ritz.values[0]), above)]
+            first = _lowest_excluded_level(self._ritz, 0, self._start, levels, least_overlap(self._start.columns, 1))
         if first > level:
             return {}
         between = {i: max(float(self._values[i]), first) + self._wrong for i in range(1, self.j)}  # Weyl

@@ -291,9 +291,8 @@ class Sketch:
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
-        products = blas.dsymm(
-            1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
-        )
+        vectors = np.asfortranarray(random_block(d, self.rank, self.seed))
+        products = blas.dsymm(1.0, unpack(triangle, d), vectors, lower=1)
         coded, rounded = quantise(products.T.reshape(-1), self.bits, d)
         return coded, self._scatter(rounded, d)
 

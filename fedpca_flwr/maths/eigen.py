@@ -68,9 +68,8 @@ def certificate_text(degrees: float, *, first: int | None = None) -> str:
     """Return a certified angle as text, "no bound" from 90 degrees on; for the ``first`` components, or all if None."""
     if degrees >= 90:
         return "no bound"
-    return (
-        f"{format_upper_bound(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"
-    )
+    components = "" if first is None else f", of the first {first} components"
+    return f"{format_upper_bound(degrees)} degrees at most{components}"
 
 
 def principal_angles(a: Array, b: Array) -> Array:
@@ -196,10 +195,8 @@ def leading_eigenpairs(
     count = min(k + 1, d)
     unit = _power_of_two_unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
     try:
-        subset = d - count, d - 1
-        values, vectors = eigh(
-            matrix / unit, overwrite_a=True, driver="evr", subset_by_index=subset, check_finite=False
-        )
+        ends = d - count, d - 1
+        values, vectors = eigh(matrix / unit, overwrite_a=True, driver="evr", subset_by_index=ends, check_finite=False)
     except LinAlgError:  # LAPACK's MRRR fails on some graded matrices
         values, vectors = np.empty(0), np.empty((d, 0))
     if values.size < count:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing

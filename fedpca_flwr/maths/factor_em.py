@@ -178,8 +178,7 @@ def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
     A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
     logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
-    factors = np.einsum("nij,nj->ni", A, deviations @ W) / s
-    return A[:, i, j], logarithms, factors
+    return A[:, i, j], logarithms, np.einsum("nij,nj->ni", A, deviations @ W) / s
 
 
 def _grams(chosen: Array, W: Array) -> Array:
@@ -226,9 +225,8 @@ class FactorEM:
         self.total = sums.square - float(sums.first @ sums.first) / n
         values, rotation = eigh(V.T @ TV, check_finite=False)
         self.values, self.vectors = values[::-1], V @ rotation[:, ::-1]
-        if not (
-            values[0] >= -NEGATIVE_TOLERANCE * self.total and values.sum() <= (1 + NEGATIVE_TOLERANCE) * self.total
-        ):  # of NaN, too
+        positive = values[0] >= -NEGATIVE_TOLERANCE * self.total
+        if not (positive and values.sum() <= (1 + NEGATIVE_TOLERANCE) * self.total):  # of NaN, too
             raise ValueError("the expected scatter is not positive semidefinite")
         P, D, R = svd((TV + self.prior * V) / weight, full_matrices=False, check_finite=False)
         noise = max((self.total + d * self.prior) / weight - float(D.sum()), (d - q) * self.prior / weight) / (d - q)

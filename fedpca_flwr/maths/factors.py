@@ -198,8 +198,7 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     s, right_vectors = _singular_values(rows, order)
     values = s**2 + factor.floor
     if isinstance(k, float):
-        total = float(sizes @ sizes) + sizes.size * factor.floor
-        k = count_to_exceed_share(values, total, k)
+        k = count_to_exceed_share(values, float(sizes @ sizes) + sizes.size * factor.floor, k)
     vectors = np.empty((sizes.size, k))
     vectors[order] = right_vectors(k)
     following = float(values[k]) if k < values.size else factor.floor

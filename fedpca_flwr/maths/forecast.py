@@ -101,11 +101,9 @@ class Forecast:
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
         start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
         iteration = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
-        while (
-            not iteration.add(iteration.block, values[:, None] * iteration.block)
-            and iteration.product_count < MAX_FORECAST_ROUNDS
-        ):
-            pass
+        for _ in range(MAX_FORECAST_ROUNDS):
+            if iteration.add(iteration.block, values[:, None] * iteration.block):
+                break
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:

@@ -128,8 +128,7 @@ class GappedRows:
     """Rows (n, d) with NaN for missing values, read in groups of rows that have the same missing features."""
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
-        self.rows = rows
-        self.patterns = patterns
+        self.rows, self.patterns = rows, patterns
 
     @cached_property
     def totals(self) -> Array:

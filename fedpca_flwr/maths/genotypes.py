@@ -66,8 +66,8 @@ def count_alleles(rows: Rows) -> AlleleCounts:
     n, d = rows.shape
     called, alleles, squares = np.zeros((3, d))
     for block in people_blocks(rows):
-        for start, stop in variant_ranges(block.shape):
-            calls, variants = read_variants(block, start, stop), slice(start, stop)
+        for variants in variant_ranges(block.shape):
+            calls = read_variants(block, variants)
             missing = np.isnan(calls)
             np.copyto(calls, 0.0, where=missing)
             called[variants] += len(block) - missing.sum(axis=1)

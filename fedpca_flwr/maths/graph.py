@@ -118,8 +118,7 @@ class MeanTable(NamedTuple):
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
         """Create the table that a party has before any exchange, from count, mean, trace and largest eigenvalue."""
-        d = head.mean.size
-        alone, vectors = np.zeros(parties), np.zeros((parties, d))
+        alone, vectors = np.zeros(parties), np.zeros((parties, head.mean.size))
         table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
         table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
         table.means[party], table.remainders[party] = head.mean, head.remainder
@@ -193,8 +192,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     neighbours changes no bit.
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
-    products = [(1 - weights.sum()) * local, *weighted]
-    return np.asarray(np.sort(products, axis=0).sum(axis=0))
+    return np.asarray(np.sort([(1 - weights.sum()) * local, *weighted], axis=0).sum(axis=0))
 
 
 def orthonormalise(X: Array) -> Array:
@@ -211,7 +209,6 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     """
     if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
-    # the three slopes: within the third quarter, within the last quarter, and between the means of both
     quarter = len(steps) // 4
     logs = np.log(steps[-2 * quarter :]).reshape(2, quarter)
     before, after = np.polyfit(np.arange(quarter), logs.T, 1)[0]

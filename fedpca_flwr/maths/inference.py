@@ -248,8 +248,7 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
     estimate = groups * statistic - np.sum((1 - share) * leave_out_statistics, axis=0)
     pseudo = statistic / share - (1 / share - 1) * leave_out_statistics
-    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
-    return estimate, variance
+    return estimate, np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
 
 
 def student_quantile(groups: int, level: float) -> float:
@@ -320,5 +319,4 @@ def t_squared_contributions(centred: Array, components: Array, variances: Array)
 
     The parts sum to Hotelling's T squared; a part may be negative. Components (k, d) are orthonormal.
     """
-    scores = centred @ components.T
-    return centred * ((scores / variances) @ components)
+    return centred * ((centred @ components.T / variances) @ components)

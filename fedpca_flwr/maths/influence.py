@@ -133,9 +133,8 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
     """
     if len(influences) == 1:
         return {}
-    rows, largest, fits, spread = np.array(
-        [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
-    ).T
+    table = [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
+    rows, largest, fits, spread = np.array(table).T
     many = rows > MAX_ROW_SHARE
     fair = rows / (rows[~many].sum() or 1.0)  # shares of rows without parties that claim nearly all
     finite_fits = fits[~np.isnan(fits)]

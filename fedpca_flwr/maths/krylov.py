@@ -170,8 +170,7 @@ class ProductBasis:
     def truncate(self, ritz: Ritz, count: int) -> None:
         """Replace the basis by the ``count`` leading Ritz vectors (thick restart, Wu and Simon 2000)."""
         U = ritz.leading_vectors(count)
-        AU = ritz.leading_residuals(count) + U * ritz.values[:count]
-        self.reset(U, AU)
+        self.reset(U, ritz.leading_residuals(count) + U * ritz.values[:count])
 
     def reset(self, Q: Array, AQ: Array) -> None:
         """Replace the basis by orthonormal columns Q (d, m), whose products with A are AQ (d, m)."""

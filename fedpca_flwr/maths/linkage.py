@@ -59,8 +59,7 @@ def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np
         # with columns of nothing on both sides, where a variant has no neighbours
         padded = np.full((len(calls), span + 2 * reach), 0.0)
         padded[:, reach : reach + calls.shape[1]] = calls
-        missing = np.isnan(padded)
-        genotypes, missed = np.nan_to_num(padded), missing.astype(np.float64)
+        genotypes, missed = np.nan_to_num(padded), np.isnan(padded).astype(np.float64)
         for block in _runs(gapped - start):
             low, high = int(gapped[block].min()) - start, int(gapped[block].max()) - start + 2 * reach + 1
             places = gapped[block] - start + reach - low

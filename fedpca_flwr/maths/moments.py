@@ -62,7 +62,6 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     (d,).
     """
     deviation = np.sqrt(diagonal / n)
-    # so that 1 marks constant features only
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
     return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
 
@@ -162,7 +161,6 @@ class Moments:
                 return cls(*pooled, scatter=packed)
             scatter = unpack(packed, d)
             del packed
-        # add the scatter between the means of the chunks
         blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
 
@@ -394,10 +392,8 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
     remaining = total.count - part.count
     delta = (part.mean - total.mean) + (part.remainder - total.remainder)
     mean, remainder = two_sum(total.mean, total.remainder - part.count / remaining * delta)
-    scatter = total.scatter - part.scatter
-    scatter = blas.dspr(
-        total.n_features, -total.count * part.count / remaining, delta, scatter, lower=1, overwrite_ap=1
-    )
+    factor, scatter = -total.count * part.count / remaining, total.scatter - part.scatter
+    scatter = blas.dspr(total.n_features, factor, delta, scatter, lower=1, overwrite_ap=1)
     return Moments(remaining, mean, remainder, scatter)
 
 

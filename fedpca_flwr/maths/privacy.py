@@ -263,8 +263,7 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 
 def clip_rows(rows: Array, bound: float) -> Array:
     """Scale rows (n, d) that are longer than ``bound`` down to this Euclidean length, and all rows by `CLIP_MARGIN`."""
-    divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
-    clipped: Array = rows / divisors[:, None]
+    clipped: Array = rows / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)[:, None]
     clipped *= bound * CLIP_MARGIN
     return clipped
 
@@ -338,8 +337,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
     """Count rows (n, d) by distance from a centre (d,), in octaves (`octave_counts`), and multiply by `GRID_STEPS`."""
-    counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
-    return GRID_STEPS * counts
+    return np.asarray(GRID_STEPS * np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0))
 
 
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:

@@ -80,8 +80,7 @@ def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
 
     Shapes: rows (n, d), components (k, d), orthonormal -> (n, k + 1).
     """
-    unit = row_directions(rows)
-    scores = unit @ components.T
+    scores = row_directions(rows) @ components.T
     remainder = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
     return np.column_stack([scores, remainder]) * np.minimum(row_lengths(rows), bound)[:, None]
 
@@ -141,8 +140,7 @@ def make_descending(noisy: Array, deviation: float) -> Array:
     """Fit descending variances to noisy ones (k,) (isotonic regression), none below half the noise's deviation."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
-    fitted = isotonic_regression(noisy, increasing=False).x
-    return np.asarray(np.maximum(fitted, deviation / 2))
+    return np.asarray(np.maximum(isotonic_regression(noisy, increasing=False).x, deviation / 2))
 
 
 class NoisyCentre(NamedTuple):

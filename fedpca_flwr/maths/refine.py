@@ -69,8 +69,7 @@ def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
     This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``, for V and E (d, b).
     """
     inner = V.T @ E
-    half = E - V @ ((inner + inner.T) / 4)
-    change = half @ V.T
+    change = (E - V @ ((inner + inner.T) / 4)) @ V.T
     return matrix + change + change.T
 
 

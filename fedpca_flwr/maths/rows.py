@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -373,9 +374,7 @@ def dense_rows(centred: Any) -> Iterator[Array]:
 
 def chunk_energy(centred: Any) -> float:
     """Sum the squares of all entries of a block of centred rows, dense, sparse or packed."""
-    if not isinstance(centred, np.ndarray):
-        return float(centred.squares().sum())
-    return float(np.vdot(centred, centred))
+    return float(np.vdot(centred, centred) if isinstance(centred, np.ndarray) else centred.squares().sum())
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
@@ -421,11 +420,8 @@ def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
     """Compute a BLAKE2b digest (16 bytes) of each row's bytes, -0.0 as 0.0; ValueError for a key of over 64 bytes."""
-    return [
-        hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
-        for chunk in chunks(rows)
-        for row in chunk
-    ]
+    all_rows = chain.from_iterable(chunks(rows))
+    return [hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest() for row in all_rows]
 
 
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:

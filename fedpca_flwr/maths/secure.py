@@ -25,7 +25,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from math import comb
 from typing import Any
 
@@ -151,11 +151,8 @@ class Layout:
 
     def _regions(self, name: str) -> list[slice]:
         """Return the words of an encoded vector that hold each digit of a field's values."""
-        start = 1
-        for other in self.limits:
-            if other == name:
-                break
-            start += digits_size(self.limits[other].size, self.digits(other))
+        before = takewhile(lambda other: other != name, self.limits)
+        start = 1 + sum(digits_size(self.limits[other].size, self.digits(other)) for other in before)
         ends = np.cumsum([start, *(-(-self.limits[name].size // shared) for shared in self.digits(name))]).tolist()
         return [slice(*pair) for pair in pairwise(ends)]
 

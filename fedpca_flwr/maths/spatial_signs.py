@@ -332,8 +332,7 @@ class SquaredErrors(NamedTuple):
 
     def limit(self, level: float) -> float:
         """Compute a quantile of the squared errors: the value that a share ``level`` of rows, from 0 to 1, is below."""
-        root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
-        return float(root**3)
+        return float((self.middle + float(scipy.special.ndtri(level)) * self.deviation) ** 3)
 
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:

@@ -93,9 +93,8 @@ class Band(RankRule):
             return self.rank
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
-        if share > self.beta and (
-            not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
-        ):
+        stays = not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
+        if share > self.beta and stays:
             change = 1
         elif share < self.alpha and r > 1 and self._steady_blocks >= self.hold:
             change = -1
@@ -230,8 +229,7 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
     if not before.n:
         return block_head, centred
     pooled, (_, step) = pool_heads([before, block_head])
-    between = np.sqrt(block_head.n * pooled.n / before.n) * step
-    return pooled, np.vstack([centred, between])
+    return pooled, np.vstack([centred, np.sqrt(block_head.n * pooled.n / before.n) * step])
 
 
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
