@@ -338,7 +338,6 @@ class SquaredErrors(NamedTuple):
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
     """Compute the spatial median of matrices (p, q): the matrix of least summed Frobenius distances from all."""
     vectors = np.array([matrix.ravel() for matrix in matrices])
-    flat_median = spatial_median(
-        lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)
-    )
-    return flat_median.reshape(matrices[0].shape)
+    d = vectors.shape[1]
+    median = spatial_median(lambda centre: sign_sums([vectors - centre], d, 1e-12), vectors.mean(axis=0))
+    return median.reshape(matrices[0].shape)
