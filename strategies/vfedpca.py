@@ -40,8 +40,10 @@ class VFedPCAOptions(merging.MergeOptions):
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Run `local_iterations` steps of the power method on ``X X'``; return eigenvalue and unit vector (n,).
 
-        With the variant "faithful" the matrix is the covariance of the rows over the party's columns. Both results are
-        zero if a product is zero. Shapes: X (n, f), start (n,).
+        With the variant "faithful" the matrix is the covariance of the rows over the columns. Both results are zero if
+        a product is zero.
+
+        Shapes: X (n, f), start (n,) -> (n,).
         """
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 
@@ -68,16 +70,10 @@ CARD = method.MethodCard(
 class VFedPCA(merging.MergeStrategy):
     """Strategy of VFedPCA, which merges the leading left singular vectors of the parties' own columns.
 
-    Notes
-    -----
     One step of the power method at party i is ``u <- X_i X_i' u / |X_i X_i' u|``. The merged direction is ``sum_i
     w_i u_i`` with ``w_i = theta_i / sum_j theta_j``, of length 1. Later components come from the columns without the
-    earlier directions [1]_.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, algorithms 2 to 5.
+    earlier directions (Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on
+    Feature-wise Distributed Data, algorithms 2 to 5).
     """
 
     card = CARD

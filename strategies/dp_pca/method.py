@@ -65,11 +65,7 @@ CARD = method.MethodCard(
     ),
     options=DPOptions,
     script=dp_script,
-    examples=(
-        {},
-        {"clip": 1.0, "release": "joint"},
-        {"epsilon": "infinity"},
-    ),
+    examples=({}, {"clip": 1.0, "release": "joint"}, {"epsilon": "infinity"}),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
     differentially_private=True,
     variance_base="that of clipped rows, with noise",

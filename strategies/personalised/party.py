@@ -29,11 +29,7 @@ MAX_POOLED_ROUNDS = 30
 
 SHARED_FIELD = method.Field("shared", ("d", "k"), kind="orthonormal columns")
 
-REPORT_FIELDS = (
-    method.Field("error", (), kind="size"),
-    method.Field("distance", ()),
-    method.Field("gram", ("k", "k")),
-)
+REPORT_FIELDS = (method.Field("error", (), kind="size"), method.Field("distance", ()), method.Field("gram", ("k", "k")))
 
 SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that the server chooses, and sums over the rows that each "
