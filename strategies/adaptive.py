@@ -139,10 +139,7 @@ def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
 
 
 def _answer_survey(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return a party's count, mean, variances, and its scatter's spectrum (d,), sketch (d, s) and coded sizes.
-
-    The spectrum and the sketch are shares of the total variance.
-    """
+    """Return count, mean, variances, spectrum (d,) and sketch (d, s) as shares of the variance, and coded sizes."""
     first = random_block(party.vault.features, SKETCH_COLUMNS, party.public.config.seed)
     local = party.vault.survey(first, MAX_MATRIX_FEATURES)
     unit = local.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
@@ -204,10 +201,7 @@ class AdaptiveClient(method.Client):
             return RefusingClient(self._report_error(error))
 
     def _chosen_client(self, text: str) -> PCAClient:
-        """Return a client of the method that the server chose, with this party's policy, data and journal.
-
-        Raise ContractError for a method that is no candidate, and as `_earlier_questions`.
-        """
+        """Return a client of the method that the server chose, for this site; raise ContractError for no candidate."""
         name, _ = method_text.split_method_text(text)
         if name not in CANDIDATE_METHODS:
             raise method.ContractError(
@@ -278,10 +272,7 @@ class Adaptive(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Ask for the survey, run the cheapest method, and another method if its result is too inexact.
-
-        Raise ConfigError for more components than the rows allow, DataError for rows without variance, and as a method.
-        """
+        """Ask for the survey, run the cheapest method, and another if it is too inexact; raise as the methods."""
         forecast = Forecast.from_surveys([_read_survey(reply) for reply in (yield method.Round("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)

@@ -71,10 +71,7 @@ class ApproximateCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Solve the scatter within parties, and measure the omitted share of the variance and the angle to exact.
-
-        Raise as `solution.solve`, and DataError if the rows of each party are identical.
-        """
+        """Solve the scatter within parties, and measure what it omits; raise as `solve`, DataError if it is zero."""
         pooling = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
         keywords = {"indicators": self.config.indicators, **self.options.solve_options}

@@ -82,17 +82,15 @@ class CompressedOptions(method.Options):
         """
         rank = min(self.rank or 2 * self.n_components, d)
         codecs_by_name: dict[str, codecs.ScatterCodec] = {
-            "auto": codecs.Quantise(self.bits),
             "quantise": codecs.Quantise(self.bits),
             "shared-step": codecs.SharedStep(step),
             "low-rank": codecs.LowRank(rank, self.bits),
             "sketch": codecs.Sketch(rank, self.bits, seed),
         }
-        return codecs_by_name[self.codec]
+        return codecs_by_name["quantise" if self.codec == "auto" else self.codec]
 
 
 CODE_FIELDS = (method.Field("code", ("any",), "uint8"), method.Field("scales", ("any",), "float32"))
-TRIANGLE_SHAPE = ("d(d+1)/2",)
 TRACE_FIELD = method.Field("trace", ("1",), kind="size")
 ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
 """Spectral norms of the error of a party's approximation: everywhere, and on the correction's block."""
@@ -118,14 +116,14 @@ def compressed_script(config: method.RunConfig, options: CompressedOptions) -> m
         request=method.Payload((method.Field("step", (), kind="size"),)),
         reply=method.Payload((*CODE_FIELDS, *method.HEAD, TRACE_FIELD, ERROR_FIELD)),
         answer=_answer_encoded,
-        work_shape=TRIANGLE_SHAPE,
+        work_shape=("d(d+1)/2",),
         suggestion="leave out 'codec': sums travel in short words",
     )
     correction = method.Question(
         request=method.Payload((*CODE_FIELDS, method.Field("bits", (), "int64", kind="size"))),
         reply=method.Payload((*CODE_FIELDS, ERROR_FIELD)),
         answer=_answer_correction,
-        work_shape=TRIANGLE_SHAPE,
+        work_shape=("d(d+1)/2",),
         times=options.max_corrections,
         optional=options.tolerance > 0,
     )
@@ -290,7 +288,6 @@ class Compressed(method.Strategy):
     @override
     def exact(self) -> bool:
         """True if a tolerance is set, and the certified angle and variances count as exact."""
-        # corrections went on until the bounds of the components and of each variance hold
         return (
             self.options.tolerance > 0
             and self.proven_angle_degrees <= eigen.EXACT_ANGLE_DEGREES
@@ -335,10 +332,7 @@ class CodedScatters:
         self.run, self.evidence = run, method.Evidence()
 
     def ask(self) -> method.Program:
-        """Ask for the total variance if the codec needs a common step, then for each party's encoded scatter.
-
-        Set the attributes. Raise as `_pool_heads` and `_decode_in_units`.
-        """
+        """Set the attributes by encoded scatters, after a round for a step if needed; raise as `_pool_heads`."""
         options, step = self.run.options, 0.0
         if options.codec == "shared-step":
             self._pool_heads((yield method.Round("scale")))
@@ -373,15 +367,11 @@ class CodedScatters:
 
     def _add_error_norms(self, replies: Sequence[method.Reply]) -> None:
         """Set the bounds on the pooled scatter's error to the sums of the parties' error norms."""
-        self.error_bound, self.block_error_bound = (
-            math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1)
-        )
+        norms = [reply.fields["wrong"] for reply in replies]
+        self.error_bound, self.block_error_bound = map(math.fsum, zip(*norms, strict=True))
 
     def _pool_heads(self, replies: Sequence[method.Reply]) -> None:
-        """Pool the parties' counts, means and traces, in an order that does not depend on arrival.
-
-        Raise ConfigError for more components than the rows allow, and DataError for rows without variance.
-        """
+        """Pool counts, means and traces in an order of their own; raise as `n_components`, `require_variance`."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
         heads = [method.read_head(reply.fields) for reply in ordered]

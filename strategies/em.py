@@ -85,13 +85,11 @@ class EMOptions(method.PCAOptions):
                 raise refusal(f"'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'")
             return self
         if isinstance(k, str) or k < 1:
-            raise refusal(
-                f"'n-components' is {k}, and model='factors' takes a number, since it does not find all variances"
-            )
+            text = "model='factors' takes a number, since it does not find all variances"
+            raise refusal(f"'n-components' is {k}, and {text}")
         if self.keep != "nothing":
-            raise refusal(
-                f"'keep' is '{self.keep}', and model='factors' has no moments of all features; set model='gaussian'"
-            )
+            text = "model='factors' has no moments of all features; set model='gaussian'"
+            raise refusal(f"'keep' is '{self.keep}', and {text}")
         if 0 < q < int(k):
             raise refusal(f"'factors' is {q}, expected at least n-components = {k}")
         return self
@@ -159,10 +157,7 @@ def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
 
 
 def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
-    """Return the solution with k components of a fitted factor model, in units of the data, or of ``scaled`` features.
-
-    Shapes: mean (d,), scale (d,).
-    """
+    """Return the solution with k components of a fitted factor model, in units of the data or ``scaled`` features."""
     squared = 1.0 if scaled else float(scale[0]) ** 2
     noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
     following = em.values[k] if em.values.size > k else noise_variance
@@ -259,10 +254,7 @@ class EM(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Ask for observed values, fit the chosen model by EM, set the attributes, and return its components.
-
-        Raise as `solution.solve`, and ConfigError if fixed point does not resolve the variance of a feature.
-        """
+        """Fit the chosen model by EM, set the attributes, and return its components; raise as `solution.solve`."""
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.all_rows = observed.total_rows
         fit = self._fit_factors if self.options.model == "factors" else self._fit_covariance
@@ -309,10 +301,7 @@ class EM(method.Strategy):
         return solution, error_bounds, remaining_degrees
 
     def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """Run EM rounds for a factor model until two turn the components by at most `tolerance`, or `max_rounds`.
-
-        Raise ConfigError as `_factor_count`, and DataError for rows without variance.
-        """
+        """Run up to `max_rounds` rounds, until two turn the components little enough; raise as `_factor_count`."""
         options, spread = self.options, observed.spread
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)

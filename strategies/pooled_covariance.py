@@ -17,10 +17,7 @@ from fedpca_flwr.questions import method
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
-    """Return the questions of P-COV: count, mean and scatter of the rows, and the projection of rows.
-
-    Raise ConfigError for moments to ``keep`` that secure sums do not have, and for sums without `bound`.
-    """
+    """Return the questions of P-COV: count, mean and scatter, and the projection; raise as `moments_questions`."""
     return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
 

@@ -23,8 +23,7 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.questions import fields, method
 from fedpca_flwr.questions.influence import Contributions
 
-NEGLIGIBLE_REMAINDER = 1e-15
-"""Rounding of a mean, in standard deviations, below which the factor's own rounding is larger."""
+NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
 
 class QROptions(method.ScaleOptions):

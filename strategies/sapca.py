@@ -145,10 +145,7 @@ def _answer_summary(party: method.Client, request: method.Fields) -> method.Fiel
 
 
 def _answer_merged(party: method.Client, request: method.Fields) -> method.Fields:
-    """Merge a party's stored subspace with that of the request, if not of no rows; return as `_store_subspace`.
-
-    Raise as `_require_subspace`.
-    """
+    """Merge the request's subspace, checked, or of no rows, into a party's stored one; return as `_store_subspace`."""
     *arrays, level = party.site.state["subspace"]
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
@@ -281,7 +278,6 @@ class SAPCA(method.Strategy):
     @override
     def exact(self) -> bool:
         """True if every direction is tracked, nothing is forgotten, and there is no running model."""
-        # where a party tracks every direction, it truncates nothing
         options = self.options
         return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
@@ -295,19 +291,14 @@ class SAPCA(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Collect the parties' subspaces, along a tree if requested, and return the merged solution.
-
-        Raise as `_require_subspace` and `_solve`.
-        """
+        """Collect the parties' subspaces, along a tree if requested, and merge them; raise as `_solve`."""
         parties = self.quorum.initial_parties
         replies: list[method.Reply] = yield method.Round("summary")
         due = self._due_replies(0, replies)
         for level in range(1, tree_levels(parties) if self.options.topology == "tree" else 1):
-            passed_fields = {reply.party - 2 ** (level - 1): reply.fields for reply in due}
-            child_fields = {party: passed_fields.get(party, EMPTY_SUBSPACE) for party in range(parties)}
-            requests = {
-                party: {name: fields[name] for name in EMPTY_SUBSPACE} for party, fields in child_fields.items()
-            }
+            requests = dict.fromkeys(range(parties), EMPTY_SUBSPACE)
+            for reply in due:
+                requests[reply.party - 2 ** (level - 1)] = {name: reply.fields[name] for name in EMPTY_SUBSPACE}
             replies = yield method.Round("merged", party_requests=requests)
             due = self._due_replies(level, replies)
         self._present_rows = sum(reply.rows for reply in replies)

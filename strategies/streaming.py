@@ -122,10 +122,7 @@ class Streaming(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Update the members' stored moments in memory, and return the PCA of all current members' rows.
-
-        Raise as `_collect_members`, `_collect_sum` and `solution.solve`.
-        """
+        """Update the stored moments in memory, and return the PCA of all members' rows; raise as `_collect_members`."""
         operations, evidence = yield from (self._collect_sum() if self._sums_only else self._collect_members())
         federation, parts = self.federation, self.federation.parts()
         pooled = pool(parts.values())
@@ -176,10 +173,7 @@ class Streaming(method.Strategy):
         return squared_error(model, self._present_moments)
 
     def _ask_members(self, phase: str) -> Generator[method.Round, Any, list[method.Reply]]:
-        """Ask a question that tells the federation's name and revision, and return the replies.
-
-        Store the names of the members that know a later revision than the server.
-        """
+        """Send the federation's name and revision, return the replies, and store who knows a later revision."""
         name, revision = np.frombuffer(bytes.fromhex(self.federation.id), np.uint8), self.federation.revision
         replies: list[method.Reply]
         replies = yield method.Round(phase, {"federation": name, "revision": np.asarray(revision)})
@@ -241,10 +235,7 @@ class Streaming(method.Strategy):
         return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
     def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
-        """Store a member's moments, and return "joined", "appended", "replaced" or "unchanged" (nothing is stored).
-
-        ``sha`` is their digest; without ``received`` moments the digest is a stored one.
-        """
+        """Store a member's moments, and return "joined", "appended", "replaced", or "unchanged" for a known digest."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"

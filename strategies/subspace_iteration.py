@@ -112,10 +112,7 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
 
 
 def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
-    """Return and store the sketch of a warm start: a factor (r, d) of a party's scatter in float32, over `root_unit`.
-
-    The fields are count and mean, and ``trace``, ``floor`` and ``rows``.
-    """
+    """Return and store a factor (r, d) of a party's scatter in float32, over `root_unit`; also head, trace, floor."""
     factor = party.vault.truncated(rank).with_floor()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
@@ -136,10 +133,7 @@ def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
-    """Return ``(S - R'R - floor I) V / root^2`` for a party's scatter S and its stored sketch: R, floor and root.
-
-    Shapes: V (d, b) -> (d, b).
-    """
+    """Return ``(S - R'R - floor I) V / root^2`` (d, b) for a party's scatter S and stored sketch: R, floor and root."""
     float32_rows, floor, root = party.state["sketch"]
     rows = float32_rows.astype(np.float64) * root
     residual = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
@@ -182,18 +176,12 @@ class SubspaceIteration(method.Strategy):
 
     Let A be the scatter of all rows, divided by the features' scales where there are any. With an orthonormal
     basis Q of all blocks so far, the eigenpairs of ``Q' A Q`` give Ritz values t and Ritz vectors ``u = Q y``; their
-    residuals ``A u - t u`` need no further product. The next block is the residuals' span [1]_, so that after i rounds
-    Q spans ``[V, A V, ..., A^(i-1) V]`` [2]_. The residuals, the trace of A and the gaps between Ritz values bound the
-    angle to the leading eigenvectors (`fedpca_flwr.maths.angle_bounds`).
+    residuals ``A u - t u`` need no further product. The next block is the residuals' span (Golub and Underwood 1977),
+    so that after i rounds Q spans ``[V, A V, ..., A^(i-1) V]`` (Musco and Musco 2015). The residuals, the trace of A
+    and the gaps between Ritz values bound the angle to the leading eigenvectors (`fedpca_flwr.maths.angle_bounds`).
 
     With ``warm-start="svd"`` the server begins with the stacked truncated factors of all parties, and asks each party
     for the error of its own factor on the leading vectors (`fedpca_flwr.maths.refine`).
-
-    References
-    ----------
-    .. [1] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
-    .. [2] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
-       decomposition.
     """
 
     card = CARD
@@ -252,10 +240,7 @@ class SubspaceIteration(method.Strategy):
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
-        """Start from the parties' low-rank sketches, and correct the sketches on leading vectors until certified.
-
-        The run ends and raises as `_from_random_block`.
-        """
+        """Correct the parties' low-rank sketches until certified; end and raise as `_from_random_block`."""
         options = self.options
         replies = yield method.Round("sketch")
         pooled = factors.stack_factors([_read_factor(reply) for reply in replies])

@@ -145,17 +145,9 @@ CARD = method.MethodCard(
 class Vertical(method.Strategy):
     """Strategy of VERTICAL: scores as eigenvectors of ``X X'``, the sum of the parties' inner products of rows.
 
-    With the SVD ``X = U diag(s) V'`` the scores are ``U diag(s)`` and ``theta = s^2`` [1]_. The solver ``krylov``
-    finds the leading eigenvectors of A in the span of ``[Q, A Q, A^2 Q, ...]`` for a random block Q, by Rayleigh-Ritz
-    [2]_ [3]_.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, section 3.1, equations 1 and 2.
-    .. [2] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
-    .. [3] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
-       decomposition.
+    With the SVD ``X = U diag(s) V'`` the scores are ``U diag(s)``, and theta is s^2 (Cheung et al. 2022, section 3.1).
+    The solver ``krylov`` finds the leading eigenvectors of A in the span of ``[Q, A Q, A^2 Q, ...]`` for a random block
+    Q, by Rayleigh-Ritz (Golub and Underwood 1977; Musco and Musco 2015).
     """
 
     card = CARD
@@ -171,10 +163,7 @@ class Vertical(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Check that all have the same rows, ask for the columns' sum of squares, and run the chosen solver.
-
-        Raise ConfigError, ContractError or DataError as `columns.rows_and_energy`, and as the solver's method.
-        """
+        """Run the solver after `columns.rows_and_energy`; raise ConfigError, ContractError or DataError as both."""
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())

@@ -208,10 +208,7 @@ class VerticalScores(method.Run):
 
     @override
     def program(self) -> method.Program:
-        """Check rows and loadings, sum the parties' parts of the scores, make the model, and send the sum to all.
-
-        Raise ConfigError for loadings of different runs, and for sums that no digits resolve.
-        """
+        """Sum the parties' parts of the scores, make the model, send the sum; raise as `common_component_count`."""
         replies = yield from columns.aligned_rows(self)
         available = common_component_count(replies)
         scaled = {"scaled": np.asarray(max(int(reply.fields["scaled"]) for reply in replies))}

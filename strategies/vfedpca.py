@@ -40,10 +40,8 @@ class VFedPCAOptions(merging.MergeOptions):
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
         """Run `local_iterations` steps of the power method on ``X X'``; return eigenvalue and unit vector (n,).
 
-        With the variant "faithful" the matrix is the covariance of the rows over the columns. Both results are zero if
-        a product is zero.
-
-        Shapes: X (n, f), start (n,) -> (n,).
+        With the variant "faithful" the matrix is the covariance of the rows over the party's columns. Both results are
+        zero if a product is zero. Shapes: X (n, f), start (n,).
         """
         return algebra.power_iteration(algebra.local_product(X, faithful=self.faithful), start, self.local_iterations)
 

@@ -103,8 +103,7 @@ def promax(loadings: Array, *, kaiser: bool = True) -> Array:
     rotated = loadings @ orthogonal
     fitted, *_ = lstsq(rotated, rotated * np.abs(rotated) ** (PROMAX_POWER - 1))
     spread = np.diagonal(np.linalg.inv(fitted.T @ fitted))
-    oblique: Array = orthogonal @ (fitted * np.sqrt(spread))
-    return oblique
+    return np.asarray(orthogonal @ (fitted * np.sqrt(spread)))
 
 
 ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": varimax, "promax": promax}
@@ -254,8 +253,7 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
     model = pca(moments.select(other_columns), k, scale=scale)
     components, _ = model.loadings()
     deviations = moments.scatter[np.ix_(level_columns, other_columns)] / (moments.n_samples * mean[:, None])
-    scores: Array = deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T
-    return scores
+    return np.asarray(deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T)
 
 
 @inputs.takes_model
@@ -343,8 +341,7 @@ class FactorModel:
     def communalities(self) -> Array:
         """Share of each feature's variance that the factors explain, shape (d,)."""
         common = np.sum(self.components**2, axis=0)
-        shares: Array = common / (common + self.noise_variance)
-        return shares
+        return np.asarray(common / (common + self.noise_variance))
 
     def transform(self, X: ArrayLike) -> Array:
         """Compute the expected values of the factors, given rows.
@@ -360,8 +357,7 @@ class FactorModel:
         centred = inputs.finite_rows(X, self.features, self.mean.size) - self.mean
         weighted = self.components / self.noise_variance
         precision = np.eye(len(self.components)) + weighted @ self.components.T
-        scores: Array = cho_solve(cho_factor(precision), weighted @ centred.T).T
-        return scores
+        return np.asarray(cho_solve(cho_factor(precision), weighted @ centred.T).T)
 
 
 @inputs.takes_moments

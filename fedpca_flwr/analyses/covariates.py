@@ -82,8 +82,8 @@ class AdjustedMoments:
             raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {expected}")
         mean = self.means[party]
         centred = finite_rows(rows, self.features, mean.size) - mean
-        residuals: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
-        return residuals + self.moments.mean
+        residuals = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
+        return np.asarray(residuals + self.moments.mean)
 
 
 @takes_moments

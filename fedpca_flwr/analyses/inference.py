@@ -143,7 +143,7 @@ class Spikes:
     Parameters
     ----------
     variances : ndarray of shape (k,)
-        Variances of the population's components, if the noise is equal in all features; for a noise component, its variance.
+        Variances of the population's components, if all features have equal noise; that of the noise if it is noise.
     angles : ndarray of shape (k,)
         Expected angle in degrees between each component of the sample and that of the population; 90 for noise.
     """

@@ -187,8 +187,7 @@ class Discriminant:
         ndarray of int of shape (n,)
             Position of the class in the list that the fit was given.
         """
-        best: NDArray[np.intp] = self.decision(X).argmax(axis=1)
-        return best
+        return np.asarray(self.decision(X).argmax(axis=1))
 
     def transform(self, X: ArrayLike) -> Array:
         """Project rows on the discriminant directions.
@@ -488,10 +487,5 @@ def _fit_regression(
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
     S_yy = np.diagonal(parts.S_yy)
     unexplained = S_yy - 2 * np.sum(slopes * parts.S_xy, axis=0) + np.sum(slopes * (parts.S_xx @ slopes), axis=0)
-    return Regression(
-        coefficients=slopes,
-        intercepts=parts.mean_y - parts.mean_x @ slopes,
-        explained_share=1 - unexplained / S_yy,
-        features=moments.names(parts.x),
-        responses=moments.names(parts.y),
-    )
+    intercepts, names = parts.mean_y - parts.mean_x @ slopes, (moments.names(parts.x), moments.names(parts.y))
+    return Regression(slopes, intercepts, 1 - unexplained / S_yy, *names)

@@ -86,8 +86,7 @@ class SparseComponents:
         ndarray of shape (n, k)
         """
         rows = finite_rows(X, self.features, self.mean.size) - self.mean
-        scores: Array = rows / self.scale @ self.components.T
-        return scores
+        return np.asarray(rows / self.scale @ self.components.T)
 
 
 @takes_moments

@@ -110,10 +110,7 @@ class DPPCA(method.Strategy):
         return (yield from (self._release_unbounded() if options.unbounded else self._release_clipped()))
 
     def _release_unbounded(self) -> method.Fitting:
-        """Fit from noisy sums of row directions in distance shells about a private centre, without a clipping bound.
-
-        Set `intervals`, and raise ConfigError if the noisy row count does not allow n-components.
-        """
+        """Fit from noisy sums of directions in shells about a noisy centre; set `intervals`, raise as `_row_count`."""
         options, d = self.options, self.quorum.features
         centre, centre_error, shift = np.zeros(d), math.inf, math.inf
         for prefix in ("", "nearer_"):
@@ -269,7 +266,6 @@ class DPPCA(method.Strategy):
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
         """Build the model, with intervals of variances in its log; variances are NaN if all are hidden by the noise."""
-        # variances of components that do not stand out of the noise would be numbers of the noise
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:
             reach, ends = self.intervals

@@ -204,15 +204,7 @@ class Noise(NamedTuple):
     deviations: dict[str, int]  # by field in steps (`FIELD_STEPS`), of products on the diagonal; 0 for no noise
 
 
-REPLY_FIELDS = {
-    "rows": method.Field("rows", ()),
-    "octaves": method.Field("octaves", ("octaves",)),
-    "sum": method.Field("sum", ("d",)),
-    "products": method.Field("products", ("d(d+1)/2",)),
-    "squares": method.Field("squares", ("k+1",)),
-    "energies": method.Field("energies", ("shells",)),
-}
-SHELL_REPLY_FIELDS = {**REPLY_FIELDS, "products": method.Field("products", ("shells", "d(d+1)/2"))}
+REPLY_SHAPES = {"rows": (), "octaves": ("octaves",), "sum": ("d",), "squares": ("k+1",), "energies": ("shells",)}
 CENTRE_FIELD, BOUND_FIELD = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
 SHELLS_FIELD = method.Field("shells", ("<=shells", "3"), kind="size")
 COMPONENTS_FIELD = method.Field("components", ("k", "d"), kind="orthonormal rows")
@@ -229,11 +221,12 @@ REQUEST_FIELDS = {
 
 def _noisy_question(phase: str, options: DPOptions) -> method.Question:
     """Return the question for the noisy sums of a single phase, with its limits in integer steps."""
-    k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
+    k, triangles = options.n_components, ("shells", "d(d+1)/2") if phase == "directions" else ("d(d+1)/2",)
+    shapes: dict[str, tuple[str, ...]] = {**REPLY_SHAPES, "products": triangles}
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
         request=method.Payload(REQUEST_FIELDS[phase]),
-        reply=method.Payload(tuple(replies[name] for name in FIELD_WEIGHTS[phase])),
+        reply=method.Payload(tuple(method.Field(name, shapes[name]) for name in FIELD_WEIGHTS[phase])),
         answer=lambda party, request: party.release(phase, request),
         sizes=lambda public: sizes,
         differentially_private=True,

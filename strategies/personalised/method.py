@@ -101,11 +101,7 @@ class Personalised(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Choose mu by held-out rows if requested, fit the shared components, and measure errors.
-
-        Raise ConfigError for more components than rows or features, DataError for rows without variance, and
-        ContractError for impossible sums.
-        """
+        """Choose mu by held-out rows if requested, fit the shared V, and measure errors; raise as `_measure_rows`."""
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
@@ -134,10 +130,7 @@ class Personalised(method.Strategy):
         return self._error
 
     def _measure_rows(self, prefix: str) -> Generator[method.Round, Any, RowsUsed]:
-        """Ask for the number, mean and variances of the rows of a pass, whose phases begin with ``prefix``.
-
-        Raise ConfigError for fewer rows than components, and DataError for rows without variance.
-        """
+        """Ask for number, mean and variances of a pass's rows; raise ConfigError if few, DataError if equal."""
         rows_text = (
             f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)" if prefix else ALL_ROWS
         )
@@ -150,11 +143,8 @@ class Personalised(method.Strategy):
             sums = yield from pooled_centre(self, prefix, subject=rows_text)
             pooled, diagonal, error_bound = sums.head, sums.diagonal, sums.error_bound
             centre = sums.centre, sums.remainder  # to the last bit what the parties were told
-            if prefix and self.options.n_components > sums.rows:
-                raise method.ConfigError(
-                    f"run-config: 'n-components' is {self.options.n_components}, and all parties together have "
-                    f"{sums.rows} rows while some are held out to choose 'mu'; ask for so many at most, or set 'mu'"
-                )
+            if prefix:
+                self._require_enough_rows(sums.rows)
             self.n_components(sums.rows, pooled.mean.size)
         mean = pooled.mean
         if not self.options.center:
@@ -166,11 +156,16 @@ class Personalised(method.Strategy):
         request = dict(zip(("mean", "remainder"), centre, strict=True))
         return RowsUsed(prefix, int(pooled.n), mean, request, float(diagonal.sum()), error_bound)
 
-    def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
-        """Return the pooled PCA of a pass's rows by block iteration, and append to ``notes`` if it is not certified.
+    def _require_enough_rows(self, rows: float) -> None:
+        """Raise ConfigError if the rows of the first pass, without those held out, are fewer than n-components."""
+        if self.options.n_components > rows:
+            raise method.ConfigError(
+                f"run-config: 'n-components' is {self.options.n_components}, and all parties together have {rows} rows "
+                "while some are held out to choose 'mu'; ask for so many at most, or set 'mu'"
+            )
 
-        Raise ContractError for impossible products.
-        """
+    def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
+        """Return a pass's pooled PCA, and append to ``notes`` if uncertified; raise as `require_possible_product`."""
         d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
         iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
@@ -219,10 +214,7 @@ class Personalised(method.Strategy):
     def _solution(
         self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> method.Fitting:
-        """Ask for the parties' report, and return V ordered by variance, with errors and distances measured.
-
-        ``choice`` are the measurements of the choice of mu.
-        """
+        """Ask for the report, and return V ordered by variance, measured by errors, distances and ``choice``."""
         finite = components.strengths[np.isfinite(components.strengths)]
         request = {"shared": components.shared[0], "strengths": finite, **used.centre}
         sums: method.Total = yield method.SumRound("report", request)

@@ -29,7 +29,6 @@ SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that the server chooses, and sums over the rows that each "
     "site held out of its fit. Sums for many blocks tell which subspaces the sites have"
 )
-"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
 
 def centre_fields(
@@ -88,8 +87,6 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
     """Return the questions of personalised PCA: to choose mu a pass and errors; a pass, a report, the projection."""
-    choosing = options.mu == "held-out"
-    first = _pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)) if choosing else {}
     choose = method.Question(
         request=method.Payload((SHARED_FIELD, *centre_fields(config, options, HELD_OUT_PREFIX))),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
@@ -107,9 +104,9 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
         limits=_report_limits,
         words=method.FIRST_WORDS,
     )
+    first = {**_pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)), "choose": choose}
     return {
-        **first,
-        **({"choose": choose} if choosing else {}),
+        **(first if options.mu == "held-out" else {}),
         **_pass_questions(config, options, "", 1),
         "report": report,
         **method.projection_questions(mean_name=method.by_transport(config, clear="", masked="centre")),
@@ -152,8 +149,7 @@ def _pass_questions(
 
 def _max_deviation(request: method.Fields, public: method.Public) -> method.Array:
     """Return each feature's largest deviation of a value within `bound` from the request's mean."""
-    deviation: method.Array = row_limits.reach(request, public) + np.abs(request["remainder"])
-    return deviation
+    return np.asarray(row_limits.reach(request, public) + np.abs(request["remainder"]))
 
 
 def _max_total(request: method.Fields, public: method.Public) -> float:

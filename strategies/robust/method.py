@@ -57,9 +57,9 @@ CARD = method.MethodCard(
 
 
 def _deviations(values: method.Array) -> method.Array:
-    """Return the roots of descending eigenvalues, with the largest root in place of roots that may be rounding.
+    """Return the roots (m,) of descending eigenvalues, with the largest in place of roots that may be rounding.
 
-    Scores divided by the largest root are small, so no row is an outlier along such a direction. Shapes: (m,) -> (m,).
+    Scores divided by the largest root are small, so no row is an outlier along such a direction.
     """
     roots = np.sqrt(np.maximum(values, 0.0))
     return np.asarray(np.where(roots > ROUNDING_DEVIATION_SHARE * roots[0], roots, roots[0]))

@@ -30,7 +30,6 @@ SITE_DISCLOSURE = (
     "sums of the sites' own medians, sums of counts that each site bounds by its own rows, and sums of the rows' "
     "directions from centres that the server chooses. Sums for many centres tell where a site's rows lie"
 )
-"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
 
 class RobustOptions(method.Options):
@@ -109,10 +108,7 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
 
 
 def _step_questions(step: str) -> method.Questions:
-    """Return the questions of an outlier search, whose names begin with ``step``, in their order.
-
-    They ask for score histograms, the whitened sign covariance, its score histograms, and sums over inliers.
-    """
+    """Return an outlier search's questions, named after ``step``: histograms, whitened signs, histograms, sums."""
     vectors, middles, spreads = (
         method.Field("vectors", ("m", "d"), kind="orthonormal rows", constant=f"{step}vectors"),
         method.Field("middles", ("m",), constant=f"{step}middles"),
@@ -190,9 +186,6 @@ def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public]
     """Return a limit function for sums to which each of up to `MAX_ROWS` rows adds at most the given values."""
     limits = {name: np.array(maximum * MAX_ROWS) for name, maximum in per_row.items()}
     return lambda request, public: limits
-
-
-# What a party answers
 
 
 class RobustClient(method.Client):
@@ -343,10 +336,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return ``count`` and ``scores``: histograms (m + 1, bins) of whitened rows along each direction, and of lengths.
-
-    Store the rows' spreads along the directions.
-    """
+    """Return ``count``, and ``scores`` (m + 1, bins) of whitened rows along directions, then lengths; store spreads."""
     vectors = request["shape_vectors"]
     tallies = [
         spatial_signs.tally(spatial_signs.shape_values(whitened, vectors)) for _, whitened in party.whitened(request)
