@@ -32,7 +32,7 @@ CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 
 @cache
 def available_memory() -> int | None:
-    """Return the bytes of memory of this machine or container; None if the system does not say (Windows)."""
+    """Return the bytes of memory of this machine or container, cached; None if the system does not say (Windows)."""
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -42,8 +42,8 @@ def available_memory() -> int | None:
 
 
 Alternatives = Callable[[Public, int, int], str]
-"""Function of the public parameters, the number of a party's rows, and a number of bytes, that names methods with
-smaller replies, as the end of an error's text."""
+"""Function of the public parameters, a party's number of rows, and a number of bytes, that returns the end of an error:
+methods with smaller replies."""
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
@@ -54,7 +54,8 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
     """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
 
-    The array is the reply itself, or what a party holds while it answers.
+    The array is the reply itself, or what a party of `rows` rows holds while it answers. Optional questions do not
+    count.
     """
     nbytes = largest = 0
     for question in script.values():
@@ -70,7 +71,7 @@ def site_memory(largest: int) -> int:
 
 
 def server_memory(script: Questions, public: Public) -> tuple[int, float]:
-    """Estimate the bytes of the server's process, and return these also as a multiple of the reply that takes most.
+    """Return the estimated bytes of the server's process, and these as a multiple of the reply that takes most.
 
     Replies in clear are held, unless they are so many that their sums take less (`MAX_HELD_REPLIES`). Masked replies
     are added up as they come.
@@ -90,7 +91,7 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
     """Raise ConfigError if this party's machine has less memory than the answers are estimated to need.
 
     `alternatives` returns the end of the error: methods whose arrays have at most so many bytes. The size of this
-    machine's memory stays in the site's own log.
+    machine's memory stays in the site's own log. A machine that does not tell its memory passes.
     """
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:
@@ -102,7 +103,7 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Raise ConfigError if the server has less memory than the replies are estimated to need.
+    """Raise ConfigError if the server's memory is known, and less than the replies are estimated to need.
 
     `alternatives` returns the end of the error: methods with smaller replies.
     """

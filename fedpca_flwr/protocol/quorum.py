@@ -139,7 +139,7 @@ class Quorum:
         admission.raise_all(
             admission.mismatch_faults(party_infos, partitions=None if self.open_membership else self.initial_parties)
         )
-        self.columns = admission.agreed_columns(party_infos) or self.columns
+        self.columns = next((info.columns for info in party_infos if info.columns), self.columns)
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
         self.simulated = all(info.simulated for info in party_infos)
         replies = []
