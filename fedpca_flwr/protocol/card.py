@@ -88,18 +88,7 @@ class PCAOptions(Config):
         return ()
 
     def stored_moments_count(self, parties: int) -> int:
-        """Return how many sets of moments (pooled, or per party) the server stores with the model.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-
-        Returns
-        -------
-        int
-            Number of sets of moments; 0 unless the option `keep` requests them.
-        """
+        """Return how many sets of moments the server stores with the model of a run of `parties` parties; 0 here."""
         return 0
 
 

@@ -180,7 +180,7 @@ class PCAClient(PartyClient):
         """Raise a FedPCAError if no sum without the dropped parties may be unmasked; the base allows every sum."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Raise an error if the difference of a sum over parties (public keys) from an earlier one shows a summand.
+        """Raise DisclosureError if a sum over parties (public keys) less an earlier one shows a single summand.
 
         A differentially private method refuses none: the noise hides the difference.
         """

@@ -61,7 +61,7 @@ class Journal(ABC):
 
     @abstractmethod
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Return "computing" or "answered" for the last question of this run, and "new" for any other question."""
+        """Return "computing" or "answered" for the last question of this run, "new" for others and an ended run."""
 
     @abstractmethod
     def has_begun(self) -> bool:
@@ -73,7 +73,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, record nothing.
+        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, only raise that.
 
         The multiplier is the noise's standard deviation, divided by the sensitivity. `relation` says which data are
         neighbours.
@@ -97,7 +97,7 @@ class Journal(ABC):
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Record that this party answers no further questions in this run, and the kind of error."""
+        """Record that this party answers no more in this run, and the kind of error; delete the run's secrets."""
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:

@@ -6,12 +6,13 @@ generator, a *program*: it yields `Round` and `SumRound`, and continues with the
 
 A run's *script* holds its questions by name (their *phases*), in their order: each comes at most `Question.times` times
 in a row, and those that are not optional at least once. The script is a pure function of the run-config and the number
-of parties, and no party answers a question outside the script. Constants of the run that several questions name (its
-centre, its rows) keep the values of the first question.
+of parties. Constants of the run that several questions name (its centre, its rows) keep the values of the first
+question.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,13 +62,8 @@ class Public:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """Known values of the symbols ``d`` (features) and ``n`` (rows) in the shapes of fields."""
-        sizes = {}
-        if self.features:
-            sizes["d"] = self.features
-        if self.rows:
-            sizes["n"] = self.rows
-        return sizes
+        """Values of the symbols ``d`` (features) and ``n`` (rows) in shapes; one that is 0 is left out."""
+        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
 
 NO_FIELDS = Payload(())
@@ -213,7 +209,8 @@ class Question:
         default_digits = (1,) * words if isinstance(words, int) else (1,)
         total_words = 1  # which counts the parties
         for reply_field in self.plain_reply.fields:
-            total_words += digits_size(reply_field.count(sizes), field_digits.get(reply_field.name, default_digits))
+            values = math.prod(reply_field.lengths(sizes))
+            total_words += digits_size(values, field_digits.get(reply_field.name, default_digits))
         return HEADER_BYTES + 8 * total_words
 
     @property
@@ -255,11 +252,8 @@ class Question:
             Values of the symbols.
         """
         sizes = {"n": rows, "d": 1, **self.request_sizes(public)}
-        for request_field in self.request.fields:
-            for symbol in request_field.shape:
-                if symbol.startswith("<="):
-                    sizes[symbol[2:]] = 1
-        return sizes
+        symbols = [symbol for request_field in self.request.fields for symbol in request_field.shape]
+        return sizes | {symbol[2:]: 1 for symbol in symbols if symbol.startswith("<=")}
 
     def request_sizes(self, public: Public) -> dict[str, int]:
         """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
@@ -307,7 +301,7 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel.
+    """Return `clear`, `masked` or `surviving` by how the run's answers travel.
 
     Parameters
     ----------
@@ -318,7 +312,7 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
     masked : object
         Value for masked answers.
     surviving : object, optional
-        Value for masked answers of a run that continues without some parties; as ``masked`` by default.
+        Value for masked answers of a run that continues without some parties; as ``masked`` if None.
 
     Returns
     -------
@@ -402,15 +396,12 @@ class Total(Mapping[str, Array]):
     replies: Sequence[Reply] = ()
 
     def __getitem__(self, name: str) -> Array:
-        """Return the sum of a field by its name."""
         return self.fields[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the fields."""
         return iter(self.fields)
 
     def __len__(self) -> int:
-        """Return the number of fields."""
         return len(self.fields)
 
 
