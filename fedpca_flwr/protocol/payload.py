@@ -223,21 +223,6 @@ class Payload:
                 return int(values[field.name].shape[field.shape.index("d")])
         return None
 
-    def fixed_size_fields(self, values: Fields) -> dict[str, NDArray[Any]]:
-        """Return the fields, by name, whose shapes consist of fixed numbers, such as scalars.
-
-        Parameters
-        ----------
-        values : mapping of str to ndarray
-            Arrays by field name.
-
-        Returns
-        -------
-        dict of str to ndarray
-            The arrays of these fields.
-        """
-        return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
-
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
         """Check the shapes and values of a message's arrays against the declared fields.
 

@@ -166,21 +166,10 @@ class Question:
                 limits[reply_field.name] = np.broadcast_to(limits[reply_field.name], reply_field.lengths(sizes))
         sharing = self.short(request, public) if callable(self.short) else self.short
         short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in sharing.items()}
-        return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
+        return Layout(limits, words=self._digits(sizes), short=short, parties=public.parties)
 
-    def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
-        """Return how many 64-bit words each value takes in fixed point, or a coding by field.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols in shapes.
-
-        Returns
-        -------
-        int or mapping of str to Digits
-            Words of 64 bits for each value, or digits by field.
-        """
+    def _digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
+        """Return how many 64-bit words each value takes in fixed point, or a coding by field (`words`)."""
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
@@ -200,7 +189,7 @@ class Question:
         """
         if self.plain_reply is None:
             return self.reply.nbytes(sizes, with_optional=with_optional)
-        words = self.digits(sizes)
+        words = self._digits(sizes)
         field_digits: dict[str, Digits] = {} if isinstance(words, int) else dict(words)
         if callable(self.short):  # the request is not known here, and no field takes fewer words
             field_digits = {reply_field.name: (MAX_VALUES_PER_WORD,) for reply_field in self.plain_reply.fields}

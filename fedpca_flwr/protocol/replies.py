@@ -234,7 +234,8 @@ class ReplyCollector:
         except FedPCAError:
             return
         self._claims[reply.sender] = claim
-        self._consumed[reply.party] = reply.nbytes, self.payload.fixed_size_fields(fields)
+        fixed_size = [field.name for field in self.payload.fields if all(map(str.isdigit, field.shape))]
+        self._consumed[reply.party] = reply.nbytes, {name: fields[name] for name in fixed_size}
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:

@@ -54,7 +54,7 @@ class Factory(Protocol):
         """Return the strategy (the server's half) of a run-config; raise ConfigError for faults."""
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Set configuration, options and transport of a new strategy from a run-config."""
+        """Set configuration, options and transport of a new strategy; raise ConfigError for a faulty run-config."""
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
         """Return a party's client for a Flower context, with rows by the node-config; it refuses if these are wrong."""
@@ -238,7 +238,7 @@ class PCAStrategy(Strategy):
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
         """Return the client of a party whose rows (n, d) a user's own ClientApp loaded.
 
-        `keywords` are those of the strategy. The run-config of the context is not used.
+        `keywords` are those of the strategy; wrong ones raise ConfigError. The run-config of the context is not used.
         """
         with cls._python_spelling():
             run_config = cls._run_config(keywords)

@@ -36,7 +36,7 @@ SECURITY_BITS = 40
 
 @lru_cache
 def degree(parties: int) -> int:
-    """Return the number of other parties with whom each party shares masks."""
+    """Return the number of other parties with whom each party shares masks: all, or an even number of them."""
     if parties <= MAX_COMPLETE_PARTIES:
         return parties - 1
     return min(min_degree(parties, int(MAX_COLLUDING_SHARE * parties), SECURITY_BITS), parties - 1)
@@ -64,7 +64,7 @@ def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
 
 
 def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
-    """Return the partitions with whom a party shares masks: the nearest on either side of a random ring.
+    """Return the partitions, sorted, with whom a party shares masks: the nearest on either side of a random ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
     """
