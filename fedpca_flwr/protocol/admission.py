@@ -75,33 +75,22 @@ class ErrorReport(Config):
 @represent_by_shapes
 @dataclass
 class Reply:
-    """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows.
-
-    Parameters
-    ----------
-    party : int
-        Number of the party's partition.
-    name : str
-        Name of the party; empty if it has none.
-    sender : str
-        Name of the party in texts.
-    rows : int
-        Number of rows that the message states.
-    tensors : list of bytes
-        Arrays of the payload in NumPy's file format; emptied once they are read.
-    fields : dict of str to ndarray
-        Fields of the payload, set once they are checked. Of a consumed reply only fields of a few numbers remain.
-    consumed_bytes : int
-        Bytes of a payload that was consumed on arrival; 0 if the payload is stored.
-    """
+    """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows."""
 
     party: int
+    """Number of the party's partition."""
     name: str
+    """Name of the party; empty if it has none."""
     sender: str
+    """Label of the party in texts: "client 3 (name)"."""
     rows: int
+    """Number of rows that the message states."""
     tensors: list[bytes]
+    """Arrays of the payload in NumPy's file format; emptied once they are read."""
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Fields of the payload, set once they are checked. Of a consumed reply only fields of a fixed size remain."""
     consumed_bytes: int = 0
+    """Bytes of a payload that was consumed on arrival; 0 if the payload is stored."""
 
     @property
     def nbytes(self) -> int:

@@ -157,21 +157,14 @@ class MomentsOptions(ScaledOptions):
 
 
 class Disclosure(NamedTuple):
-    """Texts that say what the server, other parties and the network learn about a party.
-
-    Parameters
-    ----------
-    server : str
-        What the server learns.
-    parties : str
-        What the other parties learn.
-    network : str
-        What an observer of the network learns.
-    """
+    """Texts that say what the server, other parties and the network learn about a party."""
 
     server: str
+    """What the server learns."""
     parties: str = "the pooled components and mean"
+    """What the other parties learn."""
     network: str = "sizes and times of messages"
+    """What an observer of the network learns."""
 
 
 @lru_cache(maxsize=32)

@@ -2,8 +2,7 @@
 
 A party does not trust the server: whoever holds the server may ask anything, in any order, any number of times. The
 party compares every question with the run's script (`fedpca_flwr.protocol.question`) and notes the question before it
-answers. The first question outside the script ends the run for this party. The answer itself is part of the question
-(`Question.answer`). A site that cannot take part has a `RefusingClient`.
+answers. The first question outside the script ends the run for this party.
 """
 
 from __future__ import annotations

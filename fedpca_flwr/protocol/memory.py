@@ -11,15 +11,14 @@ from fedpca_flwr.protocol.question import Public, Questions
 SITE_FACTOR = 3.5
 """Bytes of a site's process for each byte of its largest reply, or of the largest array behind it, beyond libraries.
 
-Measured with P-COV at 3,000 features by ``python -m fedpca_flwr.simulations.benchmarks peaks``, which a nightly test
-repeats: 3.1 in clear and 2.5 with masks. Rows of several blocks take 3 of them, a packed scatter and a matrix.
+``python -m fedpca_flwr.simulations.benchmarks peaks`` measures 3.1 in clear and 2.5 with masks (P-COV, 3,000 features).
 """
 
 SERVER_FACTOR = 3.0
 """Bytes of the server's process for each byte of a reply, besides the replies that it holds, and beyond libraries.
 
 Measured in the same way with three parties: 2.9 in clear, where the server holds all replies, and 2.8 with masks, where
-it holds the sum and a reply. Flower takes as much to join a reply, and so does the matrix with the components.
+it holds the sum and a reply.
 """
 
 MAX_HELD_REPLIES = 9
@@ -27,7 +26,7 @@ MAX_HELD_REPLIES = 9
 groups."""
 
 CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
-"""Files of Linux with the memory limit of a container."""
+"""File of Linux with the memory limit of a container."""
 
 
 @cache
@@ -88,10 +87,10 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
 
 def require_party_memory(method: str, largest: int, alternatives: Callable[[int], str]) -> None:
-    """Raise ConfigError if this party's machine has less memory than the answers are estimated to need.
+    """Raise ConfigError if this party's memory is known, and less than the answers are estimated to need.
 
     `alternatives` returns the end of the error: methods whose arrays have at most so many bytes. The size of this
-    machine's memory stays in the site's own log. A machine that does not tell its memory passes.
+    machine's memory stays in the site's own log.
     """
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:

@@ -47,13 +47,12 @@ class Field:
     shape: tuple[str, ...]
     """Lengths of the axes, in symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows
     ``"n(n+1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder
-    can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), digits a fixed
-    length; ``()`` a scalar."""
+    can judge, ``"<=b"`` at most ``b``, other symbols as the method says, digits a fixed length; ``()`` a scalar."""
     dtype: str = "float64"
     """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
-    """Condition on the values, which must be finite. A count is at least 1, a size is not negative, and a packed
-    scatter passes simple tests for a positive semidefinite matrix."""
+    """Condition on the values, which must be finite: "real" for none, "count" at least 1, "size" not negative,
+    "positive", "orthonormal columns" or "rows", or "scatter", a packed matrix that may be positive semidefinite."""
     optional: bool = False
     """Whether an empty array may stand for "all zeros"."""
     constant: str = ""
@@ -84,13 +83,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Payload:
-    """Fields of a message, in the order in which their arrays are sent.
-
-    Parameters
-    ----------
-    fields : tuple of Field
-        The fields.
-    """
+    """Fields of a message, in the order in which their arrays are sent."""
 
     fields: tuple[Field, ...]
 

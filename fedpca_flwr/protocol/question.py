@@ -38,27 +38,16 @@ SumLimits = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Public:
-    """Parameters of a run that the server and every party know: configuration, parties, features and rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    options : PCAOptions
-        Options of the method.
-    parties : int
-        Number of parties that take part.
-    features : int
-        Number d of features, if the parties hold rows of the same features; else 0.
-    rows : int
-        Number n of rows, if the parties hold columns of the same rows; else 0.
-    """
+    """Parameters of a run that the server and every party know: configuration, parties, features and rows."""
 
     config: RunConfig
-    options: Any
+    options: Any  # a `PCAOptions` of the method
     parties: int
+    """Number of parties that take part."""
     features: int = 0
+    """Number d of features, if the parties hold rows of the same features; else 0."""
     rows: int = 0
+    """Number n of rows, if the parties hold columns of the same rows; else 0."""
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
@@ -314,75 +303,48 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
 @represent_by_shapes
 @dataclass(frozen=True)
 class Round:
-    """Question that a program yields, to receive the replies of all parties singly.
-
-    Parameters
-    ----------
-    phase : str
-        Name of the question.
-    request : mapping of str to ndarray
-        Fields that every party receives.
-    party_requests : mapping of int to mapping
-        Further fields of single parties, by partition.
-    method : str
-        Name and options of the method whose question this is, if the run has chosen a method on its way.
-    consume : callable, optional
-        Function of a checked reply's fields and of its sender. It is called when a reply arrives, with one reply at a
-        time and in any order, and may not be called at all. Of a reply that it consumed only short fields are stored.
-        If it raises a `ContractError`, the reply is stored as a whole.
-    """
+    """Question that a program yields, to receive the replies of all parties singly."""
 
     phase: str
+    """Name of the question."""
     request: Fields = field(default_factory=dict)
+    """Fields that every party receives."""
     party_requests: Mapping[int, Fields] = field(default_factory=dict)
+    """Further fields of single parties, by partition."""
     method: str = ""
+    """Name and options of the method whose question this is, if the run has chosen a method on its way."""
     consume: Callable[[Fields, str], None] | None = None
+    """Function of a checked reply's fields and of its sender. It is called when a reply arrives, with one reply at a
+    time and in any order, and may not be called at all. Of a reply that it consumed only short fields are stored. If it
+    raises a `ContractError`, the reply is stored as a whole."""
 
 
 @represent_by_shapes
 @dataclass(frozen=True)
 class SumRound(Round):
-    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply.
-
-    Parameters
-    ----------
-    phase, request, party_requests, method, consume
-        Attributes of a `Round`, with the same meaning.
-    estimate : mapping of str to ndarray
-        Estimate of the sum by the server. Only the difference between a field and its estimate must be within limits.
-    """
+    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply."""
 
     estimate: Fields = field(default_factory=dict)
+    """Estimate of the sum by the server. Only the difference between a field and its estimate must be within limits."""
 
 
 @represent_by_shapes
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
-    """Sum of the parties' replies: a mapping from field names to summed arrays.
-
-    Parameters
-    ----------
-    fields : mapping of str to ndarray
-        The sums.
-    parties : int
-        Number of parties in the sum.
-    low : mapping of str to ndarray
-        Low parts of sums in fixed point: what rounding to float64 left out.
-    exact_integers : callable, optional
-        For sums in fixed point: function of a field's name that returns integers n and exponents e, for n 2^-e without
-        any rounding.
-    error_bounds : mapping of str to ndarray
-        Bound on what fixed point rounded off in each entry; empty if nothing was rounded.
-    replies : sequence of Reply
-        The replies, if the server sees them.
-    """
+    """Sum of the parties' replies: a mapping from field names to summed arrays."""
 
     fields: Fields
     parties: int
+    """Number of parties in the sum."""
     low: Fields = field(default_factory=dict)
+    """Low parts of sums in fixed point: what rounding to float64 left out; empty for sums in clear."""
     exact_integers: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
+    """For sums in fixed point: function of a field's name that returns integers n and exponents e, for n 2^-e without
+    any rounding."""
     error_bounds: Fields = field(default_factory=dict)
+    """Bound on what fixed point rounded off in each entry; empty if nothing was rounded."""
     replies: Sequence[Reply] = ()
+    """The replies, if the server sees them."""
 
     def __getitem__(self, name: str) -> Array:
         return self.fields[name]

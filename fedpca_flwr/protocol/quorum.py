@@ -228,8 +228,7 @@ class Quorum:
     def _admit(self, client_manager: ClientManager, deadline: float) -> None:
         """Ask every client for a statement until all expected have joined; set members and features.
 
-        Faults of clients that are present are raised at once; further clients are asked as they join. Raise QuorumError
-        if too few join.
+        Faults of clients that are present are raised at once; further clients are asked as they join.
         """
         statements: dict[str, PartyInfo | ErrorReport | str] = {}
         before = -1

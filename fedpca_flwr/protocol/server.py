@@ -98,10 +98,10 @@ class ReplyPoller:
     """Poller for the replies of one Flower grid, which asks for all pending messages at once.
 
     Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
-    take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
-    busy. A message whose reply does not come is sent again from time to time: a SuperNode whose reply the SuperLink
-    could not store does not send it again by itself, and a party answers the same question with the same bytes. While
-    other replies still come, no message is sent again: thousands of simulated parties wait for their turn.
+    take. Here the pause grows with the time waited. A message whose reply does not come is sent again from time to
+    time: a SuperNode whose reply the SuperLink could not store does not send it again by itself, and a party answers
+    the same question with the same bytes. While other replies still come, no message is sent again: thousands of
+    simulated parties wait for their turn.
     """
 
     def __init__(self, grid: Grid) -> None:

@@ -3,13 +3,13 @@
 Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4, with the
 check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its own. It
 gives every party a Shamir share of that seed and of its mask key. When the survivors are known, each of them reveals
-for every party one of the two: the seed's share if that party survived, else the key's. So the server can remove the
-self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
+for every party the seed's share if that party survived, else the key's. So the server can remove the self masks of
+survivors and the pairwise masks with those that dropped out, and never both of one party.
 
 A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum; its private half is
 what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, and
 the masks of the last round. Each party signs the public halves of both with its identity, and later the survivors that
-it was told (`fedpca_flwr.transports.signed`), as in the paper.
+it was told (`fedpca_flwr.transports.signed`).
 """
 
 from __future__ import annotations

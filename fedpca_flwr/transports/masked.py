@@ -2,12 +2,11 @@
 
 The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server relays
 all of them with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
-party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some parties is in
-`fedpca_flwr.transports.surviving`.
+party that is missing leaves noise and ends the run.
 
 Of many parties each shares masks with some (`fedpca_flwr.transports.neighbours`). In ``keys`` it sends a commitment to
-its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A
-key of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
+its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A key
+of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
 """
 
 from __future__ import annotations

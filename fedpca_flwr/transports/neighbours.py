@@ -6,10 +6,10 @@ the graph of neighbours. They are but with probability 2^-40 where at most two t
 server (`fedpca_flwr.maths.secure`), and did so before the graph was known.
 
 The graph is a ring in an order that follows from all public keys of the run, and each party derives it itself. So that
-nobody fits keys to those of others until the order suits him, a party first commits to its key (SHA-256), and opens
-the commitment once it has those of all: until then nobody knows the order that it will find, and nobody can change it
-any more. A server that shows parties different commitments gets an order for each list; all these together have no
-more arcs in the mean than the one list, since an arc must lie among those that were shown its list.
+nobody can choose a key for the order that it gives, a party first commits to its key (SHA-256), and opens the
+commitment once it has those of all. A server that shows parties different commitments gets an order for each list; all
+these together have no more arcs in the mean than the one list, since an arc must lie among those that were shown its
+list.
 """
 
 import hashlib

@@ -5,8 +5,6 @@ parties agree on a secret (X25519, RFC 7748), derive a key for one request from 
 that into words (ChaCha20, RFC 8439); one of the two adds them to its vector and the other subtracts them, modulo 2^64.
 A sum without one of the parties is noise.
 
-A sum that goes on without some of the parties is in `fedpca_flwr.transports.double_masks`.
-
 Flower's SecAgg+ is not used: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
 generator.
 """

@@ -1,14 +1,13 @@
 """Surviving transport: a single sum over the remaining parties, opened once (`fedpca_flwr.transports.double_masks`).
 
 Rounds: ``keys``; ``shares`` (each party's seed and mask key, shared among all); the method's own sum; ``agree`` (each
-survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A
-party may drop out in any of them while ``survivors`` are left: if its vector came it is in the sum, else the sum is
-without it. The last round is a sum under pairwise masks of the survivors, left out where one of them has gone.
+survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A party may drop out in any
+of them while ``survivors`` are left: if its vector came it is in the sum, else the sum is without it. The last round is
+a sum under pairwise masks of the survivors, left out where one of them has gone.
 
-One sum a run, because the difference of two sums over different parties is the share of those that left: with a second
-sum, a party that drops out between the two would be shown to the server. So methods that need several are refused,
-unless each sum is differentially private: then their difference tells no more than they do, and the rounds are gone
-through for each, with new keys, by the parties that are still there.
+One sum a run, because the difference of two sums over different parties is the share of those that left. So methods
+that need several are refused, unless each sum is differentially private: then their difference tells no more than they
+do, and the rounds are gone through for each, with new keys, by the parties that are still there.
 """
 
 from __future__ import annotations
