@@ -190,15 +190,11 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
         raise ConfigError(
             "the server's settings of the run are not a JSON object; do all parties run the same version?"
         )
-    keys = (
-        ["method"]
-        if settings["method"] != server_settings.get("method")
-        else [key for key in settings if settings[key] != server_settings.get(key)]
-    )
+    keys = [key for key in settings if settings[key] != server_settings.get(key)]
     if keys:
         differences = "; ".join(
             f"'{key}' is {value_text(settings[key])} here and {value_text(server_settings.get(key))} at the server"
-            for key in keys
+            for key in (["method"] if "method" in keys else keys)
         )
         raise ConfigError(f"run-config: {differences}: give server and parties the same method and options")
 

@@ -339,6 +339,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _require_possible_survivors(self) -> Self:
+        """Raise `refusal` for 'survivors', 'blind' or 'minimum' beside a key that excludes it."""
         if self.survivors and not self.secure_aggregation:
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; 'survivors' is an option of "

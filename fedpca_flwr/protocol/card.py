@@ -79,12 +79,12 @@ class PCAOptions(Config):
 
     @property
     def stage_option_names(self) -> frozenset[str]:
-        """Names of the options that select a `Stage`, a step before or after the method."""
+        """Names of the options that select a `Stage`, a step before or after the method; the base has none."""
         return frozenset()
 
     @property
     def stages(self) -> tuple[type[Stage], ...]:
-        """Classes of the stages (steps before or after the method) that the options select."""
+        """Classes of the stages (steps before or after the method) that the options select, in their order."""
         return ()
 
     def stored_moments_count(self, parties: int) -> int:

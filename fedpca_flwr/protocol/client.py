@@ -67,8 +67,9 @@ class PartyRows(Protocol):
 class Site(Protocol):
     """Interface of a site for `PCAClient`: configuration, rows, journal and permission.
 
-    A `split` is "rows" if a party has some rows of all features, and "columns" if it has all rows of some features. A
-    method named ``permit`` raises a FedPCAError, without a value of anyone's rows, to refuse.
+    A `split` is "rows" if a party has some rows of all features, and "columns" if it has all rows of some features. To
+    refuse, a method raises DisclosureError, or ConfigError for configurations, or DataError, without a value of the
+    rows.
     """
 
     run_id: str
@@ -251,6 +252,7 @@ class PCAClient(PartyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Answer a question: return arrays, rows (1 if hidden) and statement, or [], 0 and the report of any error."""
         responder = self.responder(config)
         if responder is not self:
             return responder.fit(parameters, config)
@@ -329,7 +331,7 @@ class PCAClient(PartyClient):
             raise ContractError("the parties that the server names are not those of its first question")
 
     def _permit_sizes(self, nbytes: int, largest: int) -> None:
-        """Raise ConfigError for a reply of too many bytes, or whose largest array (bytes) does not fit into memory."""
+        """Raise DisclosureError for a reply of too many bytes, ConfigError if its largest array exceeds the memory."""
 
         def alternatives(max_bytes: int) -> str:
             """Return the end of an error that lists methods with replies of at most `max_bytes`."""
@@ -399,8 +401,8 @@ class PCAClient(PartyClient):
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
         """Compute, check and record the reply to a question, and return its arrays in the order of the payload.
 
-        After the script's last question the journal is complete. Raise ConfigError for a reply that is too large, and
-        ContractError for fields that are not those of the question.
+        After the script's last question the journal is complete. Raise the errors of `_permit_sizes`, and ContractError
+        for fields that are not those of the question.
         """
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
@@ -445,6 +447,7 @@ class RefusingClient(PartyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Return no arrays, 0 rows and the error report."""
         return [], 0, self.report
 
     @override

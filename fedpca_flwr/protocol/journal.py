@@ -205,7 +205,7 @@ class StateJournal(Journal):
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record nothing: only a journal in a folder counts privacy budgets over several runs."""
+        """Record and check nothing: only a journal in a folder counts privacy budgets over several runs."""
 
     @property
     @override
@@ -215,7 +215,7 @@ class StateJournal(Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record nothing: only a journal in a folder lasts from run to run."""
+        """Record and check nothing: only a journal in a folder lasts from run to run."""
 
     @override
     def record_refusal(self, why: str) -> None:

@@ -36,7 +36,6 @@ DEFAULT_PCA_NAME = "pca"
 """Name of the only PCA of a Flower run."""
 
 PCA_NAME = re.compile(r"[\w -]{1,64}")
-"""Names of PCAs."""
 
 MAX_NAMED_PARTIES = 10
 """Largest number of parties that a line about waiting names."""
@@ -136,9 +135,8 @@ class Quorum:
         admission.raise_all(admission.reported_errors(infos))
         # all infos: an error report was raised above
         party_infos = [info for info in infos if isinstance(info, PartyInfo)]
-        admission.raise_all(
-            admission.mismatch_faults(party_infos, partitions=None if self.open_membership else self.initial_parties)
-        )
+        partitions = None if self.open_membership else self.initial_parties
+        admission.raise_all(admission.mismatch_faults(party_infos, partitions=partitions))
         self.columns = next((info.columns for info in party_infos if info.columns), self.columns)
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
         self.simulated = all(info.simulated for info in party_infos)
@@ -236,13 +234,10 @@ class Quorum:
             before = len(statements)
             self._wait(client_manager, before + 1, deadline)
             self._admit_new_clients(client_manager, statements)
-        if self.config.minimum:
-            admitted = {info.partition_id for info in statements.values() if isinstance(info, PartyInfo)}
-            if missing := self._missing_parties(admitted, ()):
-                self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
-        self.features = _smallest_mode(
-            statement.features for statement in statements.values() if isinstance(statement, PartyInfo)
-        )
+        infos = [statement for statement in statements.values() if isinstance(statement, PartyInfo)]
+        if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
+            self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
+        self.features = _smallest_mode(info.features for info in infos)
         self._member_ids = frozenset(
             self.partition_by_client if len(self.partition_by_client) >= self.expected else statements
         )
@@ -264,12 +259,10 @@ class Quorum:
             statements[cid] = failure_reason(answer, "join-deadline") if is_failure else admission.parse_info(answer)
         infos = {cid: statement for cid, statement in statements.items() if isinstance(statement, PartyInfo)}
         party_infos = list(infos.values())
-        faults = admission.reported_errors(
-            [statement for statement in statements.values() if isinstance(statement, ErrorReport)]
-        )
-        silent = "; ".join(
-            sorted(f"node {cid}: {statement}" for cid, statement in statements.items() if isinstance(statement, str))
-        )
+        reports = [statement for statement in statements.values() if isinstance(statement, ErrorReport)]
+        faults = admission.reported_errors(reports)
+        silences = sorted(f"node {cid}: {reason}" for cid, reason in statements.items() if isinstance(reason, str))
+        silent = "; ".join(silences)
         if not party_infos and not faults:
             raise QuorumError(f"no client described its data ({silent})")
         self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}

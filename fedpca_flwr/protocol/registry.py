@@ -147,13 +147,11 @@ class Registry(Mapping[str, Method]):
     @cached_property
     def _external(self) -> dict[str, EntryPoint]:
         """Entry points of methods that other installed packages provide, by name."""
-        return {
-            point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
-        }
+        points = entry_points(group=ENTRY_POINT_GROUP)
+        return {point.name: point for point in points if point.name not in self._locations}
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-"""Names of methods."""
 
 
 def _require_method(kind: type) -> MethodCard:

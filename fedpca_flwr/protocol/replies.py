@@ -50,8 +50,7 @@ MAX_SAFE_MAGNITUDE = 1e140
 """About the square root of the largest float64. Products of larger numbers may overflow."""
 
 MIN_OUTLIER_DIGITS = 10.0
-"""Orders of magnitude by which a party's numbers must differ from those of other parties for an error to name the
-party."""
+"""Orders of magnitude by which a party's numbers must differ from those of others for an error to name the party."""
 
 
 def max_magnitude(fields: Fields) -> float:

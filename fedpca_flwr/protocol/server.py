@@ -120,9 +120,8 @@ class ReplyPoller:
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
         patience = min(FIRST_REPEAT_SECONDS, (until - since) / 4)
-        sent = [
-            PendingReply(message, [id_], since, until, patience) for message, id_ in zip(messages, ids, strict=True)
-        ]
+        pairs = zip(messages, ids, strict=True)
+        sent = [PendingReply(message, [id_], since, until, patience) for message, id_ in pairs]
         self._deliver(sent)
         with self._lock:
             self._pending += [entry for entry in sent if not entry.reply.done()]

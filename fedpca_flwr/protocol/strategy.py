@@ -179,7 +179,7 @@ class PCAStrategy(Strategy):
     def certainty(self, pairs: Eigenpairs) -> Certainty:
         """Return exactness, the number of components that rounding leaves resolved, and notes for the model's reader.
 
-        If noise hides rounding, only exactness is stated.
+        If noise hides rounding, only exactness is stated, with no number.
         """
         if self.card.differentially_private:
             return Certainty(self.exact, [])

@@ -42,16 +42,8 @@ from fedpca_flwr.protocol.question import Program, Public, Question, Questions, 
 from fedpca_flwr.protocol.quorum import Quorum
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.protocol.transport import Party, Run
-from fedpca_flwr.transports.encoding import mask_question, require_secret, require_summable
-from fedpca_flwr.transports.masked import (
-    KEY_FIELDS,
-    KEYS_QUESTION,
-    Masked,
-    MaskedParty,
-    MaskedServer,
-    collect_keys,
-    pairwise_secrets,
-)
+from fedpca_flwr.transports.encoding import mask_question, pairwise_secrets, require_secret, require_summable
+from fedpca_flwr.transports.masked import KEY_FIELDS, KEYS_QUESTION, Masked, MaskedParty, MaskedServer, collect_keys
 from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, derive_key, digest_pieces, split_keys, transcript
 from fedpca_flwr.transports.signed import NO_ANSWER_TEXT, SIGNATURE_FIELD, SIGNATURE_SIZES
 
@@ -203,6 +195,7 @@ class BlindServer(Blind, MaskedServer):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
+        """Return the note on the numbers that the server saw, and those that a colluding party would show it."""
         return [DISCLOSURE_NOTE]
 
     def _relay_contributions(self) -> Program:
@@ -220,7 +213,10 @@ class BlindParty(Blind, MaskedParty):
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Answer a round for the secret, a sealed sum, or any other question as the masked transport does."""
+        """Answer a round for the secret, a sealed sum, or any other question as the masked transport does.
+
+        Raise DisclosureError if keys, contributions or signatures are not right.
+        """
         if phase == "secrets":
             return self._encrypt_contribution(party, request)
         if phase == "agree":
@@ -290,7 +286,7 @@ class BlindParty(Blind, MaskedParty):
         return {"sealed": elements_to_bytes(elements)}
 
     def _cipher(self, party: Party, sender: int, recipient: int) -> ChaCha20Poly1305:
-        """Return the cipher of a single message, whose key is for this run, sender and recipient."""
+        """Return the cipher of a single message; its key is for this run, sender and recipient, and used once."""
         publics = split_keys(require_secret(party, "listed"))
         context = digest_pieces(b"fedpca contribution", self.policy.signer.context, publics[sender], publics[recipient])
         peer = publics[recipient if sender == self._partition else sender]

@@ -26,6 +26,7 @@ class ClearServer(Clear, ServerTransport):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
+        """Return a note on the parties that did not take part; empty if all did."""
         if not quorum.dropped:
             return []
         absent = ", ".join(name for _, name in sorted(quorum.dropped.items()))

@@ -21,7 +21,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import Party
-from fedpca_flwr.transports.pairwise_masks import Words
+from fedpca_flwr.transports.pairwise_masks import Words, split_keys
 from fedpca_flwr.transports.signed import Signer
 
 MASKED_PAYLOAD = Payload((Field("masked", ("any",), "uint64"),))
@@ -129,3 +129,9 @@ def require_secret(party: Party, name: str) -> bytes:
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value
+
+
+def pairwise_secrets(party: Party) -> dict[bytes, bytes]:
+    """Return the secrets that this party shares with other parties, by public key; ContractError without any."""
+    peers, shared_keys = (split_keys(require_secret(party, name)) for name in ("others", "shared"))
+    return dict(zip(peers, shared_keys, strict=True))

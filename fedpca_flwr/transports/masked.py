@@ -31,6 +31,7 @@ from fedpca_flwr.transports.encoding import (
     SumPolicy,
     encode_answer,
     mask_question,
+    pairwise_secrets,
     require_secret,
     require_summable,
 )
@@ -224,12 +225,6 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.store_secret("listed", b"".join(participants))
         party.journal.store_secret("others", b"".join(shared_keys))
         party.journal.store_secret("shared", b"".join(shared_keys.values()))
-
-
-def pairwise_secrets(party: Party) -> dict[bytes, bytes]:
-    """Return the secrets that this party shares with other parties, by their public keys; ContractError without."""
-    peers, shared_keys = (split_keys(require_secret(party, name)) for name in ("others", "shared"))
-    return dict(zip(peers, shared_keys, strict=True))
 
 
 def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:

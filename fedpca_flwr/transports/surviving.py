@@ -154,11 +154,12 @@ class SurvivingServer(Surviving, ServerTransport):
 
     @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
+        """Return the number of parties in the sum, and the number at the start, by names of measurements."""
         return {"double_masked_parties": len(self._summed_parties), "expected_parties": quorum.initial_parties}
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return notes on the parties that dropped out, and on the numbers that the server saw."""
+        """Return notes on the parties that dropped out, if any did, and on the numbers that the server saw."""
         inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         dropout_note = f"the PCA of {len(inside)} of {quorum.initial_parties} parties: {', '.join(absent)} dropped out"
@@ -303,7 +304,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"masked": hide(vector, channels.public_keys, context, members, masking, seed)}
 
     def _sign_survivors(self, party: Party, request: Fields) -> Fields:
-        """Return this party's signature on the announced survivors, if the site's rules allow their sum."""
+        """Store the announced survivors, and return a signature on them, if the site's rules allow their sum."""
         members = _load_positions(party, "members")
         survivors = self._check_positions(party, request["survivors"], members)
         self.policy.require_size(len(survivors))
@@ -353,7 +354,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return replace(signer, configuration=signer.configuration + suffix)
 
     def _channels(self, party: Party) -> Channels:
-        """Return this party's encrypted channels, from the keys stored in its journal."""
+        """Return this party's encrypted channels, from keys in its journal; raise ContractError without them."""
         publics = split_keys(require_secret(party, "keys"), KEY_PAIR_BYTES)
         position = publics.index(self._local_public_keys(party))
         return Channels(PublicKeys(publics, self._signer.context), position, require_secret(party, "private"))
@@ -394,5 +395,5 @@ def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
 
 
 def _load_positions(party: Party, name: str) -> list[int]:
-    """Load positions in the list of keys, stored under a name, from this party's journal."""
+    """Load positions in the list of keys, stored under a name; raise ContractError if there are none."""
     return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]
