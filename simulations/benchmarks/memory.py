@@ -91,7 +91,7 @@ def _take_masked(parties: int, features: int) -> int:
     incoming = ReplyCollector(MASKED_PAYLOAD, {}, total.add)
     for party in range(parties):
         incoming.receive(_copy(reply, party))
-    layout.decode(total.complete([]))
+    layout.decode(total.words)
     return 8 * layout.size
 
 
