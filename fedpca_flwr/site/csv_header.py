@@ -1,9 +1,8 @@
 """The header of a .csv file, whose names may themselves be numbers.
 
-Wavelengths, masses, years and ids are names that look like a row. A first line of numbers is refused, with the key that
-decides, where a row of the file would hardly look so: only its cells are in quotes, its cells stand above texts or far
-from the numbers of their columns, or its cells rise or fall throughout. A first line that is not refused is a row, and
-a note says so.
+A first line of numbers (wavelengths, years, ids) is refused, with the key that decides, where a row of the file would
+hardly look so: only its cells are in quotes, its cells stand above texts or far from the numbers of their columns, or
+its cells rise or fall throughout. A first line that is not refused is a row, and a note says so.
 """
 
 import csv
@@ -43,9 +42,10 @@ def holds_cells(row: Sequence[str]) -> bool:
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Decide whether the first line of a .csv file is a header or a row; raise DataError if it may be either.
+    """Decide whether the first line of a .csv file is a header or a row, by the keys or by its cells.
 
-    A row taken for names would be lost, and names taken for a row would be wrong numbers.
+    Raise DataError if it may be either, or all cells are empty. A row taken for names would be lost, and names taken
+    for a row would be wrong numbers.
     """
     rows, start, end = [], 0, 0
     with refuse_long_cells():
@@ -100,7 +100,7 @@ def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
 def _name_above_numbers(
     csv_format: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]
 ) -> str:
-    """Return a reason why the first line is a header: a non-feature column has text above numbers."""
+    """Return a reason why the first line is a header: a non-feature column has text above numbers; else ""."""
     for position in {*range(len(first))} - {*features}:
         below = [row[position] for row in rest]
         name = not (csv_format.is_number(first[position]) or csv_format.is_missing(first[position]))
@@ -110,7 +110,7 @@ def _name_above_numbers(
 
 
 def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
-    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are."""
+    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are; else ""."""
     raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]
