@@ -118,10 +118,7 @@ def _server_certificate(
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a private key for a SuperNode, and beside it the public key (.pub), whose path is returned.
-
-    Raise ConfigError if one of the files exists or cannot be written.
-    """
+    """Write a SuperNode's key and, beside it, the public one (.pub), and return its path; ConfigError if one exists."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private_pem(key, PrivateFormat.OpenSSH))

@@ -5,7 +5,7 @@ what the server says that it asked, and the server received what the site sent. 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -154,7 +154,9 @@ class Comparison:
             words = f"other settings (SHA-256 {settings})" if settings else "no settings of this run in its journal"
             self.faults.append(f"{label}: the site had {words}")
         exchanges = []
-        pairs = zip_longest(self._server_exchanges(party), journal_exchanges(events), fillvalue=Exchange())
+        digests = ((entry.phase, entry.digests.get(str(party))) for entry in self.history.rounds)
+        asked = (Exchange(phase, *pair) for phase, pair in digests if pair)
+        pairs = zip_longest(asked, journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
             name = server.phase or site.phase
             verdicts = {}
@@ -164,13 +166,6 @@ class Comparison:
                     self.faults.append(f"{label}, question {number} ('{name}'): the {kind} is {verdicts[kind]}")
             exchanges.append({"phase": name, **verdicts, "time": site.time, "bytes": site.nbytes})
         return exchanges
-
-    def _server_exchanges(self, party: int) -> Iterator[Exchange]:
-        """Yield the questions that the server asked of a party, and the digests of its replies."""
-        for entry in self.history.rounds:
-            if str(party) in entry.digests:
-                question, reply = entry.digests[str(party)]
-                yield Exchange(entry.phase, question, reply)
 
 
 def _table_line(cells: Sequence[str]) -> str:

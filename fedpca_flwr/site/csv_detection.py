@@ -25,7 +25,6 @@ from fedpca_flwr.site.csv_format import (
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE_LINES = 100  # lines that decide the separator and the header
 SAMPLE_BYTES = 2**20  # bytes that decide the encoding
-
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is the beginning of this one

@@ -65,8 +65,7 @@ FAULT_KINDS = (
     ),
     ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or say how it begins (comment='...')"),
 )
-"""Kinds of cells that are not numbers, the pattern of each kind, and advice. The last two kinds are recognised by their
-columns."""
+"""Kinds of cells that are not numbers, patterns and advice. The last two kinds are recognised by their columns."""
 
 
 def fault_kind(cell: str) -> str:

@@ -185,10 +185,7 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
-    """Raise DataError if the last line (in the bytes ``end``) is labelled as totals in a column left out.
-
-    A label (`TOTALS_PATTERN`) that another row has, too, is a category.
-    """
+    """Raise DataError if a label of totals that no other row has is in the last line, in the bytes ``end``."""
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
     separator = csv_format.separator
@@ -245,6 +242,11 @@ class _CountedStream(io.RawIOBase):
     def lines(self) -> int:
         """Number of lines read so far, including a last line without a line feed."""
         return self._newlines + (self.tail[-1:] not in (b"", b"\n"))
+
+    @override
+    def readable(self) -> bool:
+        """Return True, as Python's interface of raw streams demands."""
+        return True
 
     @override
     def read(self, size: int = -1) -> bytes:

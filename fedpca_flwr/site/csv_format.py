@@ -36,17 +36,14 @@ class CsvKeys:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that are not allowed, and equal signs for decimals and thousands."""
-        faults = {
-            "header": None if self.header in (None, True, False) else "true or false",
-            "delimiter": None
-            if not self.delimiter or re.fullmatch(r"[^\w\r\n.+\"-]", self.separator)
-            else "a sign, or 'tab'",
-            "decimal": None if self.decimal in ("", ".", ",") else "'.' or ','",
-            "thousands": None if self.thousands in ("", ".", ",", "'", "\u2019", " ") else "one of . , ' and a space",
-            "encoding": None if self.encoding == "" or _is_encoding(self.encoding) else "one that Python knows",
-        }
-        for key, expected in faults.items():
-            if expected:
+        for key, is_allowed, expected in (
+            ("header", self.header in (None, True, False), "true or false"),
+            ("delimiter", not self.delimiter or re.fullmatch(r"[^\w\r\n.+\"-]", self.separator), "a sign, or 'tab'"),
+            ("decimal", self.decimal in ("", ".", ","), "'.' or ','"),
+            ("thousands", self.thousands in ("", ".", ",", "'", "\u2019", " "), "one of . , ' and a space"),
+            ("encoding", self.encoding == "" or _is_encoding(self.encoding), "one that Python knows"),
+        ):
+            if not is_allowed:
                 raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
         if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
             raise ConfigError(

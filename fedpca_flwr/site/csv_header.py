@@ -20,8 +20,7 @@ from fedpca_flwr.site.csv_detection import SAMPLE_BYTES, SAMPLE_LINES
 from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, refuse_long_cells
 
 MAX_DEVIATIONS = 10.0  # standard deviations of a cell of a row from its column's mean
-STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}
-"""By degrees of freedom, how many deviations one in 10,000 lies above: more than `MAX_DEVIATIONS` for few rows."""
+STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}  # deviations of one in 10,000, by degrees of freedom
 MAX_PROBABILITY = 0.005  # of a row that rises throughout by chance; with falling rows 1 %
 HEADER_ADVICE = "say header=true if it holds the names of the columns, header=false if it is a row"
 

@@ -61,10 +61,7 @@ class Session(ABC):
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """Yield blocks (m, d) of about `rows` rows with the values of d SQL expressions of type float64.
-
-        ``source`` is the rest of the SELECT, from its ``FROM`` on.
-        """
+        """Yield blocks (m, d) of about `rows` rows of d float64 SQL expressions, selected ``FROM`` `source`."""
 
     def texts(self, column: str, source: str) -> list[str]:
         """Return for each row the text of an SQL expression, from ``SELECT column source``."""
@@ -86,8 +83,7 @@ EXACT_TYPES |= {"INTEGER", "UINTEGER"}
 """Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
 
 LARGE_INTEGER_TYPES = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
-"""Types of DuckDB with whole numbers that float64 may not represent. Such numbers become infinite, so that they are
-recognised."""
+"""Types of DuckDB with whole numbers that float64 may not represent, and that then become infinite."""
 
 LARGE_INTEGER_SQL = (
     "CASE WHEN {0} IS NULL THEN CAST('NaN' AS DOUBLE) WHEN TRY_CAST(%s AS HUGEINT) = {0} THEN %s "
@@ -153,10 +149,7 @@ class DuckDB(Session):
 
     @override
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a single SELECT with the SQL that converts each exactly; "" if not numeric.
-
-        Raise ConfigError for another text.
-        """
+        """Return the columns of a single SELECT, with no SQL if not numeric; raise ConfigError for another text."""
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError(
@@ -188,8 +181,7 @@ POSTGRESQL_NUMBER_SQL = {
     20: "CASE WHEN {0}::float8::int8 = {0} THEN {0}::float8 WHEN {0} IS NOT NULL THEN 'infinity' END",
     **dict.fromkeys((21, 23, 700, 701, 1700), "{0}::float8"),
 }
-"""How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly.
-Of int8 what float64 does not hold becomes infinite."""
+"""How a type becomes float64, by its OID: bool, int8 (inexact: infinite), int2, int4, float4, float8, numeric."""
 
 COPY_HEADER, COPY_TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 

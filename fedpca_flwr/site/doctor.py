@@ -166,10 +166,7 @@ def _time_start(site: SiteSetup) -> str:
 
 
 def _list_open_rules(site: SiteSetup) -> str:
-    """Return in a line what the site's rules leave open, with the keys that would forbid it, or "none is open".
-
-    Without rows of its own (`data`) nothing counts as open.
-    """
+    """Return what the site's rules leave open, with the keys that forbid it; "none is open" without `data`."""
     node, min_rows = site.node, NodeConfig.model_fields["min_rows"].default
     open_rules = {
         "it also answers in clear (secure-only)": not node.secure_only,

@@ -21,8 +21,7 @@ TIMEOUT_SECONDS = 1800.0  # after which a command counts as hanging, also on a b
 MAX_LOOK_SECONDS = 10.0  # between two looks at whether a run has ended, after its last line
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # Flower's log has colours even without a terminal
 COMPLETED_STATUS = "finished:completed"
-CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Words of the command line after the app, which `flwr run` receives."""
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}  # of words for `flwr run`
 FLOWER_SETTINGS = dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1")
 FLOWER_SETTINGS["FLWR_TELEMETRY_ENABLED"] = "0"
 

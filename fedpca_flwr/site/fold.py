@@ -1,8 +1,8 @@
 """Rows that a site holds out of some sums. The site draws them itself, once for the same rows.
 
-Whoever knew the sums over many different four fifths of the rows could solve for each row. So no run has a say in the
-draw: the draw follows from the secret of the site's journal, which the operating system's randomness made, and from the
-rows. However many runs there are over the same rows, they reveal two sums: over all rows, and over all but the fifth.
+Whoever knew the sums over many different four fifths of the rows could solve for each row. So the draw follows from the
+random secret of the site's journal and from the rows. However many runs there are over the same rows, they reveal two
+sums: over all rows, and over all but the fifth.
 """
 
 import hmac

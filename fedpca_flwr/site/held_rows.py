@@ -28,8 +28,7 @@ from fedpca_flwr.protocol.site_log import site_logger
 MEMORY_SHARE = 0.25  # of the machine's memory that is held at most: beyond it, each message reads the file
 MAX_MESSAGE_BYTES = 4096  # over the socket: a digest and the names of the memory files
 NAMES = ("table", "values", "columns", "ends")
-MemoryFiles = Mapping[str, int]
-"""File descriptors in memory by name: the table's description, and the rows as an array or in CSR format."""
+MemoryFiles = Mapping[str, int]  # descriptors by name: the table's description, and rows as an array or in CSR format
 
 
 class RowStore:
@@ -75,8 +74,7 @@ class RowStore:
         socket.send_fds(self._message_end, [message], list(files.values()))
 
 
-resident: RowStore | None = None
-"""Store of this process: of a site's process, or of the process of a message; None if no rows are in memory."""
+resident: RowStore | None = None  # of a site's process, or of a message's; None if no rows are in memory
 
 
 class RowCopy:
@@ -97,10 +95,7 @@ class RowCopy:
         return replace(rows, read=partial(self._record_pass, rows))
 
     def finish(self, table: Table) -> None:
-        """Complete the copy with the table's other arrays, and hand it to the site's process, or log why not.
-
-        A mapped file is not copied.
-        """
+        """Complete the copy with other arrays, and send it, or log why not; a mapped file is not copied."""
         if self._files is not None and self._rows is None and not is_mapped(table.rows):
             for _ in self.record(as_blocks(table.rows, CACHE_ELEMENTS)).read():
                 pass
@@ -144,10 +139,7 @@ class RowCopy:
             self._rows = _map_rows(self._files, (count, rows.width), rows.dtype, in_csr=rows.sparse)
 
     def _append(self, block: Block, entries: int) -> None:
-        """Append a block of rows, after `entries`, to the files in memory; CSR as values, columns and row ends.
-
-        Stop the copy, and log why, if memory does not suffice.
-        """
+        """Append a block after `entries` (CSR: values, columns, row ends); stop, and log why, without memory for it."""
         parts: dict[str, Any] = {"values": block}
         if sparse.issparse(block):
             ends = block.indptr[1:].astype(np.int64) + entries

@@ -44,11 +44,10 @@ class Identity:
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
         """Check that a signature of the message was made with the private key of this party."""
-        try:
+        with suppress(InvalidSignature, ValueError):
             Ed25519PublicKey.from_public_bytes(self.member_keys[party]).verify(signature, message)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+            return True
+        return False
 
 
 def load_identity(node: NodeConfig) -> Identity:

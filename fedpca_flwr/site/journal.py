@@ -91,7 +91,8 @@ class FileJournal(journal.Journal):
             try:
                 if not answered:
                     self._drop_silent(database)
-                    self._remove_copied_rows()
+                    for copied in Path(self.folder).expanduser().glob("rows.*"):  # of versions before 0.3
+                        shutil.rmtree(copied, ignore_errors=True)
                     self._store_value(database, "configuration", configuration)
                 elif (stored := self._load_value(database, "configuration")) != configuration:
                     raise ContractError(journal.CONFIGURATION_CHANGED_TEXT if stored else journal.RUN_OVER_TEXT)
@@ -299,11 +300,6 @@ class FileJournal(journal.Journal):
     def _drop_run(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
-
-    def _remove_copied_rows(self) -> None:
-        """Delete the copies of rows that versions before 0.3 have left in the journal's folder; ignore errors."""
-        for copied in Path(self.folder).expanduser().glob("rows.*"):
-            shutil.rmtree(copied, ignore_errors=True)
 
 
 def _blob(row: tuple[object], name: str) -> bytes:

@@ -177,10 +177,7 @@ class SiteProcess:
     # Inside
 
     def _wait_for(self, port: int) -> None:
-        """Wait until the SuperNode listens on its port.
-
-        Raise SystemExit with its code if it ends; after `START_SECONDS` stop it and raise FedPCAError.
-        """
+        """Wait until the SuperNode listens; SystemExit if it ends, else stop it after a time and raise FedPCAError."""
         deadline = time.monotonic() + START_SECONDS
         while self.supernode and time.monotonic() < deadline:
             if (code := self.supernode.poll()) is not None:

@@ -1,7 +1,4 @@
-"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file.
-
-So their faults are named, and their columns chosen, as those of a .csv file; a line of the text is a row of the sheet.
-"""
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, of which a line is a row."""
 
 import csv
 import io

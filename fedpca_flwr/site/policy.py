@@ -4,9 +4,7 @@ Further refusals are made where the facts are known:
 
 - a question out of the method's script: `fedpca_flwr.protocol.question`;
 - columns in which few rows stand out: `fedpca_flwr.site.rare_values`;
-- rows beyond a run's bound, too many bounds, an answer that with an earlier answer would reveal a share or few rows, a
-  spent privacy budget, and products that reveal all inner products: `fedpca_flwr.site.repeats`, which notes in the
-  journal what it allows;
+- what with earlier runs would reveal too much: `fedpca_flwr.site.repeats`;
 - held-out rows that are few, or differ from earlier held-out rows: `fedpca_flwr.site.fold`;
 - noise that other parties know, or too little noise: `dp-pca`'s client;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
@@ -48,8 +46,7 @@ def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
 
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5  # of one run, where a site with a file of its own does not say
-EXPOSURES = ("nothing", "distribution", "scores", "inner products")
-"""Kinds of information about single rows that a run may show, the least first."""
+EXPOSURES = ("nothing", "distribution", "scores", "inner products")  # of single rows by a run, the least first
 
 
 def require_files(node: NodeConfig) -> None:

@@ -45,8 +45,7 @@ def file_suffix(path: str | os.PathLike[str]) -> str:
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
 
-RowsHook = Callable[[Blocks], Blocks]
-"""Function that receives rows as a file gives them and returns the same rows, of which it may store a copy."""
+RowsHook = Callable[[Blocks], Blocks]  # receives rows as a file gives them, and returns them; may store a copy
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
@@ -123,20 +122,7 @@ def read(
     """
     selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
     csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
-    return _read_table(path, selection, csv_keys, {"layer": layer, "variants": variants, "ambiguous": ambiguous}, keep)
-
-
-def _read_table(
-    path: str | os.PathLike[str],
-    selection: ColumnSelection,
-    csv_keys: CsvKeys,
-    settings: dict[str, Any],
-    keep: RowsHook,
-) -> Table:
-    """Read and check the rows of a file; `settings` holds keys of some kinds of files, such as 'layer'.
-
-    Raise ConfigError if the kind of file is unknown or has no such key, and DataError if the file is missing or faulty.
-    """
+    settings: dict[str, Any] = {"layer": layer, "variants": variants, "ambiguous": ambiguous}
     file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(

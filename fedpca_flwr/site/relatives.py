@@ -58,10 +58,7 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 
 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Return a mask (n,) of people in a .bed file to exclude, so that no kinship of two others exceeds `limit`.
-
-    Raise DataError if its .fam or .bim file is missing or faulty.
-    """
+    """Return a mask (n,) of people without whom no kinship exceeds `limit`; DataError for a faulty .fam or .bim."""
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
     calls = map_calls(file, variants, people)
     parts = (np.array(calls[start : start + BLOCK_VARIANTS]) for start in range(0, variants, BLOCK_VARIANTS))

@@ -164,13 +164,6 @@ class RepeatRules:
         self.journal, self.node, self.rows = journal, node, rows
         self.selection = selection or SelectedRows(rows)
 
-    def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum; raise DisclosureError if with earlier sums it reveals a party's summand or few rows.
-
-        ``members`` are words that mean the same in every run. Data split by columns are not compared by their rows.
-        """
-        self._permit_opening(members, split=split, is_noted=True)
-
     def permit_clear(self, *, is_noted: bool) -> bool:
         """Return whether the run's answer in clear had no note yet; write a note if `is_noted`.
 
@@ -179,13 +172,17 @@ class RepeatRules:
         name = f"{CLEAR_NAME} {self.selection.name}"
         if self.journal.load_secret(name) is not None:
             return False
-        self._permit_opening([], split="rows", is_noted=is_noted)
+        self.permit_sum([], split="rows", is_noted=is_noted)
         if is_noted:
             self.journal.store_secret(name, b"noted")
         return True
 
-    def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
-        """Compare a sum or answer with earlier notes, where the journal has a key; write a note if `is_noted`."""
+    def permit_sum(self, members: Sequence[str], *, split: str, is_noted: bool = True) -> None:
+        """Note a sum if `is_noted`; raise DisclosureError if with earlier ones it reveals a party's share or few rows.
+
+        ``members`` are words that mean the same in every run, none for an answer in clear. Numbers of rows of data
+        split by columns are not compared, and a journal without a key, as in a simulation, compares nothing.
+        """
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
             return

@@ -71,10 +71,7 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
 
 
 def row_names(data: str) -> Iterator[str]:
-    """Return, as cells of a .csv file, the ids of a .bed file's people, or without end row numbers from 0.
-
-    Raise DataError if a .bed file has no .fam file.
-    """
+    """Return, as .csv cells, a .bed file's people (DataError without a .fam file), or numbers from 0 without end."""
     if Path(data).suffix != ".bed":
         return map(str, itertools.count())
     people = read_fam(Path(data).expanduser().with_suffix(".fam"))

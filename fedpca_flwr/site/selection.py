@@ -4,11 +4,9 @@ A site makes a `Selection` of rows for each kind of sums of a run (`fedpca_flwr.
 first answer it counts the rows of each, looks for rare values, and compares the rows with those of earlier runs. What
 an answer can take from a selection is one of three kinds:
 
-- **sums**: a `Vault` of the moments. The rows are centred by their own mean, and numbers of the server enter only the
-  algebra of the sums, so any request is answered as in exact arithmetic;
+- **sums**: a `Vault` of the moments;
 - **rows about a centre** that the server chose (`Selection.about`), for functions that select or bend rows: nearest
-  clusters, counts of odd rows, directions. By their nature these tell single rows. A centre so far away that
-  differences would be rounded is refused, so they tell nothing else;
+  clusters, counts of odd rows, directions. These tell single rows, but nothing by rounding: far centres are refused;
 - **rows**, for functions without a number of the server: groups by gaps, genotypes, streams.
 
 The last two are for methods and stages whose cards declare the need, which a site allows by its own keys.

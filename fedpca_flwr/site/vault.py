@@ -1,16 +1,13 @@
 """The vault: a party's rows, and the functions of their moments that an answer may have instead of the rows.
 
 The vault offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
-moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever the request,
-rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). The request enters
-the algebra of the sums: in float64 a subtraction from rows rounds, and with a centre near 2^53 rounding would tell each
-row above a threshold from each row below. Third and fourth powers of scores are sums of this kind too. A vault can be
-wrapped, and no answer knows whether its vault is wrapped.
+moments about its own mean. So whatever the request, rows with the same count, mean and scatter give the same answers up
+to rounding (`tests/attacks`). The request enters the algebra of the sums: in float64 a subtraction from rows rounds,
+and with a centre near 2^53 rounding would tell each row above a threshold from each row below. A vault can be wrapped.
 
 The scatter is formed once if that is cheaper than multiplying the rows each time. At a site with its own file it is
 formed whenever it fits into memory, since a product of a row with the server's columns rounds within the row. It is
-stored for the run, in the state that Flower holds for a party between the messages of a run: in a simulation in memory,
-on a site in its SuperNode, which hands the state to the process of the next message. The state never leaves the site.
+stored in the state that Flower holds for a party between the messages of a run, and that never leaves the site.
 """
 
 import math

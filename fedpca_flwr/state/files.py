@@ -112,10 +112,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Make the folder of a node-config key's file; raise ConfigError if the file is a folder or cannot be written.
-
-    An existing file is not examined, and stays unchanged.
-    """
+    """Make the folder of a key's file; raise ConfigError if it cannot be written. An existing file stays unchanged."""
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))

@@ -157,10 +157,7 @@ class Store:
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Raise ContractError if another run changed the sealed tables since they had this digest.
-
-        Raise StoreError if they were changed by other means.
-        """
+        """Raise ContractError if another run changed the sealed tables since this digest, or StoreError for damage."""
         if self.verified_digest(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
