@@ -154,8 +154,10 @@ class Comparison:
             words = f"other settings (SHA-256 {settings})" if settings else "no settings of this run in its journal"
             self.faults.append(f"{label}: the site had {words}")
         exchanges = []
-        digests = ((entry.phase, entry.digests.get(str(party))) for entry in self.history.rounds)
-        asked = (Exchange(phase, *pair) for phase, pair in digests if pair)
+        rounds = [
+            (entry.phase, entry.digests[str(party)]) for entry in self.history.rounds if str(party) in entry.digests
+        ]
+        asked = [Exchange(phase, question, reply) for phase, (question, reply) in rounds]
         pairs = zip_longest(asked, journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
             name = server.phase or site.phase

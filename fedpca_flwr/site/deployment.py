@@ -81,12 +81,9 @@ class Deployment:
                 kill_process(process)
 
     def start_link(self) -> None:
-        """Make certificates and a Flower config that names the SuperLink ``lab``, start it, and wait for an answer."""
+        """Make certificates and a Flower config, start the SuperLink, and wait for an answer."""
         certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
-        config, trusted = self.folder / "flwr" / "config.toml", json.dumps(str(self.folder / "ca.crt"))
-        make_folder(config.parent)
-        link = f'address = "{HOST}:{self.port}"\nroot-certificates = {trusted}\n'
-        write_new(config, f'[superlink]\ndefault = "lab"\n[superlink.lab]\n{link}'.encode())
+        self.write_flwr_config(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
             "superlink",
             ["flower-superlink", "--host", HOST, "--port", str(self.port), "--enable-supernode-auth"]
@@ -95,6 +92,13 @@ class Deployment:
         trust = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
         url = f"https://{HOST}:{self.port}/health"
         self.wait_until(lambda: urllib.request.urlopen(url, context=trust, timeout=20).status == 200, "the SuperLink")
+
+    def write_flwr_config(self, security: str) -> None:
+        """Write a Flower config that names this SuperLink ``lab``, with a line of TOML about TLS."""
+        config = self.folder / "flwr" / "config.toml"
+        make_folder(config.parent)
+        text = f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{HOST}:{self.port}"\n{security}\n'
+        write_new(config, text.encode())
 
     def start_node(self, i: int) -> None:
         """Make and register the key of site number `i`, and start its SuperNode."""

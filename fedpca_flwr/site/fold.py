@@ -70,7 +70,7 @@ def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.boo
     entry = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
     def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-        """Refuse if an earlier run held out other rows, of the same data or of nearly as many rows."""
+        """Raise DisclosureError if an earlier run held out other rows, of the same data or nearly as many rows."""
         conflicts = [note for note in near if abs(HeldOut.parse(note.content).rows - len(rows)) < node.min_rows]
         if conflicts or any(earlier.content != entry for earlier in same):
             raise DisclosureError(

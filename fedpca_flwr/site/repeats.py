@@ -189,7 +189,7 @@ class RepeatRules:
         now = self.selection.opened_sum(key, members)
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-            """Refuse other parties, weights or levels for the same rows, and nearly equal rows."""
+            """Raise DisclosureError for other parties, weights or levels of the same rows, and nearly equal rows."""
             for note in same:
                 _require_same_choices(now, OpenedSum.parse(note.content), note)
             for note in near if split == "rows" else ():
@@ -208,7 +208,7 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond the run's bound (DataError), or more than `MAX_BOUND_ANSWERS` bounds (DisclosureError)."""
+        """Note the answer; raise DataError for rows beyond the bound, DisclosureError after `MAX_BOUND_ANSWERS`."""
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:

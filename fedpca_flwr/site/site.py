@@ -225,7 +225,7 @@ class Site:
         policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
-        """Refuse sums over selected rows from which a few rows could be read, by themselves or with earlier sums.
+        """Allow no further selections; examine those of the run, and note which columns are permitted.
 
         Raise DisclosureError if a selection has too few rows, if its columns reveal single rows, or if an earlier
         answer is over nearly the same rows.
