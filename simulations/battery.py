@@ -32,12 +32,9 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 
 COMPONENTS = 2
-EXACT_DEGREES = 1e-6
-"""Largest angle of an exact method to the components of the pooled rows."""
-SECURE_DEGREES = 1e-4
-"""Largest angle of a run in which only sums open to the run in clear."""
-SURVIVORS = {"masked": 0, "surviving": 3}
-"""Value of the key ``survivors``, by transport of sums."""
+EXACT_DEGREES = 1e-6  # largest angle of an exact method to the components of the pooled rows
+SECURE_DEGREES = 1e-4  # largest angle of a run in which only sums open to the run in clear
+SURVIVORS = {"masked": 0, "surviving": 3}  # value of the key ``survivors``, by transport of sums
 
 
 def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callable[[], object]]:

@@ -19,8 +19,7 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers import read
 
-PER_CELL = 10_000.0
-"""Sum of the counts of each cell after the division."""
+PER_CELL = 10_000.0  # sum of the counts of each cell after the division
 
 
 def main(

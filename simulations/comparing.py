@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-MAX_HTML_ROWS = 200
-"""Lines of a comparison's table in a notebook."""
+MAX_HTML_ROWS = 200  # lines of a comparison's table in a notebook
 
 
 class Comparison(list[Record]):

@@ -28,9 +28,7 @@ from fedpca_flwr.strategies import FACTORY
 
 Result = TypeVar("Result")
 
-FILES = ("scores", "loadings")
-"""Keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party."""
-
+FILES = ("scores", "loadings")  # keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party
 WORTH_THREADS = 10**6
 """Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
 messages, can fail in two threads when a garbage collection calls Python code (as Hypothesis makes it)."""

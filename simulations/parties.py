@@ -98,8 +98,7 @@ def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
     return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
 
 
-WRONG_SIGN = re.compile(r"[^\w .-]")
-"""Sign that no name of a party has."""
+WRONG_SIGN = re.compile(r"[^\w .-]")  # sign that no name of a party has
 
 
 def is_name(key: object) -> bool:

@@ -15,9 +15,7 @@ from fedpca_flwr.protocol.progress import route_to
 
 Item = TypeVar("Item")
 
-FIRST_SHOW_SECONDS = 1.0
-"""Seconds of a run in which nothing is shown."""
-
+FIRST_SHOW_SECONDS = 1.0  # seconds of a run in which nothing is shown
 LATEST_LINE = "{task.fields[name]}, {task.elapsed:.0f} s: {task.description}"
 
 

@@ -13,8 +13,7 @@ from fedpca_flwr.strategies import METHODS
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
 """Keys of a node-config that `run` sets for every party."""
 
-SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")
-"""How errors name those keys."""
+SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")  # how errors name those keys
 
 
 @contextmanager

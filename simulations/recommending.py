@@ -5,14 +5,9 @@ from typing import NamedTuple
 
 from fedpca_flwr.simulations.records import Record, card_of, format_result, method_text
 
-EXACT_DEGREES = 1e-6
-"""Largest angle of components that are the same for every purpose."""
-
-TOLERANCES_DEGREES = (0.1, 1.0, 10.0)
-"""Largest angles for each of which the cheapest method is recommended."""
-
-SERVER_SAW = "the server saw "
-"""Beginning of the note of a transport that shows the server sums."""
+EXACT_DEGREES = 1e-6  # largest angle of components that are the same for every purpose
+TOLERANCES_DEGREES = (0.1, 1.0, 10.0)  # largest angles for each of which the cheapest method is recommended
+SERVER_SAW = "the server saw "  # beginning of the note of a transport that shows the server sums
 
 
 class Choice(NamedTuple):

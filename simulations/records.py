@@ -17,9 +17,7 @@ from fedpca_flwr.strategies import METHODS
 
 Record = dict[str, Any]
 
-AS_GIVEN = "as given"
-"""Partition of a setting whose tables are the parties' already."""
-
+AS_GIVEN = "as given"  # partition of a setting whose tables are the parties' already
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
 """Keys of a setting. But for the seed, their values are equal in all runs that are compared with each other."""
 

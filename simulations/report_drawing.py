@@ -21,9 +21,7 @@ from fedpca_flwr.simulations.records import HEADS, Record, method_text, run_iden
 from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, average_seeds, axes_with_values, curves
 from fedpca_flwr.simulations.sources import name_parties
 
-MAX_BAND_FEATURES = 200
-"""Number of features beyond which the band of unrelated features takes seconds."""
-
+MAX_BAND_FEATURES = 200  # number of features beyond which the band of unrelated features takes seconds
 MAX_FAR_MODELS = 1
 """Number of models, the farthest off, that are overlaid beside the first model. More make a large page."""
 
@@ -33,8 +31,7 @@ FRONT_CAPTION = (
     "mean over seeds. An interval that reaches zero is drawn to a third of its mean."
 )
 
-FiguresWithText = Iterable[tuple[Figure, str]]
-"""Figures, and the texts below."""
+FiguresWithText = Iterable[tuple[Figure, str]]  # figures, and the texts below
 
 
 class Drawing(NamedTuple):

@@ -45,19 +45,15 @@ STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for 
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
 
-MAX_FIGURE_CHARACTERS = 600_000
-"""Characters of all figures of a page, so that it has at most 1.5 MB."""
-
-MAX_SECTIONS = 50
-"""Settings that have a section of their own; the table of all settings has the others, too."""
+MAX_FIGURE_CHARACTERS = 600_000  # characters of all figures of a page, so that it has at most 1.5 MB
+MAX_SECTIONS = 50  # settings that have a section of their own; the table of all settings has the others, too
 
 FULL_NOTE = (
     "More figures would make the page too large. In Python, compare(...).figure() has them, and so has the page of a "
     "comparison of fewer settings in a folder of its own."
 )
 
-MAX_ERROR_CHARACTERS = 120
-"""Characters of an error that stand in a table; what is longer unfolds."""
+MAX_ERROR_CHARACTERS = 120  # characters of an error that stand in a table; what is longer unfolds
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:

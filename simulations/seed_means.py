@@ -18,8 +18,7 @@ from fedpca_flwr.simulations.records import AS_GIVEN, HEADS, SETTING, Record, me
 AXES = {"alpha": "alpha", "clients": "number of clients"}
 """Keys of a setting over which results are drawn, and what stands at the axis."""
 
-MAX_PANELS = 9
-"""Number of panels that a figure has at most."""
+MAX_PANELS = 9  # number of panels that a figure has at most
 
 SEEDS_NOTE = (
     "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without ± is the same "

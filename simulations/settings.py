@@ -20,8 +20,7 @@ from fedpca_flwr.simulations.measuring import pool_key, pooled_reference
 from fedpca_flwr.simulations.records import Record, card_of, parse_method
 from fedpca_flwr.strategies import METHODS
 
-BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
-"""Data sets that no folder is needed for."""
+BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}  # data sets that no folder is needed for
 
 
 def list_values(argument: Any) -> list[Any]:

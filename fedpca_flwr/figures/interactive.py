@@ -12,8 +12,7 @@ from fedpca_flwr.figures.style import COLOURS, thin_rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
-MAX_HOVER_ROWS = 20_000
-"""Rows of a party that are drawn, a mark each; every one of them is text of the notebook."""
+MAX_HOVER_ROWS = 20_000  # rows of a party that are drawn, a mark each; every one of them is text of the notebook
 
 
 def hover(parties: Any, model: PCAModel, *, components: tuple[int, int] = (1, 2)) -> Any:

@@ -69,8 +69,7 @@ EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for e
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
 
 
-MAX_BAR_FEATURES = 30
-"""Features that have bars and names; of more, those with the largest loadings."""
+MAX_BAR_FEATURES = 30  # features that have bars and names; of more, those with the largest loadings
 
 
 @takes_model
@@ -414,8 +413,7 @@ def _draw_intervals(
     return entry
 
 
-MAX_NAMED_PARTIES = 36
-"""Bars of parties that all have names; of more, evenly spread ones have."""
+MAX_NAMED_PARTIES = 36  # bars of parties that all have names; of more, evenly spread ones have
 
 
 @takes_model

@@ -33,18 +33,10 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
-MAX_SCORE_MARKS = 3000
-"""Rows of all parties together that are drawn, a mark each."""
-
-MAX_RASTER_FREE_MARKS = 300
-"""Marks beyond which they are an image in a vector file."""
-
-MAX_PANELS = 36
-"""Parties or classes that have a panel, or a strip, of their own; all smaller ones share the last."""
-
-MIN_ELLIPSE_ROWS = 10
-"""Rows below which a covariance says too little for an ellipse."""
-
+MAX_SCORE_MARKS = 3000  # rows of all parties together that are drawn, a mark each
+MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector file
+MAX_PANELS = 36  # parties or classes that have a panel, or a strip, of their own; all smaller ones share the last
+MIN_ELLIPSE_ROWS = 10  # rows below which a covariance says too little for an ellipse
 Ellipses = Literal["rows", "mean", "none"]
 
 ELLIPSE_TEXTS = {

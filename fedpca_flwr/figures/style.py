@@ -74,11 +74,8 @@ def few_ticks(axis: Axis, values: Array) -> None:
 MAX_NAME_LETTERS = 28
 """Letters of a name in a legend, on an axis or at an arrow; of a longer name the middle is left out."""
 
-MAX_LEGEND_LINES = 20
-"""Entries of a column of a legend."""
-
-MAX_LEGEND_ENTRIES = 40
-"""Entries of a legend; of more the last one says how many are not named."""
+MAX_LEGEND_LINES = 20  # entries of a column of a legend
+MAX_LEGEND_ENTRIES = 40  # entries of a legend; of more the last one says how many are not named
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:

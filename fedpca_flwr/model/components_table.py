@@ -21,9 +21,7 @@ from fedpca_flwr.model.tables import component_labels, import_pandas
 if TYPE_CHECKING:
     import pandas
 
-LEVEL = 0.95
-"""Coverage of the intervals."""
-
+LEVEL = 0.95  # coverage of the intervals
 MAX_TRACE_ERROR = 1e-9
 """Largest relative difference between a total variance and the number of varying features, if all are scaled to
 variance 1."""

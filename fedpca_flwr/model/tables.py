@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError, printable_text
 
-MAX_TABLE_ROWS = 20
-"""Largest number of rows that a table shows."""
+MAX_TABLE_ROWS = 20  # largest number of rows that a table shows
 
 
 class Share(float):

@@ -30,9 +30,7 @@ RESTARTS = "restarts"
 
 ON_REAL: list[dict[str, Any]] = [{}, {RESTARTS: True}, {"certify": "signal", "n_components": 10}, SECURE]
 ON_REAL += [{"block_size": 2, **SECURE}]
-ON_DRAWN: list[dict[str, Any]] = [{}, {RESTARTS: True}, SECURE]
-"""Options of sub-it."""
-
+ON_DRAWN: list[dict[str, Any]] = [{}, {RESTARTS: True}, SECURE]  # options of sub-it
 OTHERS: list[tuple[str, dict[str, Any]]] = [("qr-pca", {}), ("qr-pca", {"wire": "float32"})]
 OTHERS += [("adaptive", {"target": 1e-4})]
 POPULATIONS = 4

@@ -36,9 +36,7 @@ Program = Callable[[], object]
 Body = Callable[..., Lines]
 Points = list[tuple[float, float]]
 
-COMMANDS: dict[str, click.Command] = {}
-"""Commands by name; importing the module of a benchmark adds them."""
-
+COMMANDS: dict[str, click.Command] = {}  # commands by name; importing the module of a benchmark adds them
 COMPONENTS = 50
 PARTITIONS: dict[str, dict[str, Any]] = {
     "IID": {"kind": "iid"},
@@ -49,9 +47,7 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 
 QUICK = "Run with the smallest sizes that fill the table."
 Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
-Required = Annotated[str, typer.Option()]
-"""Type of an option without a default."""
-
+Required = Annotated[str, typer.Option()]  # type of an option without a default
 Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 

@@ -29,8 +29,7 @@ COMPONENTS = 10
 WAYS: Mapping[str, Mapping[str, Any]] = {"clear": {}, "masked": {"secure-aggregation": True, "bound": 100.0}}
 """Keys of the run-config by how answers travel."""
 
-WARM_UP_FEATURES, WARM_UP_ROWS = 400, 40
-"""Sizes of a run that loads all libraries."""
+WARM_UP_FEATURES, WARM_UP_ROWS = 400, 40  # sizes of a run that loads all libraries
 
 
 class Meter(ABC):

@@ -25,8 +25,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.neighbours import degree
 
 PAGE = "docs/benchmarks.md"
-Pair = tuple[str, Program, Program]
-"""Title, our program and the one beside it."""
+Pair = tuple[str, Program, Program]  # title, our program and the one beside it
 
 
 @harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
@@ -154,8 +153,7 @@ def _nbytes(model: PCAModel, direction: str) -> int:
     return sum(sum(entry[direction]) for entry in model.log["rounds"])
 
 
-Components = Callable[[Array, int], Array]
-"""Components (k, d) of rows (n, d)."""
+Components = Callable[[Array, int], Array]  # components (k, d) of rows (n, d)
 
 
 def _lower_bound(rows: Array, k: int) -> None:

@@ -26,8 +26,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 
-Row = dict[str, Any]
-"""Numbers and texts of a line of a table, by column."""
+Row = dict[str, Any]  # numbers and texts of a line of a table, by column
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,11 @@ class Paper:
     name: str
     doc: str | None
     title: str
-    options: Mapping[str, Any]
-    """Defaults of the command's options beside ``--output``."""
-    steps: Callable[..., list[Step]]
-    """Function from the options' values to the steps."""
+    options: Mapping[str, Any]  # defaults of the command's options beside ``--output``
+    steps: Callable[..., list[Step]]  # function from the options' values to the steps
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
     """Function that writes the figures of the steps' rows to a folder, and returns the report's sections by heading."""
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values of options that take no others."""
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # values of options that take no others
 
     def command(self) -> click.Command:
         """Return the command that runs the steps and writes figures and report."""

@@ -38,8 +38,7 @@ with figures. The file `simulations/papers/numbers.json` has all our numbers.
 - *Cannot be*: the data were not published, or were not available.
 - *Not run*: the command takes hours, or needs data that were not available."""
 
-Numbers = dict[str, dict[str, dict[str, float]]]
-"""Numbers by paper, by table or figure, and by name."""
+Numbers = dict[str, dict[str, dict[str, float]]]  # numbers by paper, by table or figure, and by name
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,7 @@ class Seed:
     paper: str
     title: str
     text: str
-    quick: Sequence[str]
-    """Steps that take seconds, and no file."""
+    quick: Sequence[str]  # steps that take seconds, and no file
     shows: Sequence[Exhibit]
 
 
