@@ -26,9 +26,8 @@ from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 COMPONENTS = 10
+# keys of the run-config by how answers travel
 WAYS: Mapping[str, Mapping[str, Any]] = {"clear": {}, "masked": {"secure-aggregation": True, "bound": 100.0}}
-"""Keys of the run-config by how answers travel."""
-
 WARM_UP_FEATURES, WARM_UP_ROWS = 400, 40  # sizes of a run that loads all libraries
 
 
@@ -108,21 +107,15 @@ class ResidentMeter(Meter):
 
     @override
     def current(self) -> int:
-        return _process_status("VmRSS")
+        return harness.process_status("VmRSS")
 
     @override
     def peak(self) -> int:
-        return _process_status("VmHWM")
+        return harness.process_status("VmHWM")
 
     @override
     def reset(self) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-
-
-def _process_status(name: str) -> int:
-    """Return an entry of this process's status in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 class DiskGrid(LocalGrid):
@@ -161,7 +154,7 @@ class DiskGrid(LocalGrid):
 
 
 def _pull(pushed: tuple[str, Path]) -> Message:
-    """Join a reply from the objects in its folder."""
+    """Join a reply, given by its id and folder, from the objects in the folder."""
     name, folder = pushed
     message = inflate_object_from_contents(name, {file.name: file.read_bytes() for file in folder.iterdir()})
     message.metadata.__dict__["_message_id"] = name  # type: ignore[attr-defined]  # a message
@@ -176,7 +169,7 @@ class Peaks(NamedTuple):
 
 
 def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Run P-COV over sites with drawn rows, and measure the peak memory."""
+    """Run P-COV over sites with drawn rows (n, d) each, and measure the peak memory; ``way`` is a key of `WAYS`."""
     with TemporaryDirectory() as name:
         files = [Path(name, f"{party}.npy") for party in range(parties)]
         for party, file in enumerate(files):
