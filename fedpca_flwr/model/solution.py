@@ -204,7 +204,7 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse a number of components that is invalid or exceeds the rows of all parties or the features (ConfigError).
+    """Raise ConfigError for a number of components that is invalid, or exceeds the rows of all parties or the features.
 
     Raise DataError for a single row.
     """
@@ -226,7 +226,7 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than features; a fraction of the variance, and "auto", need no check."""
+    """Raise ConfigError for more components than features; a fraction of the variance, and "auto", need no check."""
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
             f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have "
@@ -235,12 +235,12 @@ def check_features(n_components: int | float | str, features: int) -> None:
 
 
 def _default_text(n_components: int | float) -> str:
-    """Return a remark for errors if a number of components is the default, else an empty text."""
+    """Return a remark for errors on a number of components if it is the default, else an empty text."""
     return ", as where none is given" if n_components == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse a limit on rounds if the rounds' blocks, each of ``block`` columns, have fewer columns than components."""
+    """Raise ConfigError if the blocks of all rounds, each of ``block`` columns, have fewer columns than components."""
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -269,16 +269,18 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:  # near 2.2e-308, float64's smallest number of full precision
-        raise DataError(
-            f"the scatter of {which} is {total:.1g} in all, outside the range of float64: change the unit of the data"
-        )
+        outside = "outside the range of float64: change the unit of the data"
+        raise DataError(f"the scatter of {which} is {total:.1g} in all, {outside}")
     rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
     if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
 def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
-    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace."""
+    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace.
+
+    Negative eigenvalues count as 0. Shares are 0 without variance; the noise is 0 if no variance is left out.
+    """
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too

@@ -71,7 +71,7 @@ def _privacy(
 
 
 def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> tuple[Rows, list[Rows]]:
-    """Read or draw a data set; return all rows (n, d), and each party's rows. Columns of a file with gaps are left out."""
+    """Read or draw a data set; return all rows (n, d), and each party's. A file's columns with gaps are left out."""
     rows: Rows
     if file:
         table = np.genfromtxt(Path(file).read_text(encoding="utf-8").replace(",", " ").splitlines())
