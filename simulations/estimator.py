@@ -27,22 +27,11 @@ from fedpca_flwr.simulations.parties import is_name
 from fedpca_flwr.simulations.python_words import in_words_of_python
 from fedpca_flwr.strategies import METHODS
 
-FITTED = (
-    "components_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "mean_",
-    "n_components_",
-    "n_samples_",
-    "noise_variance_",
-    "scale_",
-    "singular_values_",
-)
-"""What a fitted estimator has of its model."""
-
-
+# what a fitted estimator has of its model
+SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_", "noise_variance_")
+FITTED = ("components_", *SPECTRUM, "mean_", "n_components_", "n_samples_", "scale_")
+# options of which a run computes more than moments of rows as they are
 FIT_ONLY_OPTIONS = ("genotypes", "adjust-for", "harmonise", "clusters")
-"""Options of which a run computes more than moments of rows as they are."""
 
 
 def _keeps_moments(estimator: "FederatedPCA") -> bool:
@@ -157,22 +146,20 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
-        FedPCAError
-            What the run or a party refuses, and options with which a run computes more than moments.
+        FedPCAError, ValueError
+            As `fit`, and for options with which a run computes more than moments.
         """
         earlier: SecondMoments | None = getattr(self, "_moments", None)
         after_fit = earlier is None and hasattr(self, "model_")
         parties = self._parties(X, groups, partial=True)
         result = self._run(parties, 1, keep="moments")
         moments = result.moments_
-        refused_options = [
-            key for key in FIT_ONLY_OPTIONS if result.log["options"].get(key, "nothing") not in (False, "", "nothing")
-        ]
-        refused_options += ["levels"] if result.log.get("levels") else []
-        if refused_options:
-            raise ConfigError(
-                f"partial_fit adds moments of rows as they are, and takes no {labels_text(refused_options)}: use fit"
-            )
+        options = result.log["options"]
+        refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
+        refused += ["levels"] if result.log.get("levels") else []
+        if refused:
+            names = labels_text(refused)
+            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {names}: use fit")
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
         if earlier is not None:
@@ -184,12 +171,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             moments.moments,
             log,
             n_components=min(moments.n_samples, moments.n_features) if target is None else target,
-            center=result.log["options"]["center"],
-            scale=result.log["options"]["scale"],
+            center=options["center"],
+            scale=options["scale"],
             error_bound=moments.error_bound,
         )
-        names = result.feature_names_in_
-        self._set_fitted(model if names is None else model.named(tuple(names)), parties)
+        features = result.feature_names_in_
+        self._set_fitted(model if features is None else model.named(tuple(features)), parties)
         self._moments = moments
         if after_fit:
             self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
@@ -201,12 +188,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            The rows.
 
         Returns
         -------
         array or data frame of shape (n, k)
-            Scores. The scores of the second party stand below those of the first, and so on.
+            Scores, in the order of the parties. A data frame if `set_output` says so.
         """
         check_is_fitted(self)
         if parties_in(X):
@@ -241,12 +227,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : array-like of shape (n, k)
-            Scores.
 
         Returns
         -------
         ndarray of shape (n, d)
-            Rows.
         """
         check_is_fitted(self)
         rows = self.model_.inverse_transform(np.asarray(X) * self._deviations() if self.whiten else X)
@@ -258,7 +242,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            Rows. Those of several parties are stacked in the order of the parties.
+            Rows, in the order of the parties.
 
         Returns
         -------
@@ -279,7 +263,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            The rows.
         y : object
             Ignored.
 
@@ -383,17 +366,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raise ConfigError unless ``groups`` has a label for each row.
         """
-        finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):
-            validated = _validate(
-                self,
-                X,
-                reset=first,
-                accept_sparse=["csr"],
-                ensure_all_finite=finite,
-                ensure_min_samples=2 if first else 1,
-            )
+            rules = {"ensure_all_finite": "allow-nan" if card.incomplete else True, "accept_sparse": ["csr"]}
+            validated = _validate(self, X, reset=first, ensure_min_samples=2 if first else 1, **rules)
         table = X if is_frame(X) else validated  # a data frame's names travel with it
         if groups is None:
             return [table]
@@ -416,14 +392,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
 
 
+# parts of scikit-learn's errors that quote the data: an array that is no table, complex numbers, a text
 QUOTED_VALUES = re.compile(
     r"\narray=.*(?=\nReshape)|(?<=Complex data not supported)\n.*|(?<=could not convert string to float): .*", re.DOTALL
 )
-"""Parts of scikit-learn's errors that quote the data: an array that is no table, complex numbers, a text."""
 
 
 def _validate(estimator: FederatedPCA, table: Any, **options: Any) -> Any:
-    """Validate a table as scikit-learn does, with errors that quote no value of the table."""
+    """Validate a table as scikit-learn's `validate_data`; raise ValueError, whose text quotes no value of the table."""
     try:
         return validate_data(estimator, table, **options)
     except ValueError as error:

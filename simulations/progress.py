@@ -26,14 +26,8 @@ def _progress_on(console: Console, *columns: ProgressColumn) -> Progress:
     """
     at_terminal = console.is_interactive and console.file.isatty()  # variables may declare a file a terminal
     watched = bool(find_spec("ipywidgets")) if console.is_jupyter else at_terminal
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        redirect_stdout=False,  # what a run prints goes where it went
-        redirect_stderr=False,
-        disable=not watched,
-    )
+    unchanged: dict[str, bool] = {"redirect_stdout": False, "redirect_stderr": False}  # a run prints where it printed
+    return Progress(*columns, console=console, transient=True, disable=not watched, **unchanged)
 
 
 class _LatestRecord(logging.Handler):

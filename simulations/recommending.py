@@ -47,9 +47,8 @@ def choices(records: Iterable[Record]) -> list[Choice]:
     with_angle = [r for r in good if r["max angle"] is not None]
     exact = [r for r in with_angle if r["exact"] and largest_angle(r) <= EXACT_DEGREES]
     within = {degrees: [r for r in with_angle if largest_angle(r) <= degrees] for degrees in TOLERANCES_DEGREES}
-    private = [
-        r for r in good if card_of(r["method"]).differentially_private and r.get("captured variance") is not None
-    ]
+    judged = [r for r in good if r.get("captured variance") is not None]
+    private = [r for r in judged if card_of(r["method"]).differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
         ("exact, with the fewest bytes up", exact, lambda r: (r["MB up"], r["rounds"])),

@@ -22,8 +22,7 @@ from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, average_seeds, 
 from fedpca_flwr.simulations.sources import name_parties
 
 MAX_BAND_FEATURES = 200  # number of features beyond which the band of unrelated features takes seconds
-MAX_FAR_MODELS = 1
-"""Number of models, the farthest off, that are overlaid beside the first model. More make a large page."""
+MAX_FAR_MODELS = 1  # models, the farthest off, that are overlaid beside the first model; more make a large page
 
 FRONT_CAPTION = (
     "Bytes up, the mean over the clients, against error. Points further down and to the left are better. No other run "
@@ -128,10 +127,8 @@ def pool_figures(record: Record) -> FiguresWithText:
     rows = source.all_rows()
     if rows.shape[1] <= MAX_BAND_FEATURES:
         moments = SecondMoments.of(rows)
-        text = (
-            "Eigenvalues of the covariance, the band of unrelated features, and the number of components of each rule."
-        )
-        yield analysis_plots.how_many(analyses.how_many(moments)), text
+        text = "Eigenvalues of the covariance, the band of unrelated features, and the number of components of each "
+        yield analysis_plots.how_many(analyses.how_many(moments)), f"{text}rule."
         model = analyses.pca(moments, record["components"])
         if "left_out_directions" in model.log["measured"]:
             text = "How far each row lies within the components and off them, with the limits of 99 %."

@@ -40,8 +40,8 @@ TEMPLATES = Environment(
     undefined=StrictUndefined,
     finalize=lambda value: value if isinstance(value, Markup) else printable_text(str(value)),
 )
+# how the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file
 STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-"""How the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file."""
 
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
 
@@ -184,7 +184,10 @@ def _cell(record: Record, key: str) -> tuple[str, str]:
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """Return each party's shares and angle for the page, by the setting's first model that has influences."""
+    """Return the name of the setting's first model that has influences, and ``rows`` of each party's shares and angle.
+
+    Return {} if there is no such model, or one cannot be read.
+    """
     models = ((method_text(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)
@@ -198,9 +201,8 @@ def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
         parties = tables_by_name([entry["party"] for entry in model.log["influence"]], model.log)
         for party, entry in zip(parties, model.log["influence"], strict=True):
             shares = (entry["rows_share"], entry["variance_share"], max(entry["component_shares"]))
-            rows.append(
-                [party, *(f"{float(share):.2%}" for share in shares), f"{float(entry['angles_degrees'][0]):.3g}"]
-            )
+            angle = f"{float(entry['angles_degrees'][0]):.3g}"
+            rows.append([party, *(f"{float(share):.2%}" for share in shares), angle])
     except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
         return {}
     return {"name": name, "rows": rows}

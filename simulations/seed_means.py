@@ -15,9 +15,7 @@ from scipy.special import stdtrit
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.simulations.records import AS_GIVEN, HEADS, SETTING, Record, method_text, run_identity
 
-AXES = {"alpha": "alpha", "clients": "number of clients"}
-"""Keys of a setting over which results are drawn, and what stands at the axis."""
-
+AXES = {"alpha": "alpha", "clients": "number of clients"}  # keys over which results are drawn, and labels of the axes
 MAX_PANELS = 9  # number of panels that a figure has at most
 
 SEEDS_NOTE = (
@@ -26,8 +24,8 @@ SEEDS_NOTE = (
 )
 """Note of a table with means over seeds."""
 
+# position, mean and half of the interval, by method, by the title of a panel
 Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]
-"""Position, mean and half of the interval, by method, by the title of a panel."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -132,13 +130,11 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
         raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
     if over not in axes_with_values(records):
         values = sorted({record[over] for record in records if record[over] is not None})
-        raise ConfigError(
-            f"the runs have {over} {', '.join(map(str, values)) or 'nowhere'}; compare several values of it"
-        )
+        text = ", ".join(map(str, values)) or "nowhere"
+        raise ConfigError(f"the runs have {over} {text}; compare several values of it")
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    averaged = [
-        record for record in average_seeds(records) if record[over] is not None and record.get(result) is not None
-    ]
+    means = average_seeds(records)
+    averaged = [record for record in means if record[over] is not None and record.get(result) is not None]
     differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
     for record in averaged:
         title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
@@ -157,14 +153,10 @@ def _panel_key(record: Record, over: str) -> str:
 
 
 def _value_words(record: Record, key: str) -> str:
-    """Return the words for a value of a setting in a panel's title."""
+    """Return the words for a value of a setting in a panel's title; empty for an alpha that is None."""
     value: Any = record[key]
-    words = {
-        "clients": f"{value} clients",
-        "components": f"{value} components",
-        "alpha": f"alpha {value:.12g}" if key == "alpha" and value else "",
-    }
-    words["bound"] = f"secure, bound {value:g}" if key == "bound" and value else "in clear"
-    if key == "dataset" and record["partition"] == AS_GIVEN:
-        return str(value)
-    return words.get(key, str(value))
+    if key == "alpha":
+        return f"alpha {value:.12g}" if value else ""
+    if key == "bound":
+        return f"secure, bound {value:g}" if value else "in clear"
+    return f"{value} {key}" if key in ("clients", "components") else str(value)

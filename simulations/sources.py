@@ -62,7 +62,7 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
-    """Return the parties' rows by name if the data set's tables have names, else the rows unchanged."""
+    """Return the parties' rows by name if the data set has as many tables with names, else the rows unchanged."""
     keys = HELD_TABLES[dataset].keys if dataset in HELD_TABLES else []
     return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties
 

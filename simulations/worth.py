@@ -241,9 +241,8 @@ def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
         figure, axes = canvas(7, 3)
         axes.fill_between(counts, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="holds in 90 % of cases")
         axes.plot(counts, median, color=COLOURS[0], label="forecast")
-        for case, marker, colour, label in zip(
-            cases[:2], "os", COLOURS[2:], ("this site alone", "with the others"), strict=False
-        ):
+        labels = ("this site alone", "with the others")
+        for case, marker, colour, label in zip(cases[:2], "os", COLOURS[2:], labels, strict=False):
             axes.plot(case.rows, case.degrees.median, marker, color=colour, markersize=8, label=label)
         axes.set(xscale="log", ylim=(0, None), xlabel="rows of all sites together")
         axes.set_ylabel("angle to the components\nof the population (degrees)")

@@ -38,8 +38,8 @@ VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_value
 
 
 # the arrays that a model's file may hold
-MODEL_ARRAYS = ("components_", "mean_", "scale_", *VARIANCES, "scores_", "covariance_", "factors_")
-MODEL_ARRAYS += ("adjustment_places", "adjustment_slopes")
+ADJUSTMENT_ARRAYS = ("adjustment_places", "adjustment_slopes")
+MODEL_ARRAYS = ("components_", "mean_", "scale_", *VARIANCES, "scores_", "covariance_", "factors_", *ADJUSTMENT_ARRAYS)
 
 # the warning when a model that kept moments is saved
 MOMENTS_OMITTED_WARNING = (

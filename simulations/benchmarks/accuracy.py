@@ -275,10 +275,8 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
         panel = panels.setdefault(f"d = {cell.d}, {cell.share:.0%} of the rows, {cell.direction}", {})
         for method, degrees in angles.items():
             panel.setdefault(method, []).append((cell.distance, max(degrees)))
-        cells = (
-            f"{np.median(angles[method]):.0f}, {max(angles[method]):.0f}" if method in angles else "-"
-            for method in MAP_METHODS
-        )
+        lists = (angles.get(method, []) for method in MAP_METHODS)
+        cells = (f"{np.median(degrees):.0f}, {max(degrees):.0f}" if degrees else "-" for degrees in lists)
         yield cell.d, f"{cell.share:.0%}", cell.direction, f"{cell.distance:g}", *cells
     labels = "distance in deviations", "worst of the largest angles (degrees)"
     look = {"colours": {"p-cov": "0.6"}, "equal_steps": True, "ticks": (0, 45, 90)}

@@ -215,7 +215,6 @@ def _peaks(features: int = 3000, rows: int = 300, parties: int = 3) -> Lines:
     """
     yield "way", "site, allocated", "site, resident", "server, allocated", "server, resident"
     for way in WAYS:
-        allocated, resident = (
-            measure_apart(features, rows, parties, way, meter) for meter in (TracedMeter, ResidentMeter)
-        )
+        meters = (TracedMeter, ResidentMeter)
+        allocated, resident = (measure_apart(features, rows, parties, way, meter) for meter in meters)
         yield (way, *(f"{value:.1f}" for pair in zip(allocated, resident, strict=True) for value in pair))

@@ -244,11 +244,8 @@ def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[st
 
 def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
     """Return a panel with a line for each column that has an entry in `LOOKS`; values up to 1e-9 are left out."""
-    lines = [
-        Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name])
-        for name in rows[0]
-        if name in LOOKS
-    ]
+    names = [name for name in rows[0] if name in LOOKS]
+    lines = [Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name]) for name in names]
     return Panel(lines, {"xlabel": x, "yscale": "log", **labels})
 
 

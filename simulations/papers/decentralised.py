@@ -76,11 +76,8 @@ def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
             scales = {"xscale": "log", "yscale": "log"}
             panels.append(Panel(lines, {"title": kind, "xlabel": label, "ylabel": "largest angle, degrees", **scales}))
     plot(folder / "decentralised.png", panels, wide=len(kinds), sharey=True)
-    table = [
-        {"method and graph": name, **{key: row[key] for key in ("rounds", "MB up", "MB down", "angle")}}
-        for name, rows in results.items()
-        for row in rows[-1:]
-    ]
+    keys = ("rounds", "MB up", "MB down", "angle")
+    table = [{"method and graph": name, **{key: rows[-1][key] for key in keys}} for name, rows in results.items()]
     return {"Error by rounds and by bytes": "![](decentralised.png)", "At the end": markdown(table, ".3g")}
 
 

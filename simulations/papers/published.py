@@ -54,7 +54,7 @@ class Number:
     where: Mapping[str, Any] | None = None
 
     def mean(self, rows: Sequence[Row]) -> float:
-        """Return the mean of the column over the rows whose columns equal the values of ``where``."""
+        """Return the mean of the column over the rows that fit ``where``; raise StatisticsError if none does."""
         conditions = (self.where or {}).items()
         return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in conditions))
 
@@ -81,9 +81,7 @@ class Exhibit:
         """Write our numbers as a cell, each with the published number in brackets; equal neighbours share an entry."""
         pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
         same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
-        return "; ".join(
-            f"{names}: {ours} ({theirs})" if theirs else f"{names}: {ours}" for names, ours, theirs in same
-        )
+        return "; ".join(f"{names}: {ours}{f' ({theirs})' if theirs else ''}" for names, ours, theirs in same)
 
 
 def _short(value: float) -> str:
@@ -117,9 +115,7 @@ def seeds() -> list[Seed]:
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
     """Compute a document's numbers, by table or figure and by name, from the rows of the steps that were run."""
     return {
-        exhibit.what: {
-            number.name: number.mean(results[number.step]) for number in exhibit.numbers if number.step in results
-        }
+        exhibit.what: {n.name: n.mean(results[n.step]) for n in exhibit.numbers if n.step in results}
         for exhibit in seed.shows
     }
 
@@ -161,7 +157,10 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals."""
+    """Reproduce all papers and notes in a folder; ``folders`` has those of data by option, empty ones are left out.
+
+    Raise SystemExit with a line for each number outside its interval. Without ``quick`` write the page published.md.
+    """
     require_writable_folder(output, SHARED)
     numbers: Numbers = {}
     wrong: list[str] = []

@@ -260,12 +260,8 @@ def bounds(X: Array) -> dict[str, Method]:
     for part in row_chunks(X, BLOCK):
         tracker.update(part)
         ranks.append(tracker.rank)
-    low, high = min(ranks), max(ranks)
-    return {
-        "SPCA lo": Tracker(d, Fixed(low), center=False),
-        "SPCA hi": Tracker(d, Fixed(high), center=False),
-        "PM lo": PowerMethod(d, low, rng=np.random.default_rng(1)),
-    }
+    low, high = (Tracker(d, Fixed(rank), center=False) for rank in (min(ranks), max(ranks)))
+    return {"SPCA lo": low, "SPCA hi": high, "PM lo": PowerMethod(d, min(ranks), rng=np.random.default_rng(1))}
 
 
 def follow(X: Array, running: Mapping[str, Method]) -> Iterator[Row]:
