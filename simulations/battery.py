@@ -69,21 +69,13 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
 
 @dataclass(frozen=True)
 class Check:
-    """Check of a method, which a test calls without arguments.
-
-    Parameters
-    ----------
-    name : str
-        Name of the check.
-    function : callable
-        Raises an error if the method does not hold.
-    """
+    """Check of a method, which a test calls without arguments; it raises an error if the method does not hold."""
 
     name: str
     function: Callable[[], object] = field(repr=False)
 
     def __call__(self) -> object:
-        """Check the method."""
+        """Check the method, and return what the function returns, which is of no interest."""
         return self.function()
 
 

@@ -261,7 +261,7 @@ def compare(
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:
-    """Run a setting and return its record, with results or an ``error``; append one with results to the folder's file."""
+    """Run a setting and return its record, with results or an ``error``; append those with results to the folder."""
     try:
         record = {**setting, **measure_run(setting, folder)}
     except FedPCAError as error:

@@ -95,7 +95,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.run_options = run_options
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
-        """Fit the PCA to the rows of all parties, by a run of the method.
+        """Fit the PCA to the rows of all parties, by a run of the method; return the estimator.
 
         Parameters
         ----------

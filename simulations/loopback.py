@@ -147,7 +147,7 @@ class _Worker:
         weakref.finalize(self, self._works.put, None)
 
     def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-        """Run a function in the thread; return result and exception, one None; raise `queue.Empty` after ``seconds``."""
+        """Run a function in the thread; return result and exception, or None; raise `queue.Empty` after ``seconds``."""
         self._works.put(work)
         return self._results.get(timeout=seconds)
 

@@ -27,9 +27,7 @@ from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.records import AS_GIVEN, Record, card_of, method_text, preprocessing, run_identity
 
-MAX_KERNEL_ROWS = 5000
-"""Rows beyond which the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
-
+MAX_KERNEL_ROWS = 5000  # beyond which the kernel PCA of the pool, the reference of kernel methods, takes much memory
 KERNELS = {"polynomial": "poly"}  # names of kernels in scikit-learn that differ from ours
 
 
@@ -131,13 +129,9 @@ def _extra_options(
 
 
 def _compare_with_pool(
-    setting: Record,
-    model: PCAModel,
-    rows: NDArray[Any],
-    parties: Sequence[NDArray[Any]],
-    local_files: list[str] | None,
+    setting: Record, model: PCAModel, rows: NDArray[Any], parties: Sequence[NDArray[Any]], local_files: list[str] | None
 ) -> tuple[Angles | None, float | None]:
-    """Return a model's angles to the PCA of all rows, and its captured share of their variance; None for either unknown."""
+    """Return a model's angles to the PCA of all rows, and its captured share of their variance; None if unknown."""
     _, reference = pooled_reference(*pool_key(setting))
     if local_files:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_local(reference, parties, local_files)

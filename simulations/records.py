@@ -162,12 +162,12 @@ HEADS = {
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
+# note of a table: which rounds and bytes are counted
 COUNTS_NOTE = (
     "Rounds and bytes are those of the fit, and bytes are means over the clients. They leave out the last round, in "
     "which each client gets the components and reports its squared error. The bytes down in the summary of a run "
     "include the last round."
 )
-"""Note of a table: which rounds and bytes are counted."""
 
 COUNTS = {"rounds", "MB up", "MB down"}
 ANGLES = {"max angle", "mean angle"}

@@ -42,9 +42,7 @@ TEMPLATES = Environment(
 )
 # how the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file
 STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
-
 MAX_FIGURE_CHARACTERS = 600_000  # characters of all figures of a page, so that it has at most 1.5 MB
 MAX_SECTIONS = 50  # settings that have a section of their own; the table of all settings has the others, too
 

@@ -13,7 +13,7 @@ from typing import Any
 from scipy.special import stdtrit
 
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.simulations.records import AS_GIVEN, HEADS, SETTING, Record, method_text, run_identity
+from fedpca_flwr.simulations.records import HEADS, SETTING, Record, method_text, run_identity
 
 AXES = {"alpha": "alpha", "clients": "number of clients"}  # keys over which results are drawn, and labels of the axes
 MAX_PANELS = 9  # number of panels that a figure has at most
@@ -22,7 +22,6 @@ SEEDS_NOTE = (
     "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without ± is the same "
     "for all seeds, in all digits that are shown."
 )
-"""Note of a table with means over seeds."""
 
 # position, mean and half of the interval, by method, by the title of a panel
 Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]

@@ -14,8 +14,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
 from fedpca_flwr.site import readers
 
-HELD_TABLES: dict[str, Parties] = {}
-"""The tables of this process by the name of their data set, which has a digest of them."""
+HELD_TABLES: dict[str, Parties] = {}  # tables of this process by the name of their data set, which has their digest
 
 
 def hand_over(parties: Any) -> str:

@@ -38,6 +38,7 @@ MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector 
 MAX_PANELS = 36  # parties or classes that have a panel, or a strip, of their own; all smaller ones share the last
 MIN_ELLIPSE_ROWS = 10  # rows below which a covariance says too little for an ellipse
 Ellipses = Literal["rows", "mean", "none"]
+Names, Texts = NDArray[np.str_], Sequence[str]
 
 ELLIPSE_TEXTS = {"rows": "ellipse: 95 % of rows,\nif they are normal"}  # entries of the legend by kind of ellipse
 ELLIPSE_TEXTS |= {"mean": "ellipse: the mean,\nwith 95 % confidence"}
@@ -181,13 +182,7 @@ def component_title(model: PCAModel | None, component: int) -> str:
 
 
 def _single(
-    points: Array,
-    names: NDArray[np.str_],
-    parties: Sequence[str],
-    classes: NDArray[np.str_],
-    order: Sequence[str],
-    titles: Sequence[str],
-    ellipses: Ellipses,
+    points: Array, names: Names, parties: Texts, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses
 ) -> Figure:
     """Draw all rows (n, 2) into the same axes: colours are of at most ten classes, and marks of at most ten parties.
 
@@ -237,10 +232,8 @@ def _ellipse_entries(ellipses: Ellipses, drawn: Sequence[bool]) -> list[Line2D]:
     return handles
 
 
-def _panels(
-    points: Array, classes: NDArray[np.str_], order: Sequence[str], titles: Sequence[str], ellipses: Ellipses
-) -> Figure:
-    """Draw a panel of each class among all rows in grey."""
+def _panels(points: Array, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses) -> Figure:
+    """Draw a panel of each class among all rows (n, 2) in grey; arguments as of `_single`."""
     merged, order = _merge_smallest(classes, order)
     columns = 6
     lines = -(-len(order) // columns)
@@ -270,8 +263,8 @@ def _panels(
     return figure
 
 
-def _merge_smallest(classes: NDArray[np.str_], order: Sequence[str]) -> tuple[NDArray[np.str_], list[str]]:
-    """Return classes and their order, where all beyond the largest `MAX_PANELS` - 1 are a single class."""
+def _merge_smallest(classes: Names, order: Texts) -> tuple[Names, list[str]]:
+    """Return classes and their order; if they are more than `MAX_PANELS`, the smallest are one class, the last."""
     if len(order) <= MAX_PANELS:
         return classes, list(order)
     sizes = [int(np.sum(classes == item)) for item in order]
@@ -281,15 +274,8 @@ def _merge_smallest(classes: NDArray[np.str_], order: Sequence[str]) -> tuple[ND
     return np.array([item if item in own else rest for item in classes.tolist()]), [*own, rest]
 
 
-def _strips(
-    points: Array,
-    names: NDArray[np.str_],
-    parties: Sequence[str],
-    classes: NDArray[np.str_],
-    order: Sequence[str],
-    title: str,
-) -> Figure:
-    """Draw a strip of each party, in which rows lie one above the other only to be seen, coloured by classes."""
+def _strips(points: Array, names: Names, parties: Texts, classes: Names, order: Texts, title: str) -> Figure:
+    """Draw a strip of each party, in which rows (n,) lie one above the other only to be seen, coloured by classes."""
     by_party = list(order) == list(parties)
     merged, strips = _merge_smallest(names, parties)
     figure, axes = canvas(5.8, max(2.4, 0.9 + 0.45 * len(strips) if len(strips) <= 8 else 1.2 + 0.24 * len(strips)))

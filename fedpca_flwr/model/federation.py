@@ -188,12 +188,11 @@ class Federation:
         return bool(self.journal) and self.journal[-1]["revision"] > self.revision
 
     def has(self, key: str, sha: str) -> bool:
-        """Return whether the stored moments of a member have this digest.
+        """Return whether the stored moments of a member have this digest; False without such a member.
 
         Parameters
         ----------
         key : str
-            Key of the member.
         sha : str
             Digest of moments (`moments_digest`).
 
@@ -208,10 +207,8 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        sha : str
-            Digest of moments (`moments_digest`).
+        key, sha
+            As `has`.
 
         Returns
         -------
@@ -225,7 +222,6 @@ class Federation:
         Parameters
         ----------
         key : str
-            Key of the member.
 
         Returns
         -------
@@ -262,15 +258,15 @@ class Federation:
 
         Raises
         ------
-        DataError
-            If the federation has no members.
+        DataError, ContractError
+            If the federation has no members; if the state is damaged.
         """
         if not self._members:
             raise DataError(f"the federation in {self._store.folder} has no members; let one join")
         return {key: self.moments_of(key) for key in self._members}
 
     def moments(self) -> Moments:
-        """Pool the moments of all members' rows.
+        """Pool the moments of all members' rows; raise errors as `parts`.
 
         Returns
         -------
@@ -328,8 +324,8 @@ class Federation:
         ------
         ConfigError
             If there is a member of that key, or the columns have other names than those of the federation.
-        ContractError
-            If the rows have another number of features.
+        ContractError, DataError
+            If the rows have another number of features; if they are not finite numbers.
         """
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
@@ -345,17 +341,13 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        data : array-like of shape (n, d), or Moments
-            The member's new rows, or their moments.
-        columns : str, optional
-            Digest of the column names; by default that of a data frame's names.
+        key, data, columns
+            As `join`.
 
         Raises
         ------
-        ConfigError, ContractError
-            As `join`, and if there is no such member.
+        ConfigError, ContractError, DataError
+            As `join`, but for another key: if there is no such member.
         """
         self._find_member(key)
         self._update("replace", key, data, columns)
@@ -365,16 +357,12 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        data : array-like of shape (n, d), or Moments
-            The new rows, or their moments.
-        columns : str, optional
-            Digest of the column names; by default that of a data frame's names.
+        key, data, columns
+            As `join`.
 
         Raises
         ------
-        ConfigError, ContractError
+        ConfigError, ContractError, DataError
             As `replace`, and if the member brought exactly these rows before: they would count twice.
         """
         self._find_member(key)
@@ -386,7 +374,6 @@ class Federation:
         Parameters
         ----------
         key : str
-            Key of the member.
 
         Raises
         ------

@@ -256,7 +256,6 @@ class SecondMoments:
         Parameters
         ----------
         other : SecondMoments
-            Moments of the other rows, over the same features.
 
         Returns
         -------
@@ -321,7 +320,6 @@ class SecondMoments:
         Parameters
         ----------
         party : str
-            Name of the party that is left out.
 
         Returns
         -------
@@ -360,7 +358,6 @@ class SecondMoments:
         Returns
         -------
         Path
-            The file.
         """
         target, groups = files.archive_path(path, "a set of moments"), (self.moments, *self.parties.values())
         arrays = {"missed": self.error_bound}

@@ -41,12 +41,8 @@ class Meter(ABC):
         self._base = self._begin()
 
     @abstractmethod
-    def current(self) -> int:
-        """Return the bytes that the process holds now."""
-
-    @abstractmethod
-    def peak(self) -> int:
-        """Return the most bytes that the process held since `reset`."""
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that the process holds now, and the most that it held since `reset`."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -58,12 +54,12 @@ class Meter(ABC):
         self.end_server()
         base = self._begin()
         yield
-        self.site_peak = max(self.site_peak, self.peak() - base)
+        self.site_peak = max(self.site_peak, self.memory()[1] - base)
         self._begin()
 
     def end_server(self) -> None:
         """Count the peak so far as the server's, beyond what was there at the start."""
-        self.server_peak = max(self.server_peak, self.peak() - self._base)
+        self.server_peak = max(self.server_peak, self.memory()[1] - self._base)
 
     def close(self) -> None:
         """End the measurement."""
@@ -74,7 +70,7 @@ class Meter(ABC):
         """Begin a new peak, and return the bytes that the process holds now."""
         gc.collect()
         self.reset()
-        return self.current()
+        return self.memory()[0]
 
 
 class TracedMeter(Meter):
@@ -85,12 +81,8 @@ class TracedMeter(Meter):
         super().__init__()
 
     @override
-    def current(self) -> int:
-        return tracemalloc.get_traced_memory()[0]
-
-    @override
-    def peak(self) -> int:
-        return tracemalloc.get_traced_memory()[1]
+    def memory(self) -> tuple[int, int]:
+        return tracemalloc.get_traced_memory()
 
     @override
     def reset(self) -> None:
@@ -106,12 +98,8 @@ class ResidentMeter(Meter):
     """Meter of resident memory, as Linux counts it, with what C libraries and the allocator hold."""
 
     @override
-    def current(self) -> int:
-        return harness.process_status("VmRSS")
-
-    @override
-    def peak(self) -> int:
-        return harness.process_status("VmHWM")
+    def memory(self) -> tuple[int, int]:
+        return harness.process_status("VmRSS"), harness.process_status("VmHWM")
 
     @override
     def reset(self) -> None:

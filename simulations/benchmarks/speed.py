@@ -98,12 +98,7 @@ def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, 
 
 
 @harness.benchmark("docs/secure-aggregation.md", repeats=1, blas_threads=1)
-def _secure(
-    dataset: harness.Dataset = "digits",
-    data_root: str = ".",
-    repeats: int = 3,
-    bound: float = 16.0,
-) -> Lines:
+def _secure(dataset: harness.Dataset = "digits", data_root: str = ".", repeats: int = 3, bound: float = 16.0) -> Lines:
     """Compare secure aggregation with the same method in clear: angles, bytes and wall time of ten parties.
 
     No value is larger in size than the bound.

@@ -21,7 +21,7 @@ from fedpca_flwr.maths.eigen import projector_distance
 from fedpca_flwr.maths.streams import Fixed, Tracker, merge_in_tree, track
 from fedpca_flwr.simulations.benchmarks.harness import peak_mb
 from fedpca_flwr.simulations.papers import streams
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
 
 ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
@@ -159,7 +159,6 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 OURS = ["SPCA", "SPCA, 2r", "SAPCA", "SAPCA, 2r"]
-
 LEGEND = """SPCA has rank 10 and keeps 10 directions; "2r" keeps 20. SAPCA's rank follows the paper's rule as printed;
 with "2r" it has hysteresis. SPCA lo, SPCA hi and PM lo have the lowest and highest rank that SAPCA had. PM takes blocks
 of d rows, FD a sketch of 40, GROUSE steps 2 / t; SPIRIT keeps 95 to 98 % of the energy, ".9" forgets. Blocks have 50
@@ -168,17 +167,17 @@ rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the au
 
 def _draw(results: Results, folder: Path) -> dict[str, str]:
     """Draw all figures as PNG, and return the report's texts by heading."""
-    synthetic, sensors = _select(results, "synthetic-"), _select(results, "sensors-")
+    synthetic, sensors = select(results, "synthetic-"), select(results, "sensors-")
     first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
     bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
     _over_time(folder / "figure1.png", first, bounds, ranks=True)
-    times = _select(results, "seconds-")
+    times = select(results, "seconds-")
     panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
     plot(folder / "figure2.png", [panel._replace(labels={"xscale": "log", **panel.labels}) for panel in panels])
     spectra = {f"alpha = {alpha}": rows for alpha, rows in synthetic.items()}
     _over_time(folder / "figure3.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT"])
     _over_time(folder / "figure4.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT .9"])
-    values = _select(results, "spectrum-").items()
+    values = select(results, "spectrum-").items()
     panels = [_by_column(rows, "index", title=f"alpha = {a}", ylabel="singular value") for a, rows in values]
     plot(folder / "figure5.png", panels, wide=4)
     if sensors:
@@ -191,7 +190,7 @@ def _draw(results: Results, folder: Path) -> dict[str, str]:
 def _report(results: Results) -> dict[str, str]:
     """Return the report's texts (tables and links to figures) by heading."""
     ends = [row for row in _stack(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]]
-    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _select(results, "seconds-").items())
+    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in select(results, "seconds-").items())
     sections = {
         "What is compared": LEGEND,
         "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
@@ -209,19 +208,14 @@ def _report(results: Results) -> dict[str, str]:
         "the subspace does. Points that are missing are 0: all is tracked there.\n\n"
         + markdown(_stack(results, "order-", "alpha"), ".6g")
     )
-    if measured := _select(results, "memory-"):
+    if measured := select(results, "memory-"):
         sections["Table 1: memory in MB"] = "\n\n".join(markdown(rows, ".6g") for rows in measured.values())
     return sections
 
 
-def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
-    """Return the rows of the steps whose names begin with a prefix, by the rest of the name."""
-    return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
-
-
 def _stack(results: Results, prefix: str, column: str) -> list[Row]:
     """Return the rows of all steps with a prefix, with the rest of the step's name in a new column."""
-    return [{column: name, **row} for name, rows in _select(results, prefix).items() for row in rows]
+    return [{column: name, **row} for name, rows in select(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:

@@ -17,7 +17,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS, Rows, clients
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 
 METHODS, GRAPHS = ("dsa", "fast-pca"), ("ring", "grid", "erdos-renyi", "complete")
 COMPONENTS = 5
@@ -60,7 +60,7 @@ def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
 
 def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
     """Draw angles by rounds and by bytes, with P-COV as a star, and return the report's texts by heading."""
-    kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
+    kinds = list(select(results, "p-cov-"))
     panels = []
     for cost, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
         for kind in kinds:

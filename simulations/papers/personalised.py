@@ -24,7 +24,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations.loopback import assemble
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select, write_table
 from fedpca_flwr.simulations.papers.hierarchical import (
     NOISE,
     PRIORS,
@@ -240,13 +240,11 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
     """Draw all figures of the paper as PNG."""
-    traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
-    descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
-    _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marker="")
+    _side_by_side(folder / "1a.png", select(results, "1a-trace-"), "iteration", "iterations", marker="")
     _side_by_side(folder / "1b.png", {"": tables["1b"]}, "spread", "spread of the parties, $\\sigma_U^2$", scale="log")
     _side_by_side(folder / "1c.png", _by_spread(tables["1c"]), "rows", "rows at each party, n", scale="log")
     _side_by_side(folder / "1d.png", _by_spread(tables["1d"]), "parties", "parties, m", scale="log")
-    _training(folder / "2.png", descents)
+    _training(folder / "2.png", select(results, "2-"))
 
 
 def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:

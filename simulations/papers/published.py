@@ -20,12 +20,11 @@ from statistics import fmean
 from typing import Any
 
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
-from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps, write_text
+from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
 OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
-
 HEAD = """# Published experiments, repeated
 
 This page is for readers of the papers and design notes from which the methods come. The notes are not in this
@@ -174,17 +173,11 @@ def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
             results = paper.make(output / seed.paper, options)
         numbers[seed.paper] = measured_numbers(seed, results)
         wrong += numbers_outside(seed, numbers[seed.paper])
-        _write(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
+        write_text(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     if wrong:
         raise SystemExit("\n".join(wrong))
     if not quick:
-        _write(output / "published.md", page(seeds(), numbers))
+        write_text(output / "published.md", page(seeds(), numbers))
 
 
 COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
-
-
-def _write(target: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    with atomic_file(target, SHARED) as stream:
-        stream.write(text.encode())

@@ -20,7 +20,6 @@ from fedpca_flwr.simulations.papers.experiment import Row
 BLOCK = 50
 RANK = 10
 LOW, HIGH = 0.01, 0.10  # the paper's alpha and beta
-
 SENSORS = {"Humidity": "q8calibHumid.dat", "Light": "q8calibLight.dat"}
 SENSORS |= {"Volt": "q8calibVolt.dat", "Temperature": "q8calibHumTemp.dat"}
 
@@ -207,7 +206,7 @@ def sensors(folder: str) -> dict[str, Path]:
 def readings(path: str, *, rows: int = 0) -> Array:
     """Read the first ``rows`` (0: all) of a sensor file, and return them (n, d) less their mean, as the authors do."""
     X = np.loadtxt(path)[: rows or None]
-    return X - X.mean(axis=0)
+    return np.asarray(X - X.mean(axis=0))
 
 
 def error(X: Array, vectors: Array) -> float:

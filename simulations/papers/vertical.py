@@ -28,7 +28,7 @@ from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot, select
 from fedpca_flwr.simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 from fedpca_flwr.site.readers import read
 
@@ -219,9 +219,9 @@ def _accuracy(model: PCAModel, truth: Array) -> Row:
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
 
 
+# meaning of the number of a line, of figures whose lines are separate steps
 CURVES = {"clients": "parties", "iterations": "local iterations"}
 CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
-"""Meaning of the number of a line, of figures whose lines are separate steps."""
 
 
 def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
@@ -233,14 +233,13 @@ def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
         plot(folder / f"{name}.png", [Panel(drawn_lines, AXES)])
         names.append(name)
     _splits(folder / "9.png", results)
-    names.append("9")
-    for name in sorted(key for key in results if key.startswith("images-")):
+    images = sorted(key for key in results if key.startswith("images-"))
+    for name in images:
         _images(folder / f"{name}.png", results[name])
-        names.append(name)
-    for name in sorted(key for key in results if key.startswith(("12-", "14-"))):
+    grids = sorted(key for key in results if key.startswith(("12-", "14-")))
+    for name in grids:
         _grid(folder / f"{name}.png", results[name])
-        names.append(name)
-    return names
+    return [*names, "9", *images, *grids]
 
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
@@ -262,9 +261,8 @@ def _splits(target: Path, results: dict[str, list[Row]]) -> None:
     """Draw distance by period: a panel for columns, and a panel for rows, split among the parties (figure 9)."""
     panels = []
     for split, what in (("vertical", "columns"), ("horizontal", "rows")):
-        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
-        title = f"{split}: different {what} at each party"
-        panels.append(Panel(_solid_and_dotted(lines, "signs", "parties", "signs aligned"), {"title": title, **AXES}))
+        lines = _solid_and_dotted(select(results, f"9-{split}-"), "signs", "parties", "signs aligned")
+        panels.append(Panel(lines, {"title": f"{split}: different {what} at each party", **AXES}))
     plot(target, panels, sharey=True)
 
 
