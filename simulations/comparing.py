@@ -181,8 +181,7 @@ def compare(
 ) -> Comparison:
     """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold yet.
 
-    Arguments that take several values also take a single value, such as ``alphas=0.1``. The function checks all
-    arguments before the first run.
+    Arguments that take several values also take a single value, such as ``alphas=0.1``.
 
     Parameters
     ----------
@@ -220,7 +219,7 @@ def compare(
     Returns
     -------
     Comparison
-        List of records, one for each run. The record of a failed run has ``error`` instead of results.
+        List of records, one for each run.
 
     Raises
     ------

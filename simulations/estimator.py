@@ -34,11 +34,6 @@ FITTED = ("components_", *SPECTRUM, "mean_", "n_components_", "n_samples_", "sca
 FIT_ONLY_OPTIONS = ("genotypes", "adjust-for", "harmonise", "clusters")
 
 
-def _keeps_moments(estimator: "FederatedPCA") -> bool:
-    """Return whether runs of the estimator's method can return moments of all rows, which `partial_fit` needs."""
-    return issubclass(estimator._card().options, MomentsOptions)
-
-
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
     """Principal components of the rows that several parties hold, by a method for rows.
 
@@ -95,7 +90,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.run_options = run_options
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
-        """Fit the PCA to the rows of all parties, by a run of the method; return the estimator.
+        """Fit the PCA to the rows of all parties, by a run of the method.
 
         Parameters
         ----------
@@ -127,7 +122,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
         return self
 
-    @available_if(_keeps_moments)  # type: ignore[untyped-decorator]  # no types
+    @available_if(lambda self: issubclass(self._card().options, MomentsOptions))  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Update the components by further rows, whose moments are added to those of earlier calls.
 
@@ -309,8 +304,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         pca.components_, pca.mean_ = components, np.zeros_like(mean)
         return pca
 
-    # Inside
-
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
         """Run the method on the parties with the estimator's options, and return the model."""
         options = {"min_rows": 1, **(self.run_options or {}), **options}
@@ -426,17 +419,10 @@ def tables_of(X: object) -> Sequence[Any]:
 
 
 def _max_components(parties: object) -> int:
-    """Return the smaller of the number of all parties' rows and the number of features."""
-    shapes = [_shape(table) for table in tables_of(parties)]
-    return min(sum(rows for rows, _ in shapes), shapes[0][1])
-
-
-def _shape(table: Any) -> tuple[int, int]:
-    """Return the numbers of rows and features of a table; blocks may have to be read for the number of rows."""
-    if isinstance(table, Blocks):
-        return len(table), table.width
-    rows, features = (as_rows(table, "X") if is_frame(table) else table).shape
-    return rows, features
+    """Return the smaller of the number of all parties' rows, for which blocks may be read, and that of features."""
+    tables = [as_rows(table, "X") if is_frame(table) else table for table in tables_of(parties)]
+    shapes = [(len(table), table.width) if isinstance(table, Blocks) else table.shape for table in tables]
+    return int(min(sum(rows for rows, _ in shapes), shapes[0][1]))
 
 
 def _for_scikit_learn(X: Any) -> Any:

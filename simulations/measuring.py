@@ -32,10 +32,11 @@ KERNELS = {"polynomial": "poly"}  # names of kernels in scikit-learn that differ
 
 
 def measure_run(setting: Record, folder: Path | None) -> Record:
-    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows.
+    """Run a method on a comparison's setting, and return results of its model beside the PCA of the pooled rows.
 
-    The results are angles in degrees, shares of variance from 0 to 1, megabytes (10^6 bytes), and seconds. The model is
-    saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run fails.
+    They are angles in degrees, shares of variance and of correct classes from 0 to 1, MB (10^6 bytes), and seconds;
+    None if unknown. The model is saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run
+    fails.
     """
     pool = pool_key(setting)
     source, _ = pooled_reference(*pool)

@@ -13,9 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedpca_flwr.errors import FedPCAError, printable_text
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
-from fedpca_flwr.simulations.recommending import EXACT_DEGREES, choices, recommendation_text
+from fedpca_flwr.simulations.recommending import choices, recommendation_text
 from fedpca_flwr.simulations.records import (
     COUNTS,
     COUNTS_NOTE,
@@ -97,9 +98,9 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
 
 def _kinds(record: Record) -> str:
     """Return the page's filters ("exact", "secure", "private") that apply to a run, separated by spaces."""
-    card = card_of(record["method"])
-    angle = record.get("max angle")
-    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT_DEGREES
+    card, angle = card_of(record["method"]), record.get("max angle")
+    near = angle is not None and angle <= EXACT_ANGLE_DEGREES
+    exact = card.exact if "error" in record else record["exact"] and near
     secure = record["bound"] > 0 and "error" not in record
     kinds = {"exact": exact, "secure": secure, "private": card.differentially_private}
     return " ".join(name for name, applies in kinds.items() if applies)

@@ -1,7 +1,6 @@
 """The file ``runs.jsonl`` of a comparison's folder: a line of JSON for each run.
 
-A folder gathers the runs of every comparison that named it. It may come from anyone, so every value is checked where
-the file is read: its type, and its range.
+The file may come from anyone, so the type and range of every value are checked where it is read.
 """
 
 import json

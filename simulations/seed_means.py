@@ -1,7 +1,7 @@
 """Means over the seeds of a comparison, with 95 % intervals, and curves of these over alpha or the number of clients.
 
-The runs of a method and setting that differ in their seed alone are taken for independent draws, so that an interval is
-``mean ± t(0.975, n - 1) s / sqrt(n)`` for n runs with the standard deviation s (Student 1908).
+Runs that differ in their seed alone are taken for independent draws, so that an interval is ``mean ± t(0.975, n - 1) s
+/ sqrt(n)`` for n runs with the standard deviation s (Student 1908).
 """
 
 import json
@@ -111,7 +111,8 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
         values: dict[str, set[float]] = {}
         for record in records:
             if record[over] is not None and "error" not in record:
-                values.setdefault(_panel_key(record, over), set()).add(record[over])
+                panel = json.dumps([record[key] for key in SETTING if key not in (over, "seed")])
+                values.setdefault(panel, set()).add(record[over])
         if any(len(positions) > 1 for positions in values.values()):
             axes.append(over)
     return axes
@@ -144,11 +145,6 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
         for title, lines in panels.items()
         if len({point[0] for points in lines.values() for point in points}) > 1
     }
-
-
-def _panel_key(record: Record, over: str) -> str:
-    """Return a text that is equal for settings which differ in the axis and the seed only."""
-    return json.dumps([record[key] for key in SETTING if key not in (over, "seed")])
 
 
 def _value_words(record: Record, key: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def check_arguments(arguments: Mapping[str, Any], components: Any, engine: Any) 
             texts += METHODS if method == "all" else [_method_text(method)]
         except ConfigError as error:
             faults += str(error).replace("run-config: 'method' is", "comparison: 'methods' has").splitlines()
-    faults += _unknown("datasets", lists.get("datasets", []), DATASETS, f"{OPENML_PREFIX}NAME", _is_openml)
+    faults += _unknown("datasets", lists.get("datasets", []), DATASETS, OPENML_PREFIX)
     faults += _unknown("partitions", lists.get("partitions", []), PARTITIONS)
     faults += _uncountable("clients", lists["clients"]) + _uncountable("components", [components])
     faults += _unknown("engine", [engine], ENGINES)
@@ -71,30 +71,21 @@ def _method_text(method: Any) -> str:
     return name
 
 
-def _unknown(
-    key: str,
-    values: Sequence[Any],
-    names: Iterable[str],
-    further: str = "",
-    is_further: Callable[[Any], bool] = lambda value: False,
-) -> list[str]:
+def _unknown(key: str, values: Sequence[Any], names: Iterable[str], prefix: str = "") -> list[str]:
     """Return a line on the values that are none of the names, with the nearest names, in a list; [] without any.
 
-    Values are allowed, too, if ``is_further``; ``further`` says in the line which these are.
+    Texts that begin with a ``prefix`` are allowed, too.
     """
     choices = list(names)
-    wrong = [value for value in values if not (isinstance(value, str) and value in choices) and not is_further(value)]
+    texts = [value for value in values if isinstance(value, str)]
+    known = {text for text in texts if text in choices or (prefix and text.startswith(prefix))}
+    wrong = [value for value in values if not isinstance(value, str) or value not in known]
     if not wrong:
         return []
     near = [match for value in wrong for match in difflib.get_close_matches(str(value)[:64], choices, n=1, cutoff=0.5)]
     hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
-    expected = ", ".join([*choices, *([further] if further else [])])
+    expected = ", ".join([*choices, *([f"{prefix}NAME"] if prefix else [])])
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, expected one of: {expected}{hint}"]
-
-
-def _is_openml(name: Any) -> bool:
-    """Return whether a value names a data set of OpenML."""
-    return isinstance(name, str) and name.startswith(OPENML_PREFIX)
 
 
 def _uncountable(key: str, values: Sequence[Any]) -> list[str]:

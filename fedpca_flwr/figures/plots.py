@@ -16,6 +16,7 @@ from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes, takes_model
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
@@ -65,7 +66,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
 
 

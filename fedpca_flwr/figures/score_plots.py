@@ -38,7 +38,8 @@ MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector 
 MAX_PANELS = 36  # parties or classes that have a panel, or a strip, of their own; all smaller ones share the last
 MIN_ELLIPSE_ROWS = 10  # rows below which a covariance says too little for an ellipse
 Ellipses = Literal["rows", "mean", "none"]
-Names, Texts = NDArray[np.str_], Sequence[str]
+Names = NDArray[np.str_]
+Texts = Sequence[str]
 
 ELLIPSE_TEXTS = {"rows": "ellipse: 95 % of rows,\nif they are normal"}  # entries of the legend by kind of ellipse
 ELLIPSE_TEXTS |= {"mean": "ellipse: the mean,\nwith 95 % confidence"}

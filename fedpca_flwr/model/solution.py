@@ -1,7 +1,4 @@
-"""`Solution`: the leading components of pooled moments, how far rounding resolves components, and refusals.
-
-Every method makes its model from a `Solution`, and every model says by `certainty` how far float64 resolves it.
-"""
+"""`Solution`: the leading components of pooled moments, how far rounding resolves components, and refusals."""
 
 from __future__ import annotations
 
@@ -26,21 +23,18 @@ SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole fac
 
 
 class Certainty(NamedTuple):
-    """Certainty of a model's components: whether they are exact, notes, and how many are above rounding.
-
-    They are exact if the method is, and rounding turns them by no more than `EXACT_ANGLE_DEGREES`: no basis of tied
-    components is exact, since the data determine none.
-    """
+    """Certainty of a model's components: whether they are exact, at most one note, and how many are above rounding."""
 
     exact: bool
     notes: list[str]
-    resolved: int | None = None  # number above rounding, if not all are: a certificate is about these
+    resolved: int | None = None  # None if all are that can be; else a certificate is about these
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
     """Assess whether float64 determines the leading components, and write a note if some are undetermined.
 
-    ``exact`` says whether the method is exact but for rounding; the note names ``remedies``, such as `SCALE_REMEDY`.
+    Components are exact if the method is (``exact``), and rounding turns them by no more than `EXACT_ANGLE_DEGREES`; no
+    basis of tied components is exact. The note names ``remedies``, such as `SCALE_REMEDY`.
     """
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)

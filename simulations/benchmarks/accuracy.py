@@ -173,8 +173,6 @@ def _angle(vectors: Array, truth: Array) -> float:
     return float(eigen.principal_angles(vectors, truth).max())
 
 
-# Robust components
-
 ROWS, MAP_ROWS, PARTIES = 1500, 600, 3
 # deviations of the features, and number of components
 SPREADS: dict[str, tuple[list[float], int]] = {

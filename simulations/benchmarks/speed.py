@@ -62,8 +62,11 @@ def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
     for name, folder in {"mnist": root, "images": f"{root}/cifar10-jpeg"}.items() if root else [("digits", ".")]:
         source = datasets.load(name, folder)
         rows = source.rows(np.arange(0, len(source.labels), 10))
+        centred = np.asfortranarray((rows.astype(np.float64) - rows.mean(axis=0)).T)
+        syrk = partial(blas.dsyrk, 1.0, centred, lower=1)
         for dtype in (np.uint8, np.float64):
-            yield f"{name}: client, {len(rows)} rows of {dtype.__name__}", *_moments(rows.astype(dtype))
+            ours = partial(Moments.from_rows, rows.astype(dtype))
+            yield f"{name}: client, {len(rows)} rows of {dtype.__name__}", ours, syrk
         parts = [rows[i::10] for i in range(10)]
         yield f"{name}: server, 10 replies", *_server(parts, min(COMPONENTS, rows.shape[1] // 2), repeats)
     for dtype in (np.uint8, np.float64):
@@ -71,12 +74,6 @@ def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
         whole_run = partial(run, "p-cov", parties, n_components=COMPONENTS)
         theirs = partial(PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
         yield f"whole run, 10 clients, {dtype.__name__}", whole_run, theirs
-
-
-def _moments(rows: Rows) -> tuple[Program, Program]:
-    """Return two programs: a client's moments, and only BLAS's syrk on centred data."""
-    centred = np.asfortranarray((np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)).T)
-    return partial(Moments.from_rows, rows), partial(blas.dsyrk, 1.0, centred, lower=1)
 
 
 def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, Program]:

@@ -204,7 +204,7 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
 
 
 def _rescale(axis: Any, panel: Panel) -> None:
-    """Put plain numbers along logarithmic axes; one whose positive values differ by at most a factor 2 becomes linear."""
+    """Put plain numbers along logarithmic axes; one of positive values within a factor 2 becomes linear."""
     from fedpca_flwr.figures.style import few_ticks  # needs matplotlib
 
     for which, of in (("x", axis.xaxis), ("y", axis.yaxis)):

@@ -136,12 +136,6 @@ def means(rows: Sequence[Row]) -> Row:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
-def _summarise_descent(rows: Sequence[Row]) -> Row:
-    """Return the last ratios and objective, and the iterations until the objective is within 3 % of its last."""
-    near = iterations_needed([row["objective"] for row in rows])
-    return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
-
-
 # columns that a step's name gives behind the name of its figure
 POINTS: dict[str, tuple[str, ...]] = {
     "1a": ("spread",),
@@ -162,7 +156,11 @@ def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
         if figure == "mnist":
             tables.setdefault(figure, []).extend(rows)
         elif "trace" not in point:
-            numbers = _summarise_descent(rows) if figure in {"2", "local"} else means(rows)
+            if figure in {"2", "local"}:
+                numbers = {key: rows[-1][key] for key in ("train", "test", "objective")}
+                numbers["iterations to 3 %"] = iterations_needed([row["objective"] for row in rows])
+            else:
+                numbers = means(rows)
             tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **numbers})
     return tables
 

@@ -11,7 +11,8 @@ to 0 to 1, except sonar's, which have that scale. Images are digits, with ``--mn
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +85,8 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
             case = {"data": data, "path": path, "parties": p}
-            plan.append(Step(f"images-{data}-{p}", _pictures, case))
-            plan.append(Step(f"12-{data}-{p}", _kernel_pictures, case))
-            plan.append(Step(f"14-{data}-{p}", _graph_pictures, case))
+            for name, draw in (("images", images), ("12", kernel_images), ("14", graph_images)):
+                plan.append(Step(f"{name}-{data}-{p}", partial(_by_pixel, draw), case))
     return plan
 
 
@@ -184,25 +184,11 @@ def _angles(*, data: str, path: str) -> Iterable[Row]:
                 yield {"method": name, "k": k, "parties": p, **_accuracy(model, truth)}
 
 
-def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value ``X.T @ u`` by each method, and its k-means cluster (figures 10 and 11)."""
-    pictures = images(matrix(data, path), parties)
-    clusters = {f"{name} cluster": image[1].astype(int) for name, image in pictures.items()}
-    return _by_pixel({name: image[0] for name, image in pictures.items()} | clusters)
-
-
-def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value by kernel PCA of the images and of the pixels (figure 12)."""
-    return _by_pixel(kernel_images(matrix(data, path), parties))
-
-
-def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value if parties merge vectors at a server, or with neighbours in graphs (figure 14)."""
-    return _by_pixel(graph_images(matrix(data, path), parties))
-
-
-def _by_pixel(pictures: dict[str, NDArray[Any]]) -> Iterable[Row]:
-    """Yield a row for each pixel: its number, and its value in each picture (m,)."""
+def _by_pixel(
+    draw: Callable[[Array, int], dict[str, NDArray[Any]]], *, data: str, path: str, parties: int
+) -> Iterable[Row]:
+    """Yield a row for each pixel: its number, and its value in each picture (m,) that ``draw`` computes."""
+    pictures = draw(matrix(data, path), parties)
     for pixel, values in enumerate(zip(*(picture.tolist() for picture in pictures.values()), strict=True)):
         yield {"pixel": pixel, **dict(zip(pictures, values, strict=True))}
 
@@ -233,13 +219,12 @@ def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
         plot(folder / f"{name}.png", [Panel(drawn_lines, AXES)])
         names.append(name)
     _splits(folder / "9.png", results)
-    images = sorted(key for key in results if key.startswith("images-"))
-    for name in images:
-        _images(folder / f"{name}.png", results[name])
-    grids = sorted(key for key in results if key.startswith(("12-", "14-")))
-    for name in grids:
-        _grid(folder / f"{name}.png", results[name])
-    return [*names, "9", *images, *grids]
+    names.append("9")
+    for prefixes, draw in ((("images-",), _images), (("12-", "14-"), _grid)):
+        for name in sorted(key for key in results if key.startswith(prefixes)):
+            draw(folder / f"{name}.png", results[name])
+            names.append(name)
+    return names
 
 
 def _solid_and_dotted(lines: dict[str, list[Row]], column: str, what: str, other: str) -> list[Line]:
