@@ -105,7 +105,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         FederatedPCA
-            The estimator.
 
         Raises
         ------
@@ -137,7 +136,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         FederatedPCA
-            The estimator.
 
         Raises
         ------
@@ -213,8 +211,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _deviations(self) -> Array:
         """Return the standard deviations (k,) of the scores, at least float64's epsilon."""
-        deviations = np.sqrt(self.model_.explained_variance_)
-        return np.maximum(deviations, np.finfo(np.float64).eps)
+        return np.maximum(np.sqrt(self.model_.explained_variance_), np.finfo(np.float64).eps)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Compute the rows, in the units of the data, that have the given scores.

@@ -1,5 +1,6 @@
 """Accuracy of results: components, intervals, missing values, and robust components."""
 
+import itertools
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -236,13 +237,8 @@ class Cell(NamedTuple):
 
 # to both sides of the last feature or to one; or of the diagonal of all features without components
 DIRECTIONS = ("two sides", "one side", "diagonal")
-CELLS = [
-    Cell(d, k, direction, share, distance)
-    for d, k in ((8, 2), (20, 5))
-    for share in (0.1, 0.2)
-    for direction in DIRECTIONS
-    for distance in (4, 6, 8, 12, 1e6)
-]
+CASES = itertools.product(((8, 2), (20, 5)), (0.1, 0.2), DIRECTIONS, (4, 6, 8, 12, 1e6))
+CELLS = [Cell(*sizes, direction, share, distance) for sizes, share, direction, distance in CASES]
 R_PROGRAM = """
 suppressMessages(library(rrcov))
 sizes <- as.integer(commandArgs(TRUE)[2:5])

@@ -7,17 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.maths.rows import row_lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations.benchmarks import harness
-from fedpca_flwr.simulations.benchmarks.harness import Lines
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows
 from fedpca_flwr.simulations.engines import run
-
-Rows = NDArray[Any]
 
 
 @harness.benchmark("docs/private-by-noise.md", dataset="digits", components=5, draws=1, epsilons=[1.0])

@@ -24,8 +24,6 @@ from fedpca_flwr.simulations.papers import streams
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
 
-ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
-
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
     """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
@@ -34,7 +32,7 @@ def steps(motes: str = "", shrink: int = 1) -> list[Step]:
     rows, features and permutations are divided by ``shrink``.
     """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
-    plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
+    plan = [Step(f"synthetic-{a}", _on_synthetic, {"alpha": a, **size}) for a in (0.0001, 0.001, 0.5, 1, 2, 3)]
     plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
     for thousands in (128, 256, 384, 512):
         plan.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))

@@ -43,8 +43,6 @@ SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
 ROWS = (5, 10, 20, 40, 80, 160)
 PARTIES = (2, 10, 50, 100)
 TIMES = {"personal": 1.0, "personal 2 mu": 2.0}  # strengths, in units of the model's strength
-
-
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 MODEL: Row = {"noise": NOISE, "prior": "gaussian"}
 SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}

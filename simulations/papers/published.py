@@ -24,7 +24,6 @@ from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_s
 from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
-OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
 HEAD = """# Published experiments, repeated
 
 This page is for readers of the papers and design notes from which the methods come. The notes are not in this
@@ -101,14 +100,11 @@ class Seed:
 
 def seeds() -> list[Seed]:
     """Read all papers and notes, with their tables, figures and numbers, from published.toml."""
-    source = Path(__file__).with_name("published.toml")
-
-    def exhibit(entry: dict[str, Any]) -> Exhibit:
-        """Make a table or figure with its numbers from an entry of the TOML file."""
-        return Exhibit(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
-
-    read = tomllib.loads(source.read_text(encoding="utf-8"))["seed"]
-    return [Seed(**{**entry, "shows": list(map(exhibit, entry["shows"]))}) for entry in read]
+    entries = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["seed"]
+    for entry in entries:
+        shows = [{**shown, "numbers": [Number(**n) for n in shown.get("numbers", [])]} for shown in entry["shows"]]
+        entry["shows"] = [Exhibit(**shown) for shown in shows]
+    return [Seed(**entry) for entry in entries]
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
@@ -180,4 +176,5 @@ def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
         write_text(output / "published.md", page(seeds(), numbers))
 
 
-COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
+OPTIONS = {"mnist": "", "cifar": "", "motes": "", "tables": "", "quick": False}
+COMMAND = command("all", __doc__, OPTIONS, reproduce_all)
