@@ -26,7 +26,7 @@ from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.model import stream_state
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
-from fedpca_flwr.site.policy import permit_rows
+from fedpca_flwr.site.rules.policy import permit_rows
 
 MEASURE_NAMES = ("weight", "energy", "omitted", "rank")
 """Names of a subspace's numbers: the weighted number of rows, the trace of the scatter, the error bound, and the rank

@@ -2,7 +2,7 @@
 
 `Journal` is the interface: the position in the script, and the secrets of the run. `StateJournal` stores these in the
 state that Flower keeps for a party over the rounds of a run, in a simulation and on a site alike. The journal in a
-site's own folder is `fedpca_flwr.site.journal`.
+site's own folder is `fedpca_flwr.site.rules.journal`.
 """
 
 from abc import ABC, abstractmethod

@@ -54,7 +54,7 @@ from fedpca_flwr.questions.pooling import (
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
 from fedpca_flwr.questions.rows_client import Party
 from fedpca_flwr.questions.rows_run import RowsStrategy
-from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.site.rows.vault import Vault
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
 """Sums of rows and of their squares, about zero."""

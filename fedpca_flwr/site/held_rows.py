@@ -1,9 +1,9 @@
 """Rows of a site's file in the memory of the site's own process, so that the file is read once for all messages.
 
-A site's process (`fedpca_flwr.site.node`) forks a process for each message. The first of these that needs the rows
-copies them, while it reads the file, into files that exist in memory only (memfd), and hands these over a socket to the
-site's process. All later ones inherit and map them. No rows are written to a disk. Without a site's process nothing is
-held, and each message reads the file.
+A site's process (`fedpca_flwr.site.node.process`) forks a process for each message. The first of these that needs the
+rows copies them, while it reads the file, into files that exist in memory only (memfd), and hands these over a socket
+to the site's process. All later ones inherit and map them. No rows are written to a disk. Without a site's process
+nothing is held, and each message reads the file.
 """
 
 from __future__ import annotations

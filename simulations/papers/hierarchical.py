@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca_flwr.maths import personalised, stiefel
+from fedpca_flwr.maths import stiefel
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import objective, penalty_strength
+from fedpca_flwr.strategies.personalised import mixing as personalised
+from fedpca_flwr.strategies.personalised.mixing import objective, penalty_strength
 
 NOISE = 0.5
 """Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""

@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.site import deployment as rehearsal
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.node import deployment as rehearsal
+from fedpca_flwr.site.rules.journal import FileJournal
 from tests.harness import Clock
 from tests.refusals import refused
 
