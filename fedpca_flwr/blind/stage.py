@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedpca_flwr.blind import Blind
 from fedpca_flwr.blind.rotated_vault import Motion, RotatedVault, centred_scatter
 from fedpca_flwr.blind.rotation import (
     VECTOR_BITS,
@@ -62,7 +63,6 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.sums import pooled_diagonal, pooled_head
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_components, require_variance, solve
-from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumLimits, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -108,18 +108,10 @@ SUMS_NAME, MOTION_NAME = "first sums", "motion"
 """Names in a party's state of the run: count, mean and squares; the treatment of rows, and their rank."""
 
 
-class Blind(RowsStage):
-    """Stage of blind runs, whose server sees sums of rotated rows and whose parties have the model."""
+class BlindStage(Blind, RowsStage):
+    """Stage of blind runs, as a run enters it."""
 
-    option_names = ("blind",)
     sums_only = True
-    composes = True
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method needs the pooled scatter alone."""
-        return card.rotatable
 
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
@@ -313,7 +305,7 @@ def _moments_limits(request: Fields, public: Public) -> SumLimits:
 
 def _stages(options: Any) -> list[RowsStage]:
     """Return the stages that the method's options select."""
-    return [stage(options) for stage in options.stages]
+    return [stage.enter(options) for stage in options.stages]
 
 
 def _covariates(options: Any) -> list[str]:

@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
@@ -325,11 +326,11 @@ class MethodCard:
         stages = []
         for stage in self.stages:
             if stage.Options is PCAOptions and stage.is_selected(config):
-                stages.append(stage(options))
+                stages.append(stage.enter(options))
         if any(stage.composes for stage in stages):
             return tuple(stages)
         for stage in options.stages:
-            stages.append(stage(options))
+            stages.append(stage.enter(options))
         return tuple(stages)
 
 
@@ -353,9 +354,18 @@ class Stage:
     composes: ClassVar[bool] = False  # whether it takes the place of all stages that options select, and calls them
     options: Any
 
+    implementation: ClassVar[str] = ""
+    """Path (`load_entry`) of the derived class that a run enters, if this class only declares the stage."""
+
     def __init__(self, options: Any) -> None:
         """Store the options of the run."""
         self.options = options
+
+    @classmethod
+    def enter(cls, options: Any) -> Any:
+        """Return a new stage for a run with these options, an instance of the implementation."""
+        kind = load_entry(cls.implementation) if cls.implementation else cls
+        return kind(options)
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:

@@ -39,7 +39,7 @@ from fedpca_flwr.strategies.em.incomplete_limits import (
     deviation_limits,
     expected_limits,
     factor_limits,
-    factor_unit,  # for `strategies.em`, too
+    factor_unit,
     max_standardised,
     observed_limits,
     positive,

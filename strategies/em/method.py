@@ -30,7 +30,7 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.pooling import require_storable_sums, stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
-from fedpca_flwr.strategies.em import incomplete
+from fedpca_flwr.strategies.em import incomplete, incomplete_limits
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 
@@ -310,7 +310,7 @@ class EM(method.Strategy):
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
         q = _factor_count(k, options.factors, observed.rows, spread.size)
-        unit = incomplete.factor_unit(observed.model_request(observed.mean), scale=options.scale)
+        unit = incomplete_limits.factor_unit(observed.model_request(observed.mean), scale=options.scale)
         start = random_block(spread.size, q, self.config.seed)
         em = FactorEM(observed.rows, observed.centre_error / unit, start, prior=options.prior)
         turns: list[float] = []

@@ -40,9 +40,6 @@ MIN_MOVED_SHARE = 1e-3
 MIN_IMPROVEMENT = 1e-4
 """Share of the objective; a correction that lowers the objective by a smaller share is the last."""
 
-SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of these rows' scores"
-"""Text on what the sums tell about single sites (`PCAOptions.sum_disclosures`)."""
-
 STEP_FIELDS = (
     Field("centres", ("<=t", "<=m", "<=k")),
     Field("penalties", ("<=t", "<=m", "parties")),
