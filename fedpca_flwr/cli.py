@@ -57,12 +57,9 @@ Start a run with `flwr run .` in the repository, or in Python:
 The exit code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
 """
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-ERRORS_KEY = "fedpca_flwr.errors"
-"""Key of click's context under which a quiet command has the stream for its errors."""
-JSON_KEY = "fedpca_flwr.json"
-"""Key of click's context that says whether a command prints JSON."""
-OPTION = re.compile(r"-(?!\.?\d)")
-"""Beginning of an option on a command line: "-1" is a number."""
+ERRORS_KEY = "fedpca_flwr.errors"  # key of click's context under which a quiet command has the stream for its errors
+JSON_KEY = "fedpca_flwr.json"  # key of click's context that says whether a command prints JSON
+OPTION = re.compile(r"-(?!\.?\d)")  # beginning of an option on a command line: "-1" is a number
 PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
 """Name and text of a parameter in a docstring of numpydoc."""
 

@@ -79,11 +79,7 @@ class FedPCA(Strategy):
     """
 
     def __init__(
-        self,
-        method: str | type[PCAStrategy] | PCAStrategy = "p-cov",
-        *,
-        name: str = DEFAULT_PCA_NAME,
-        **options: Any,
+        self, method: str | type[PCAStrategy] | PCAStrategy = "p-cov", *, name: str = DEFAULT_PCA_NAME, **options: Any
     ) -> None:
         if isinstance(method, PCAStrategy):
             if options:
@@ -338,11 +334,7 @@ class PCAClientApp(ClientApp):
         return f"{type(self).__name__}({', '.join(map(repr, self._clients))})"
 
     def add_pca(
-        self,
-        name: str,
-        rows: Callable[[Context], ArrayLike],
-        method: str | type[PCAStrategy] = "p-cov",
-        **options: Any,
+        self, name: str, rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy] = "p-cov", **options: Any
     ) -> None:
         """Add another PCA to the app. `FedPCA` with the same name may run it once in a Flower run.
 

@@ -26,8 +26,7 @@ MAX_IDENTIFIERS = 3  # columns; where more hold unique whole numbers these are c
 MIN_CONSTANT = 5  # rows of a column that is one code throughout
 SINGLE_COLUMN_SHARE = 0.99  # share of a component, or of the variance, from which it is one column
 
-CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")
-"""How codes for missing values are written: 99, -999, 998, 77."""
+CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")  # how codes for missing values are written: 99, -999, 998, 77
 
 PartyRows = Mapping[str, Rows]
 """Rows of the parties by name; those of a single party by an empty text."""

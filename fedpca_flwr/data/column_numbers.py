@@ -33,8 +33,7 @@ NON_NUMERIC_KINDS = {
 """Kinds of cells that a column may hold instead of numbers, and advice besides leaving it out."""
 
 
-NumbersOrKind = NDArray[Any] | str
-"""The numbers (n,) of a column, or which of `NON_NUMERIC_KINDS` it holds instead."""
+NumbersOrKind = NDArray[Any] | str  # the numbers (n,) of a column, or which of `NON_NUMERIC_KINDS` it holds instead
 
 
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:

@@ -59,8 +59,7 @@ def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
 
 PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 
-WITH_ALPHA = ("dirichlet", "quantity")
-"""Partitions that have an alpha."""
+WITH_ALPHA = ("dirichlet", "quantity")  # partitions that have an alpha
 
 
 def split(

@@ -4,8 +4,8 @@ Flower has a hub, so the server relays: a party's messages go unchanged to its n
 up. The network is simulated, and the server sees all that passes.
 
 Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows.
-After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m`` and the total
-variance. Then party i works with::
+After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m``. Then party i
+works with::
 
     A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
 
@@ -14,9 +14,8 @@ step follows from the largest eigenvalue that any A_i may have, and from how fas
 Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
 no further round.
 
-The report is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in the
-estimate. The server averages the estimates to the model's components and adds the energies to its eigenvalues. The
-parties project their rows with their own estimates.
+The model is the mean of the parties' estimates, with the sums of their energies as eigenvalues. The parties project
+their rows with their own estimates.
 """
 
 import math
@@ -74,8 +73,7 @@ GRAPH_DISCLOSURE = Disclosure(
 )
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
-MAX_RELAY_ROUNDS = 10_000
-"""Rounds of relaying heads that are allowed for while the number of parties is not known yet."""
+MAX_RELAY_ROUNDS = 10_000  # rounds of relaying heads that are allowed for while the number of parties is not known yet
 
 
 class GraphOptions(CountOptions):
@@ -95,7 +93,7 @@ class GraphOptions(CountOptions):
 
     @override
     def product_columns(self, public: Public) -> int:
-        """Return the number of vectors that a party multiplies with its scatter in the whole run."""
+        """Return the number of vectors that a party multiplies with its scatter in the whole run, at most."""
         return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
@@ -110,14 +108,14 @@ def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
 
 
 def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
-    """Return the step size of all iterations: the option's number, or for 'auto' a safe step for the graph."""
+    """Return the step size of all iterations: the option's number, or `safe_step` for 'auto'."""
     if options.step_size != "auto":
         return options.step_size
     return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
 
 
 def _relay_rounds(graph: Adjacency) -> int:
-    """Return the number of rounds that only relay heads (count, mean, trace): the graph's diameter minus 1."""
+    """Return the number of rounds that only relay heads: the graph's diameter minus 1, 0 for a single party."""
     return max(1, diameter(graph)) - 1
 
 
@@ -146,7 +144,7 @@ REPORT = Payload(
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
     """Return the questions of a method whose parties exchange the (d, k) blocks ``block_names`` with their neighbours.
 
-    In the last question parties project with their own estimates, whose columns come in the model's order.
+    In order: ``head``, ``heads``, ``start``, ``step`` if there are several iterations, ``report`` and ``project``.
     """
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
@@ -179,8 +177,7 @@ def _sizes(public: Public) -> dict[str, int]:
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 
-DIVERGED_NORM = 1e3
-"""Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""
+DIVERGED_NORM = 1e3  # norm of an iterate that no stable run reaches (that of the solution is the root of n-components)
 
 
 class GraphParty(Party):
@@ -196,25 +193,23 @@ class GraphParty(Party):
     def begin(self, X: Array) -> list[Array]:
         """Return the party's first iterate, from the orthonormal start X that all parties share.
 
-        The iterate is ``X``, the direction that the party follows next, and more; the blocks `block_names` come first.
-
-        Shapes: X (d, k) -> blocks (d, k).
+        The iterate has blocks (d, k): X, the direction that the party follows next, and more; `block_names` come first.
         """
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
         """Return the party's next iterate, from its own and the exchanged blocks' average over party and neighbours.
 
-        Shapes: iterate and average, blocks (d, k) -> blocks (d, k).
+        All are lists of blocks (d, k), the average only of `block_names`.
         """
 
     @property
     def step_size(self) -> float:
-        """Step size: the multiple of the direction that each iteration adds."""
+        """Multiple of the direction that each iteration adds."""
         return float(self.centring[1][2])
 
     def _head(self, request: Fields) -> Fields:
-        """Return a table of all parties' heads (count, mean, trace) in which only this party's entry is filled."""
+        """Store and return a table of all parties' heads in which only this party's entry is filled."""
         head, diagonal = self.vault.head_and_diagonal()
         top = largest_eigenvalue(self.vault.times, diagonal.size)
         total = float(diagonal.sum())
@@ -223,16 +218,15 @@ class GraphParty(Party):
         return heads._asdict()
 
     def _heads(self, request: Fields) -> Fields:
-        """Add the neighbours' heads (count, mean, trace) to the party's table, and return the table."""
+        """Add the neighbours' heads to the party's table, and store and return the table."""
         heads = self._merged_heads(request)
         self.state["heads"] = list(heads)
         return heads._asdict()
 
     def _start(self, request: Fields) -> Fields:
-        """Return the blocks of the first iterate that neighbours receive, from the start common to all parties.
+        """Store centre, weights and the first iterate, from the start common to all parties, and return its blocks.
 
-        Before that, store the pooled centre, this party's deviation and its neighbours' weights. Raise ContractError if
-        a party's head is missing, and DataError if the rows have no variance.
+        Raise ContractError if a party's head is missing, and DataError if the rows have no variance.
         """
         heads = self._merged_heads(request)
         if not heads.counts.all():
@@ -250,11 +244,11 @@ class GraphParty(Party):
         return self._store_iterate(self.begin(orthonormalise(first)))
 
     def _step(self, request: Fields) -> Fields:
-        """Run a single iteration, and return the blocks of the new iterate that neighbours receive."""
+        """Run an iteration, and store the new iterate and return its blocks `block_names`."""
         return self._store_iterate(self._next_iterate(request))
 
     def _report(self, request: Fields) -> Fields:
-        """Run the last iteration; return this party's orthonormal estimate, and its rows' sums of squares along it."""
+        """Run the last iteration; store and return an orthonormal estimate, with its rows' sums of squares along it."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
         estimate = orthonormalise(X)
@@ -284,8 +278,6 @@ class GraphParty(Party):
             )
         return sanger_direction(self._product(X), X)
 
-    # Inside
-
     def _merged_heads(self, request: Fields) -> MeanTable:
         """Return the stored table of heads, with unknown entries filled from the neighbours' tables."""
         heads = MeanTable(*self.state["heads"])
@@ -297,7 +289,7 @@ class GraphParty(Party):
     def centring(self) -> tuple[Array, Array]:
         """Vectors (2, d), own deviation and pooled mean; numbers: factor of A, trace, step, rows, neighbours' weights.
 
-        Few arrays, read once in a round: reading a message's small arrays costs more than computing with the arrays.
+        Two arrays, read once in a round: reading small arrays costs more than computing with them.
         """
         vectors, numbers = self.state["centre"]
         return vectors, numbers
@@ -319,13 +311,12 @@ class GraphParty(Party):
         return self.advance(iterate, [mix(block, list(request[name]), weights) for block, name in pairs])
 
     def _store_iterate(self, iterate: list[Array]) -> Fields:
-        """Store the iterate, and return the blocks that neighbours receive."""
+        """Store the iterate, and return its blocks `block_names`, which neighbours receive."""
         self.state["iterate"] = [np.stack(iterate)]
         return dict(zip(self.block_names, iterate, strict=False))
 
 
-STANDSTILL_DEGREES = 1e-11
-"""Largest step, in degrees, that is rounding."""
+STANDSTILL_DEGREES = 1e-11  # largest step, in degrees, that is rounding
 
 GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
 
@@ -357,7 +348,10 @@ class GraphStrategy(RowsStrategy):
 
     @override
     def aggregate(self) -> Generator[Round, Any, Solution]:
-        """Relay heads, iterates and reports between neighbours, and return the averaged estimates."""
+        """Relay heads, iterates and reports between neighbours, and return the averaged estimates.
+
+        Raise ConfigError for a graph that is not connected, or for more components than the rows allow.
+        """
         graph = _network(self.options, self.quorum.initial_parties, self.config.seed)
         self._steps: list[float] = []  # largest distance that any party's iterate moved, in each iteration
         replies: list[Reply] = yield Round("head")
@@ -379,8 +373,6 @@ class GraphStrategy(RowsStrategy):
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
         """Return the request fields for projecting rows, with the order of the components by energy."""
         return {**super().loadings(model, solution), "order": self._order}
-
-    # Inside
 
     def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
         """Return the solution: the parties' estimates averaged, with the sums of their energies as eigenvalues."""
@@ -405,12 +397,11 @@ class GraphStrategy(RowsStrategy):
         )
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
-        """Return a note if the iterations ended before convergence, or the parties' estimates differ."""
+        """Return one note if the iterations ended before convergence or the parties' estimates differ, else none."""
         disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
-        remaining = (
-            0 if step <= STANDSTILL_DEGREES else remaining_iterations(self._steps, math.radians(EXACT_ANGLE_DEGREES))
-        )
+        exact = math.radians(EXACT_ANGLE_DEGREES)
+        remaining = 0 if step <= STANDSTILL_DEGREES else remaining_iterations(self._steps, exact)
         if remaining == 0 and disagreement <= EXACT_ANGLE_DEGREES:
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
@@ -437,7 +428,5 @@ class GraphStrategy(RowsStrategy):
 def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
     """Return a round that sends every party the stacked reply fields of its neighbours from the round before."""
     tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
-    party_requests = {
-        reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies
-    }
-    return Round(phase, party_requests=party_requests)
+    requests = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies}
+    return Round(phase, party_requests=requests)

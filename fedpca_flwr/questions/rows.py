@@ -3,11 +3,8 @@
 Means of parties do not add up. So where only sums may be shown one uncentred sum has all moments, whose digits nothing
 cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products, which are many,
 travel in their leading digits. Where the sum shows that these do not resolve the variances, a further question has all
-digits; where parties may drop out, a single sum has all digits at once.
-
-The server stores what each party sent where the run stores moments (``keep='parties'``), or has a limit to what a party
-may hold of a component (``max-share``). Without either the server stores the parties' moments for their influence
-(`influences`) while that takes little memory, and says in the model where it does not.
+digits; where parties may drop out, a single sum has all digits at once. `stores_each_party` says when the server stores
+what each party sent in clear.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -52,17 +49,16 @@ from fedpca_flwr.questions.pooling import (
     stored_moments,
 )
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
-from fedpca_flwr.questions.rows_client import Party
+from fedpca_flwr.questions.rows_client import Party, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
 from fedpca_flwr.site.vault import Vault
 
-SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
-"""Sums of rows and of their squares, about zero."""
+SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))  # sums of rows and of their squares, about zero
 
 
 @contextmanager
 def refuse_impossible_sums() -> Iterator[None]:
-    """Turn arithmetic failures in the block into a `ContractError` that the parties' sums fit no rows."""
+    """Turn ArithmeticError and ValueError in the block into a `ContractError` that the parties' sums fit no rows."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -82,8 +78,7 @@ WITHIN_DISCLOSURE = (
 SUM_PARTS, SCATTER_PARTS = 13, 3
 """How many floats make up a party's sum about zero, and a product. Each float is rounded separately."""
 
-TWO_FLOATS_SHARE = 2.0**-100
-"""Share of a sum of products about zero that two floats do not hold."""
+TWO_FLOATS_SHARE = 2.0**-100  # share of a sum of products about zero that two floats do not hold
 
 MIN_RESIDUAL_SHARE = 1e-8
 """Smallest share of the variance that covariates may leave, for which all digits are asked for."""
@@ -95,10 +90,6 @@ MAX_STORED_PARTIES = 6
 """Number of parties up to which the server stores each scatter, whatever its size, because running sums of groups would
 take as much memory."""
 
-
-# The questions
-
-
 CENTRE = Field("centre", ("d",), constant="centre")
 SPREAD = Field("spread", ("d",), kind="size", constant="spread")
 SCATTER = Field("scatter", ("d(d+1)/2",))
@@ -107,25 +98,21 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
     """Return the question ``<prefix>sums`` for count, sums and sums of squares of all rows, about zero.
 
-    ``vault_of`` maps a party to the `Vault`, the store of moments of the rows that the question is about.
+    ``vault_of`` maps a party to the moments of the rows that the question is about.
     """
 
     def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
         """Return count, sums and sums of squares of a party's rows about zero."""
         return uncentred_sums(*vault_of(party).head_and_diagonal())
 
-    sums = Question(
-        reply=Payload((COUNT, *SUMS)),
-        answer=local_sums,
-        limits=_sums_limits,
-        words=len(WIDE_DIGITS),
-    )
-    return {f"{prefix}sums": sums}
-
-
-def _sums_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of count, sums and sums of squares of rows within `bound`."""
-    return row_limits.sums_limits(row_limits.reach(request, public))
+    return {
+        f"{prefix}sums": Question(
+            reply=Payload((COUNT, *SUMS)),
+            answer=local_sums,
+            limits=lambda request, public: row_limits.sums_limits(row_limits.reach(request, public)),
+            words=row_limits.FIRST_WORDS,
+        )
+    }
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
@@ -142,6 +129,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     Returns
     -------
     mapping of str to Question
+        ``moments``, and with secure sums without survivors ``digits``, which a run may ask afterwards.
 
     Raises
     ------
@@ -171,11 +159,11 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
     """Return a question for sums of moments in the reply's fields; ``digits`` gives the scatter's digit layout.
 
-    The scatter is about the centre of the request, or if ``within`` about each party's own mean.
+    The sums are about the centre of the request, by default zero, the scatter if ``within`` about each party's mean.
     """
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
-        """Return a party's moments as parts that add up without rounding, in the reply's fields."""
+        """Return the reply's fields of a party's moments, as float64 parts whose exact sum is the value."""
         moments = party.vault.moments()
         head = shift_head(moments.head, request.get("centre", np.zeros(party.public.features)))
         parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
@@ -199,9 +187,10 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 
 
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
-    """Return count, sum and sum of squares of rows about zero, as float64 parts whose exact sum is the value.
+    """Return count, sum and squares of rows about zero, as float64 parts whose exact sum is the value.
 
-    ``diagonal`` (d,) is that of the rows' scatter about their mean.
+    ``diagonal`` (d,) is that of the rows' scatter about their mean. All parts have ``squares`` (d,), the first parts
+    ``sum`` (d,), and the first one ``count``.
     """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -222,12 +211,10 @@ def projection_questions(
 ) -> Questions:
     """Return the last question: every party projects its own rows and replies with the squared error that remains.
 
-    The parties of a method that is private by noise reply with a constant, in clear.
-
     Parameters
     ----------
     differentially_private : bool
-        Whether the reply is a constant.
+        Whether the reply is a constant, in clear.
     mean_name : str
         Name of the run's constant that the mean equals, where the parties received the constant before.
     extra_fields : tuple of Field
@@ -252,7 +239,7 @@ def projection_questions(
             answer=_project,
             needs="files",
             sizes=lambda public: {"k": public.features},
-            limits=_projection_limits,
+            limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
             words=row_limits.FIRST_WORDS,
             in_clear=differentially_private,
             closing=True,
@@ -260,18 +247,9 @@ def projection_questions(
     }
 
 
-def _project(party: Any, request: Fields) -> Fields:
-    """Write the scores of a party's rows, and return the row count and the squared projection error."""
-    reply: Fields = party.project(request)
-    return reply
-
-
-def _projection_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of row count and squared projection error of rows within `bound`."""
-    return row_limits.projection_limits(row_limits.reach(request, public))
-
-
-# The statistics
+def _project(party: RowsClient, request: Fields) -> Fields:
+    """Write a party's scores and loadings, and return its row count and squared projection error."""
+    return party.project(request)
 
 
 def pooled_centre(
@@ -280,7 +258,7 @@ def pooled_centre(
     """Return count, mean and variances of all rows, from a stage that has them or from a secure sum.
 
     The question has the ``prefix``, and an error names the rows by ``subject``. Raise ConfigError if `bound` leaves the
-    variances unresolved.
+    variances unresolved, and ContractError for sums that no rows have.
     """
     for stage in run.stages:
         head = stage.head()
@@ -293,10 +271,10 @@ def pooled_centre(
 def _resolve_centre(
     run: RowsStrategy, sums: Total, *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> PooledCentre:
-    """Return count, mean and variances from opened sums of rows and squares, or refuse an unresolved variance.
+    """Return count, mean and variances from opened sums of rows and squares; raise what `pooled_centre` raises.
 
-    With scaling, a feature whose whole variance may be rounding counts as constant, so that noise is not scaled up.
-    Raise ContractError for sums that no rows have, and ConfigError if `bound` leaves variances unresolved.
+    With scaling, a feature whose whole variance may be rounding has variance 0, so that noise is not scaled up.
+    ``added_diagonal`` (d,) is that of a scatter to which this one will be added.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -321,7 +299,7 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> Pooling:
-    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates.
+    """Ask for the moments of all rows, and return them as changed by the run's stages.
 
     Parameters
     ----------
@@ -349,7 +327,7 @@ def pooled_moments(
         Leave out the scatter between the parties' means.
     retain_all : bool
         Whether covariates or parties may explain most of the variance. The server then stores all moments that the
-        parties send in clear, whatever their size, and asks for all digits of sums.
+        parties send in clear, and asks for all digits of sums.
     joined : ndarray of shape (d,) or float
         With secure sums: diagonal of a scatter to which this scatter will be added.
 
@@ -371,9 +349,9 @@ def scatter_nbytes(run: RowsStrategy) -> int:
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores each party's scatter: by the options, or if they are small or few.
+    """Return whether the server stores each party's scatter, by `keep` or `max-share`, or since they are small or few.
 
-    The options are `keep` and `max-share`. Otherwise the server adds the scatters up.
+    If not, the server adds the scatters up as they arrive.
     """
     kept = run.options.stored_moments_count(run.public.parties) > 1
     few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
@@ -381,9 +359,9 @@ def stores_each_party(run: RowsStrategy) -> bool:
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival.
+    """Pool the moments that the parties reply in clear; with ``retain_all`` store each party's, whatever its size.
 
-    With ``within`` the scatter between means is left out; with ``retain_all`` each party is stored whatever its size.
+    With ``within`` the scatter between means is left out. ``added_diagonal`` is unused.
     """
     if retain_all or stores_each_party(run):
         replies = yield Round("moments")
@@ -419,7 +397,7 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
 
     With ``within`` the scatters are about own means; with ``retain_all`` digits must resolve what covariates may leave.
-    Raise ConfigError if `bound` leaves variances unresolved, and ContractError for sums that no rows have.
+    Raise what `pooled_centre` raises.
     """
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
@@ -448,9 +426,9 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """Return a caution on features (a mask (d,)) taken for constant since fixed point does not resolve their variance.
+    """Return one caution on the features of a mask (d,), whose variance fixed point does not resolve; empty if none.
 
-    ``min_deviation`` is the smallest deviation that fixed point holds. Without such features there is no caution.
+    ``min_deviation`` is the smallest deviation that fixed point holds.
     """
     if not unresolved.any():
         return ()

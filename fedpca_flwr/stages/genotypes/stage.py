@@ -2,8 +2,7 @@
 
 Standardising needs the allele frequencies of all rows, and so a question before the method's own. A method knows no
 more of genotypes: the stage puts the question before the method's script and the frequencies into its first request,
-and from then on a party's ``data`` are standardised. So genotypes compose with any method for rows, and whatever the
-method says of blocks, bytes and certificates holds of the standardised rows.
+and from then on a party's ``data`` are standardised.
 
 Genotypes are an option of the method and not a property of the rows, because a script must follow from the run-config
 alone: a site whose rows are no genotypes refuses. And they are not a value of ``scale``, which means the pooled
@@ -95,11 +94,7 @@ ALLELES: Questions = {
     )
 }
 
-SUMS_QUESTION = "sums"
-"""Question whose sums follow from the counts, so that it is left out."""
-
-MAX_COPIES = 2.0
-"""Largest number of copies of an allele, and so the bound of genotypes."""
+SUMS_QUESTION = "sums"  # question whose sums follow from the counts, so that it is left out
 
 
 class GenotypeOptions(PCAOptions):
@@ -138,7 +133,7 @@ class GenotypeProjection(Projection):
 
     @override
     def require_near(self) -> None:
-        """Refuse nothing: genotypes less twice a frequency, over its deviation, are never rounded away."""
+        """Raise nothing: genotypes less twice a frequency, over its deviation, are never rounded away."""
 
     @override
     def squared_error(self) -> float:
@@ -168,14 +163,13 @@ class Genotypes(RowsStage):
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
         """Return the run-config with `bound` 2, the largest number of copies of an allele."""
-        return config.model_copy(update={"bound": MAX_COPIES})
+        return config.model_copy(update={"bound": 2.0})
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Check the options, ask for allele counts first, and send allele frequencies with the next requests.
+        """Raise ConfigError for other options, ask for allele counts first, and send frequencies with next requests.
 
-        In clear a party stores the frequencies of the first request. Masked questions, of which each is checked by
-        itself, all have them.
+        In clear the first request has them. Masked questions, of which each is checked by itself, all have them.
         """
         options = self.options
         if not options.genotypes:
@@ -201,9 +195,8 @@ class Genotypes(RowsStage):
             )
         bounded = self.method_config(config)
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
-        if last := script.get(
-            "project"
-        ):  # its mean follows from the frequencies: it equals no array of an earlier request
+        if last := script.get("project"):
+            # its mean follows from the frequencies: it equals no array of an earlier request
             fields = (
                 replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
             )
@@ -223,7 +216,7 @@ class Genotypes(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, once in a run, rows that are no genotypes or calls that the site does not permit."""
+        """Raise DataError, once in a run, for rows that are no genotypes, and what `permit_calls` raises."""
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
             require_genotypes(party.participants.rows)
             permit_calls(party.site.node, party.site.table)
@@ -231,7 +224,7 @@ class Genotypes(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the allele frequencies and pruned variants when they first arrive, after a check."""
+        """Store frequencies and pruned variants when they first arrive; raise ContractError for impossible ones."""
         if FREQUENCIES.name in request and FREQUENCIES.name not in party.site.state:
             frequencies = request[FREQUENCIES.name]
             if not frequencies.size:
@@ -274,7 +267,10 @@ class Genotypes(RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for allele counts and pruning, then run the method with frequencies in its requests."""
+        """Ask for allele counts and pruning, then run the method with frequencies in its requests.
+
+        Loadings of pruned variants are 0. Raise what `pooled_counts` and `pruned_variants` raise.
+        """
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from linkage.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
@@ -324,10 +320,7 @@ def _bounded(question: Question, config: RunConfig) -> Question:
 
 
 def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """Ask for the parties' allele counts, and return their sum, or refuse sums that no genotypes have.
-
-    Nobody can check a single party's share.
-    """
+    """Ask for the parties' allele counts, and return their sum; raise ContractError for sums that no genotypes have."""
     total: Total = yield SumRound("alleles")
     rows = int(read_row_count(total["count"], total.parties))
     counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
@@ -342,7 +335,7 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows (n, d) with values other than 0, 1, 2 and missing, which are no genotypes."""
+    """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
     columns = non_genotype_columns(rows)
     if columns.size:
         raise DataError(
