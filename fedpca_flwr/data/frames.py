@@ -57,10 +57,8 @@ class Frame:
     @property
     def has_default_index(self) -> bool:
         """True if the labels of rows are a plain range of numbers, also as texts, or there are none."""
-        index = self.index
-        if not len(index) or type(index).__name__ == "RangeIndex":
-            return True
-        return all(str(label) == str(place) for place, label in enumerate(index))
+        is_range = type(self.index).__name__ == "RangeIndex"
+        return is_range or all(str(label) == str(place) for place, label in enumerate(self.index))
 
 
 def open_frame(X: Any) -> Frame | None:

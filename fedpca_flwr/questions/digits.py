@@ -17,11 +17,8 @@ from fedpca_flwr.protocol.question import Question, Questions, Round, SumRound, 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import require_resolved
 
-MAX_ROUNDING_SHARE = 2.0**-40
-"""Share of all variance that rounding in fixed point may cost before finer digits are asked for."""
-
+MAX_ROUNDING_SHARE = 2.0**-40  # of all variance, which rounding in fixed point may cost until finer digits are needed
 FINE_WORDS = 4  # words of 64 bits for a value in finer digits
-
 FINE_PREFIX = "finer_"
 
 
@@ -30,11 +27,8 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 
     The second is named ``FINE_PREFIX + name``.
     """
-    optional_question = replace(question, optional=True)
-    masked = {
-        name: replace(optional_question, words=2),
-        FINE_PREFIX + name: replace(optional_question, words=FINE_WORDS),
-    }
+    words = {name: 2, FINE_PREFIX + name: FINE_WORDS}
+    masked = {key: replace(question, optional=True, words=number) for key, number in words.items()}
     return by_transport(config, clear={name: question}, masked=masked)
 
 

@@ -32,26 +32,10 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths import graph as graphs
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import order_free_sum
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, fix_signs, principal_angles
-from fedpca_flwr.maths.graph import (
-    POWER_STEPS,
-    PROBE_COLUMNS,
-    Adjacency,
-    MeanTable,
-    diameter,
-    largest_eigenvalue,
-    make_graph,
-    metropolis_weights,
-    mix,
-    mixing_rate,
-    orthonormalise,
-    remaining_distance,
-    remaining_iterations,
-    safe_step,
-    sanger_direction,
-)
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
@@ -94,29 +78,29 @@ class GraphOptions(CountOptions):
     @override
     def product_columns(self, public: Public) -> int:
         """Return the number of vectors that a party multiplies with its scatter in the whole run, at most."""
-        return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
+        return graphs.PROBE_COLUMNS * graphs.POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
-def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
+def _network(options: GraphOptions, parties: int, seed: int) -> graphs.Adjacency:
     """Return the run's graph, drawn by server and parties from one seed; ConfigError if it cannot be connected."""
     try:
-        return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
+        return graphs.make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
         raise ConfigError(
             f"run-config: 'edge-probability' is {options.edge_probability:g}: {error}; raise it, or take another graph"
         ) from None
 
 
-def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
+def _step_size(options: GraphOptions, heads: graphs.MeanTable, graph: graphs.Adjacency) -> float:
     """Return the step size of all iterations: the option's number, or `safe_step` for 'auto'."""
     if options.step_size != "auto":
         return options.step_size
-    return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
+    return graphs.safe_step(heads.max_eigenvalue_share(), graphs.mixing_rate(graphs.metropolis_weights(graph)))
 
 
-def _relay_rounds(graph: Adjacency) -> int:
+def _relay_rounds(graph: graphs.Adjacency) -> int:
     """Return the number of rounds that only relay heads: the graph's diameter minus 1, 0 for a single party."""
-    return max(1, diameter(graph)) - 1
+    return max(1, graphs.diameter(graph)) - 1
 
 
 HEADS = Payload(
@@ -211,9 +195,9 @@ class GraphParty(Party):
     def _head(self, request: Fields) -> Fields:
         """Store and return a table of all parties' heads in which only this party's entry is filled."""
         head, diagonal = self.vault.head_and_diagonal()
-        top = largest_eigenvalue(self.vault.times, diagonal.size)
+        top = graphs.largest_eigenvalue(self.vault.times, diagonal.size)
         total = float(diagonal.sum())
-        heads = MeanTable.for_party(self.partition, self.public.parties, head, total, top)
+        heads = graphs.MeanTable.for_party(self.partition, self.public.parties, head, total, top)
         self.state["heads"] = list(heads)
         return heads._asdict()
 
@@ -236,12 +220,12 @@ class GraphParty(Party):
         require_variance(total, pooled.n, pooled.mean)
         partition, parties = self.partition, len(heads.counts)
         graph = _network(self.options, parties, self.public.config.seed)
-        weights = self.share * metropolis_weights(graph)[partition, graph[partition]]
+        weights = self.share * graphs.metropolis_weights(graph)[partition, graph[partition]]
         step = _step_size(self.options, heads, graph)
         numbers = [parties / total, traces[partition], step, heads.counts[partition], *weights]
         self.state["centre"] = [np.stack([deviations[partition], pooled.mean]), np.array(numbers)]
         first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
-        return self._store_iterate(self.begin(orthonormalise(first)))
+        return self._store_iterate(self.begin(graphs.orthonormalise(first)))
 
     def _step(self, request: Fields) -> Fields:
         """Run an iteration, and store the new iterate and return its blocks `block_names`."""
@@ -251,7 +235,7 @@ class GraphParty(Party):
         """Run the last iteration; store and return an orthonormal estimate, with its rows' sums of squares along it."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
-        estimate = orthonormalise(X)
+        estimate = graphs.orthonormalise(X)
         self.state["estimate"] = [estimate]
         energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
@@ -276,13 +260,13 @@ class GraphParty(Party):
                 f"run-config: 'step-size' is {step_text}, too large for these parties on this {self.options.graph} "
                 f"graph: the iterates diverge; {'give a lower one' if option == 'auto' else 'lower it'}"
             )
-        return sanger_direction(self._product(X), X)
+        return graphs.sanger_direction(self._product(X), X)
 
-    def _merged_heads(self, request: Fields) -> MeanTable:
+    def _merged_heads(self, request: Fields) -> graphs.MeanTable:
         """Return the stored table of heads, with unknown entries filled from the neighbours' tables."""
-        heads = MeanTable(*self.state["heads"])
-        for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
-            heads = heads.filled_from(MeanTable(*table))
+        heads = graphs.MeanTable(*self.state["heads"])
+        for table in zip(*(request[name] for name in graphs.MeanTable._fields), strict=True):
+            heads = heads.filled_from(graphs.MeanTable(*table))
         return heads
 
     @cached_property
@@ -308,7 +292,7 @@ class GraphParty(Party):
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
         pairs = zip(iterate, self.block_names, strict=False)
-        return self.advance(iterate, [mix(block, list(request[name]), weights) for block, name in pairs])
+        return self.advance(iterate, [graphs.mix(block, list(request[name]), weights) for block, name in pairs])
 
     def _store_iterate(self, iterate: list[Array]) -> Fields:
         """Store the iterate, and return its blocks `block_names`, which neighbours receive."""
@@ -359,7 +343,7 @@ class GraphStrategy(RowsStrategy):
         self.n_components(rows, self.quorum.features)
         for _ in range(_relay_rounds(graph)):
             replies = yield _relay_round("heads", graph, replies)
-        heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in replies))
+        heads = reduce(graphs.MeanTable.filled_from, (graphs.MeanTable(**reply.fields) for reply in replies))
         replies = yield _relay_round("start", graph, replies)
         for _ in range(self.options.iterations - 1):
             previous, replies = replies, (yield _relay_round("step", graph, replies))
@@ -374,13 +358,15 @@ class GraphStrategy(RowsStrategy):
         """Return the request fields for projecting rows, with the order of the components by energy."""
         return {**super().loadings(model, solution), "order": self._order}
 
-    def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
+    def _mean_solution(
+        self, reports: Sequence[Fields], rows: int, graph: graphs.Adjacency, heads: graphs.MeanTable
+    ) -> Solution:
         """Return the solution: the parties' estimates averaged, with the sums of their energies as eigenvalues."""
         estimates = [report["estimate"] for report in reports]
         energies = order_free_sum([report["energies"] for report in reports])
         # after too few iterations the energies are in no order; parties reorder their own estimates by it
         self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(orthonormalise(order_free_sum(estimates))[:, self._order])
+        components = fix_signs(graphs.orthonormalise(order_free_sum(estimates))[:, self._order])
         return Solution(
             pairs=Eigenpairs(energies[self._order], components, following=0.0),
             mean=reports[0]["mean"],
@@ -389,7 +375,7 @@ class GraphStrategy(RowsStrategy):
             notes=[GRAPH_NOTE, *self._convergence_notes(estimates)],
             measurements={
                 "iterations": self.options.iterations,
-                "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
+                "mixing_rate": float(graphs.mixing_rate(graphs.metropolis_weights(graph))),
                 "consensus_error_degrees": max(float(principal_angles(E, components).max()) for E in estimates),
                 "last_direction_norm": max(float(report["direction"]) for report in reports),
                 "step_size": _step_size(self.options, heads, graph),
@@ -401,7 +387,7 @@ class GraphStrategy(RowsStrategy):
         disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
         exact = math.radians(EXACT_ANGLE_DEGREES)
-        remaining = 0 if step <= STANDSTILL_DEGREES else remaining_iterations(self._steps, exact)
+        remaining = 0 if step <= STANDSTILL_DEGREES else graphs.remaining_iterations(self._steps, exact)
         if remaining == 0 and disagreement <= EXACT_ANGLE_DEGREES:
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
@@ -411,7 +397,7 @@ class GraphStrategy(RowsStrategy):
                 "components may be others still, up to 90 degrees from those of all rows"
             )
         elif remaining:
-            distance = math.degrees(remaining_distance(self._steps) or 0.0)
+            distance = math.degrees(graphs.remaining_distance(self._steps) or 0.0)
             advice = (
                 f"at the rate of the last ones, {distance:.2g} degrees of the way are left, and about {remaining:,} "
                 f"more iterations leave {EXACT_ANGLE_DEGREES:g}; a direction that has hardly begun to turn does not "
@@ -425,7 +411,7 @@ class GraphStrategy(RowsStrategy):
         ]
 
 
-def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
+def _relay_round(phase: str, graph: graphs.Adjacency, replies: Sequence[Reply]) -> Round:
     """Return a round that sends every party the stacked reply fields of its neighbours from the round before."""
     tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
     requests = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies}

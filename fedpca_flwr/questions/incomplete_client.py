@@ -20,8 +20,7 @@ from fedpca_flwr.questions.rows_client import Projection, RowsClient
 from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.vault import require_near
 
-CHUNK_ELEMENTS = 2**22
-"""Elements of a chunk of rows, each pattern of which is factored: larger chunks have fewer patterns a row."""
+CHUNK_ELEMENTS = 2**22  # of a chunk of rows, each pattern of which is factored: larger chunks have fewer a row
 
 
 class IncompleteClient(RowsClient):

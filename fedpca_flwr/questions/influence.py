@@ -198,9 +198,7 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     notes = []
-    for item in parties:
-        if not item.reasons:
-            continue
+    for item in (item for item in parties if item.reasons):
         influence, (share, component) = item.influence, item.largest_share
         degrees = influence.turn.axes[component - 1]
         texts: dict[Reason, str] = {

@@ -36,18 +36,10 @@ from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import stream_replies
-from fedpca_flwr.questions import row_limits
+from fedpca_flwr.questions import pooling, row_limits
 from fedpca_flwr.questions.digits import MAX_ROUNDING_SHARE
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
-from fedpca_flwr.questions.pooling import (
-    Evidence,
-    PooledMoments,
-    Pooling,
-    party_names,
-    require_storable_sums,
-    stored_moments,
-)
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
 from fedpca_flwr.questions.rows_client import Party, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
@@ -75,20 +67,12 @@ WITHIN_DISCLOSURE = (
 )
 """Text on what the sum of scatters about own means tells about single sites (`PCAOptions.sum_disclosures`)."""
 
-SUM_PARTS, SCATTER_PARTS = 13, 3
-"""How many floats make up a party's sum about zero, and a product. Each float is rounded separately."""
-
+SUM_PARTS, SCATTER_PARTS = 13, 3  # floats of a party's sum about zero, and of a product; each is rounded separately
 TWO_FLOATS_SHARE = 2.0**-100  # share of a sum of products about zero that two floats do not hold
 
-MIN_RESIDUAL_SHARE = 1e-8
-"""Smallest share of the variance that covariates may leave, for which all digits are asked for."""
-
-MAX_INFLUENCE_BYTES = 2**30
-"""Bytes of all parties' scatters up to which the server stores scatters only to compute the parties' influence."""
-
-MAX_STORED_PARTIES = 6
-"""Number of parties up to which the server stores each scatter, whatever its size, because running sums of groups would
-take as much memory."""
+MIN_RESIDUAL_SHARE = 1e-8  # of the variance, which covariates may leave and which all digits must resolve
+MAX_INFLUENCE_BYTES = 2**30  # of all parties' scatters, up to which the server stores them for the influence alone
+MAX_STORED_PARTIES = 6  # up to which the server stores each scatter: sums of random groups would take as much memory
 
 CENTRE = Field("centre", ("d",), constant="centre")
 SPREAD = Field("spread", ("d",), kind="size", constant="spread")
@@ -136,7 +120,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     ConfigError
         If the run stores moments that the server does not have, or `bound` is missing.
     """
-    require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
+    pooling.require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
 
@@ -298,7 +282,7 @@ def _resolve_centre(
     return PooledCentre(head, np.where(unresolved, 0.0, diagonal), error_bound, cautions)
 
 
-def staged_moments(run: RowsStrategy) -> Pooling:
+def staged_moments(run: RowsStrategy) -> pooling.Pooling:
     """Ask for the moments of all rows, and return them as changed by the run's stages.
 
     Parameters
@@ -309,7 +293,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
     -------
     PooledMoments
     """
-    pooled: Callable[..., Pooling] = partial(pooled_moments, run)
+    pooled: Callable[..., pooling.Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)
     return pooled()
@@ -317,7 +301,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, retain_all: bool = False, joined: Array | float = 0.0
-) -> Pooling:
+) -> pooling.Pooling:
     """Ask for the moments of all rows (count, mean, scatter), in clear or as secure sums, and pool the moments.
 
     Parameters
@@ -339,7 +323,7 @@ def pooled_moments(
     result = yield from pool_function(run, within, retain_all, joined)
     party_moments = dict(zip(result.names, result.parts.values(), strict=True))
     total = result.moments if result.total is None else result.total
-    stored = stored_moments(run.options, total, party_moments, error_bound=result.evidence.error_bound)
+    stored = pooling.stored_moments(run.options, total, party_moments, error_bound=result.evidence.error_bound)
     return result._replace(evidence=replace(result.evidence, stored=stored))
 
 
@@ -358,7 +342,7 @@ def stores_each_party(run: RowsStrategy) -> bool:
     return kept or run.config.max_share > 0 or few
 
 
-def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
     """Pool the moments that the parties reply in clear; with ``retain_all`` store each party's, whatever its size.
 
     With ``within`` the scatter between means is left out. ``added_diagonal`` is unused.
@@ -368,8 +352,8 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
         pooled = pool(parts.values())
         moments = pool(parts.values(), within=True) if within else pooled
-        evidence = Evidence(contributions=Contributions(parts, between=not within))
-        return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
+        evidence = pooling.Evidence(contributions=Contributions(parts, between=not within))
+        return pooling.PooledMoments(moments, pooled.diagonal(), pooled, parts, pooling.party_names(replies), evidence)
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
@@ -389,11 +373,11 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     )
     pooled = added.pooled()
     moments = added.pooled(within=True) if within else pooled
-    evidence = Evidence(contributions=AddedContributions(groups), cautions=[caution])
-    return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
+    evidence = pooling.Evidence(contributions=AddedContributions(groups), cautions=[caution])
+    return pooling.PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
 
 
-def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
     """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
 
     With ``within`` the scatters are about own means; with ``retain_all`` digits must resolve what covariates may leave.
@@ -421,8 +405,8 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
         row_limits.require_resolved(run.config.bound, error_bound, np.array([variance]))
     if not within:
         scatter[positions] = pooled.diagonal
-    evidence = Evidence(error_bound=np.maximum(pooled.error_bound, error_bound), cautions=pooled.cautions)
-    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
+    evidence = pooling.Evidence(error_bound=np.maximum(pooled.error_bound, error_bound), cautions=pooled.cautions)
+    return pooling.PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:

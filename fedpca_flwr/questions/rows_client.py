@@ -333,8 +333,8 @@ class RowsClient(PCAClient):
         -------
         Projection
         """
-        arrays = (request[name] for name in ("components", "mean", "scale"))
-        projection = Projection(self.vault, *arrays, self.site.table.columns)
+        components, columns = request["components"], self.site.table.columns
+        projection = Projection(self.vault, components, request["mean"], request["scale"], columns)
         for stage in self.stages:
             projection = stage.projection(self, request, projection)
         return projection

@@ -25,9 +25,7 @@ FIRST_STEPS = 10  # steps from the start, before a batch is kept from a cluster
 MAX_STEPS = 20  # largest number of steps between two corrections
 MAX_QUESTIONS = FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS  # largest number of questions of a run
 
-MIN_MOVED_SHARE = 1e-3
-"""Share of rows; a step in which a smaller share changes clusters is the last before a correction."""
-
+MIN_MOVED_SHARE = 1e-3  # of rows; a step in which a smaller share changes clusters is the last before a correction
 MIN_IMPROVEMENT = 1e-4  # share of the objective; a correction that lowers the objective by a smaller share is the last
 
 SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of these rows' scores"

@@ -38,8 +38,7 @@ STARTS = 10  # number of sets of centres that a run tries
 MAX_STEPS = 100  # largest number of steps of k-means, and of a mixture
 MIN_SHOWN_ROWS = 10  # smallest number of rows of a cluster that the model states
 
-MIN_DENSITY_GAIN = 1e-9
-"""Smallest gain of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture."""
+MIN_DENSITY_GAIN = 1e-9  # of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture
 
 AXIS_FIELDS = {"components", "scale"}
 """Fields from which a party computes scores. A site receives them once in a run, because further ones would show more
@@ -193,9 +192,8 @@ class Clusters(RowsStage):
         centres, counts, inertia, steps = yield from _fit_k_means(model, request, options.clusters, run.config.seed)
         fields, measure = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
         if options.clustering == "mixture":
-            spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
             regular = clustering.RIDGE_SHARE * float(variances.mean())
-            spread += regular * np.eye(variances.size)
+            spread = (inertia / model.n_samples_ / variances.size + regular) * np.eye(variances.size)
             start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
             fields, counts, measure, steps = yield from _fit_mixture(model, request, start, regular)
         rows = [int(count) if count >= MIN_SHOWN_ROWS else None for count in counts.round()]

@@ -24,17 +24,9 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths import genotypes
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.calls import StandardisedCalls
-from fedpca_flwr.maths.genotypes import (
-    MIN_FREQUENCY,
-    AlleleCounts,
-    count_alleles,
-    genotype_deviation,
-    non_genotype_columns,
-    standardise,
-    standardised_blocks,
-)
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.model import PCAModel
@@ -79,7 +71,7 @@ COUNTS = {"called": 1, "alleles": 2, "squares": 4}
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
     """Return a party's row count and, per variant, its calls, copies of the counted allele and their squares."""
-    rows, called, alleles, squares = count_alleles(party.participants.rows)
+    rows, called, alleles, squares = genotypes.count_alleles(party.participants.rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
 
@@ -123,7 +115,7 @@ class GenotypeProjection(Projection):
     @override
     def centred(self, rows: Rows) -> Iterator[StandardisedCalls]:
         """Standardise genotypes by mean and scale, missing calls as zero, in blocks of people."""
-        return standardised_blocks(rows, self.mean, self.scale)
+        return genotypes.standardised_blocks(rows, self.mean, self.scale)
 
     @property
     @override
@@ -151,7 +143,7 @@ class Genotypes(RowsStage):
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
-    counts: AlleleCounts | None = None  # of all rows, at the server
+    counts: genotypes.AlleleCounts | None = None  # of all rows, at the server
     pruned: NDArray[np.bool_]  # (d,) variants that count for nothing
 
     @classmethod
@@ -210,7 +202,7 @@ class Genotypes(RowsStage):
     @override
     def units(self, mean: Array) -> Array:
         """Return the genotypes' deviations, of rows without missing calls: half the mean is the frequency."""
-        return genotype_deviation(mean / 2)
+        return genotypes.genotype_deviation(mean / 2)
 
     # A party
 
@@ -230,7 +222,7 @@ class Genotypes(RowsStage):
             if not frequencies.size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
             rarer = np.minimum(frequencies, 1 - frequencies)
-            if ((rarer < MIN_FREQUENCY) & (rarer != 0)).any():
+            if ((rarer < genotypes.MIN_FREQUENCY) & (rarer != 0)).any():
                 raise ContractError(
                     f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1"
                 )
@@ -242,7 +234,7 @@ class Genotypes(RowsStage):
         """Return standardised genotypes once the frequencies are known, else the rows unchanged."""
         if FREQUENCIES.name not in party.site.state:
             return selection
-        return selection.with_rows(standardise(selection.rows, *party.site.state[FREQUENCIES.name]))
+        return selection.with_rows(genotypes.standardise(selection.rows, *party.site.state[FREQUENCIES.name]))
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
@@ -251,7 +243,7 @@ class Genotypes(RowsStage):
         Raise ContractError if mean and scale in the request do not follow from the stored frequencies.
         """
         frequencies = party.site.state[FREQUENCIES.name][0]
-        expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
+        expected = {"mean": 2 * frequencies, "scale": genotypes.genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
             raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
         return GenotypeProjection(**vars(projection))
@@ -295,7 +287,7 @@ class Genotypes(RowsStage):
         """Return model and solution with mean and deviations of the genotypes, which follow from frequencies."""
         assert self.counts is not None
         # the method has subtracted the mean, up to rounding
-        mean, unit = 2 * self.counts.frequencies, genotype_deviation(self.counts.frequencies)
+        mean, unit = 2 * self.counts.frequencies, genotypes.genotype_deviation(self.counts.frequencies)
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
 
 
@@ -313,17 +305,17 @@ def _bounded(question: Question, config: RunConfig) -> Question:
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
-            request = {**request, "scale": genotype_deviation(request[FREQUENCIES.name])}
+            request = {**request, "scale": genotypes.genotype_deviation(request[FREQUENCIES.name])}
         return limits(request, replace(public, config=config))
 
     return replace(question, limits=within)
 
 
-def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
+def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
     """Ask for the parties' allele counts, and return their sum; raise ContractError for sums that no genotypes have."""
     total: Total = yield SumRound("alleles")
     rows = int(read_row_count(total["count"], total.parties))
-    counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
+    counts = genotypes.AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
@@ -336,7 +328,7 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 def require_genotypes(rows: Rows) -> None:
     """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
-    columns = non_genotype_columns(rows)
+    columns = genotypes.non_genotype_columns(rows)
     if columns.size:
         raise DataError(
             f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
@@ -345,7 +337,7 @@ def require_genotypes(rows: Rows) -> None:
         )
 
 
-def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
+def genotype_notes(counts: genotypes.AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
     """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning."""
     notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant_count:
