@@ -226,7 +226,12 @@ class FedPCA(Strategy):
         arrays : ArrayRecord or None
             The model after the last round, as `start` returns it.
         metrics : MetricRecord or None
-            Bytes up, bytes down and seconds of the round.
+            Bytes up, bytes down and seconds of the round; None after the last.
+
+        Raises
+        ------
+        FedPCAError
+            If a party is missing or a reply is wrong.
         """
         if self.strategy.done:
             return None, None

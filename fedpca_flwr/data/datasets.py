@@ -284,6 +284,8 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
     ------
     ConfigError
         If the data set cannot be downloaded.
+    DataError
+        If a data set of OpenML has columns that are no numbers.
     """
     if name.startswith(OPENML_PREFIX):
         _download_openml(name, Path(data_root))

@@ -173,7 +173,7 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, None]:
-    """Store the energy of all columns for the run, from the replies or by asking; the request is of that question.
+    """Store the energy of all columns for the run: from the replies in clear, else by asking with ``request``.
 
     Raise ConfigError if `bound` is too far above the data, and DataError if the energy is 0.
     """

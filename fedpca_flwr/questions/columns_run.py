@@ -102,7 +102,7 @@ class ColumnsClient(PCAClient):
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def write_scores(self, scores: Array) -> None:
-        """Write the scores to the site's scores file, in the row order of the site's own data file.
+        """Write the scores to the site's scores file, if it names one, in the row order of its own data file.
 
         Parameters
         ----------

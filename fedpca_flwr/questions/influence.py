@@ -218,7 +218,7 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
 
 
 def _refuse_indefinite(parties: Sequence[str]) -> None:
-    """Raise ContractError if there are parties, whose scatters have a negative eigenvalue."""
+    """Raise a ContractError that names the parties, whose scatters have a negative eigenvalue, if there are any."""
     if parties:
         why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))

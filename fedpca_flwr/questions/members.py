@@ -93,14 +93,14 @@ def _announce(party: Party, request: Fields) -> Fields:
 
 
 def _digest(party: Party, request: Fields) -> Fields:
-    """Return count and mean of a party's rows, and the digest of the moments that the server would read."""
+    """Return a party's moments, their ``digest`` (32,) as the server would compute it, and ``latest``."""
     fields = local_moments(party, request)
     digest_bytes = bytes.fromhex(moments_digest(read_moments(fields)))
     return {**fields, **_announce(party, request), "digest": np.frombuffer(digest_bytes, np.uint8)}
 
 
 def _moments(party: Party, request: Fields) -> Fields:
-    """Return count and mean of a party's rows, and the packed scatter if the request's ``wanted`` is true."""
+    """Return count and mean of a party's rows, and the packed scatter, (0,) unless the request's ``wanted`` is true."""
     if request["wanted"]:
         return local_moments(party, request)
     return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

@@ -155,6 +155,11 @@ class RowsStrategy(PCAStrategy):
         Returns
         -------
         PCAModel
+
+        Raises
+        ------
+        ContractError
+            If a party's moments are of no rows, or a party holds more than `max-share` of a component.
         """
         center, influence = self.options.centred, []
         evidence: Evidence = solution.evidence or Evidence()
