@@ -34,7 +34,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, array_view
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, read_array
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
 from fedpca_flwr.protocol.script import require_next, require_unchanged
@@ -142,6 +142,19 @@ class PartyClient(NumPyClient):
     def reply_fields(self, phase: str) -> list[str]:
         """Return the names of the arrays in the reply to a question of the script; empty for the report of an error."""
         return []
+
+    @override
+    def to_client(self) -> Client:
+        """Return Flower's client, with arrays read as the server reads them, in threads too (`read_array`)."""
+
+        def fit(ins: FitIns) -> FitRes:
+            """Answer a question of Flower's classic interface."""
+            reply, rows, info = self.fit(list(map(read_array, ins.parameters.tensors)), ins.config)
+            return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(reply), rows, info)
+
+        client: Any = super().to_client()
+        client.fit = fit
+        return cast("Client", client)
 
 
 class PCAClient(PartyClient):
@@ -277,21 +290,6 @@ class PCAClient(PartyClient):
             return reply
         except Exception as error:
             return [], 0, self._report_error(error)
-
-    @override
-    def to_client(self) -> Client:
-        """Return Flower's client, with arrays read as the server reads them, in threads too (`HEADER`)."""
-
-        def fit(ins: FitIns) -> FitRes:
-            """Answer a question of Flower's classic interface."""
-            reply, rows, info = self.fit(
-                [array_view(tensor).copy("K") for tensor in ins.parameters.tensors], ins.config
-            )
-            return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(reply), rows, info)
-
-        client: Any = super().to_client()
-        client.fit = fit
-        return cast("Client", client)
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:

@@ -31,7 +31,7 @@ from typing_extensions import override
 
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.client import PartyClient
-from fedpca_flwr.protocol.payload import array_view
+from fedpca_flwr.protocol.payload import read_array
 from fedpca_flwr.protocol.quorum import PCA_KEY, require_pca_name
 
 ACTION = "fedpca"
@@ -138,7 +138,7 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
     if message.metadata.message_type == QUERY:
         statement: dict[str, Any] = client.get_properties(config)
         return Message(RecordDict({"party": ConfigRecord(statement)}), reply_to=message), None
-    request = [array_view(array.data).copy("K") for array in message.content.array_records.get("arrays", {}).values()]
+    request = [read_array(array.data) for array in message.content.array_records.get("arrays", {}).values()]
     responder = client.responder(config)
     arrays, rows, party = responder.fit(request, config)
     names = responder.reply_fields(str(config["phase"])) if arrays else []  # none beside the report of an error

@@ -26,11 +26,11 @@ HEADER_BYTES = 128
 """Bytes of an array in a message besides its numbers."""
 
 HEADER = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '([<>|][a-zA-Z]\d+)', 'fortran_order': (True|False), "
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<>|][biufcSUV]\d+)', 'fortran_order': (True|False), "
     rb"'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,
 )
-"""Header of a plain array, with dtype, order and shape, as NumPy writes it in version 1.0 of its format.
+"""Header of a plain array, with dtype (no objects), order and shape, as NumPy writes it in version 1.0 of its format.
 
 NumPy parses it as a Python expression, which before Python 3.11.8 may fail in one thread while another one parses.
 """
@@ -147,7 +147,7 @@ class Payload:
         """
         self._require_count(len(tensors), sender)
         try:
-            arrays = list(map(array_view, tensors))
+            arrays = list(map(_array_view, tensors))
         except Exception:  # bytes of an attacker can be wrong in many ways
             raise ContractError(f"{sender}: its reply does not hold whole arrays") from None
         return self.name_arrays(arrays, sender)
@@ -285,12 +285,17 @@ class Payload:
             _check_values(field, array, sender)
 
 
-def array_view(tensor: bytes) -> NDArray[Any]:
+def _array_view(tensor: bytes) -> NDArray[Any]:
     """Return the array in bytes of the .npy format, without a copy; raise ValueError for other formats or objects."""
     # before the header: 6 bytes of magic, 2 of version, 2 with the length of the header
     start = 10 + int.from_bytes(tensor[8:10], "little")
     shape, fortran, dtype = _parse_header(tensor[:start])
     return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
+
+
+def read_array(tensor: bytes) -> NDArray[Any]:
+    """Return a copy, which may be changed, of the array in bytes of the .npy format; raise as `_array_view`."""
+    return _array_view(tensor).copy("K")
 
 
 @lru_cache(maxsize=64)  # the arrays of all parties have the same headers

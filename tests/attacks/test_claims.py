@@ -87,7 +87,7 @@ def test_odd_arrays_are_refused_by_name(tensor):
 
 
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.protocol.payload.array_view", lambda _: pytest.fail("an array was read"))
+    monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
     refused_tensors(0, lambda tensors: tensors[:1] * 100_000, "client 0: sent 100000 arrays, expected 4")
 
 
