@@ -57,12 +57,9 @@ Start a run with `flwr run .` in the repository, or in Python:
 The exit code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
 """
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-ERRORS_KEY = "fedpca_flwr.errors"
-"""Key of click's context under which a quiet command has the stream for its errors."""
-JSON_KEY = "fedpca_flwr.json"
-"""Key of click's context that says whether a command prints JSON."""
-OPTION = re.compile(r"-(?!\.?\d)")
-"""Beginning of an option on a command line: "-1" is a number."""
+ERRORS_KEY = "fedpca_flwr.errors"  # key of click's context under which a quiet command has the stream for its errors
+JSON_KEY = "fedpca_flwr.json"  # key of click's context that says whether a command prints JSON
+OPTION = re.compile(r"-(?!\.?\d)")  # beginning of an option on a command line: "-1" is a number
 PARAMETER = re.compile(r"^(\w+) : .*\n((?: {4}.*\n?)+)", re.M)
 """Name and text of a parameter in a docstring of numpydoc."""
 
@@ -81,7 +78,7 @@ class Command(TyperCommand):
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the flag of a list option before each of its values, as click expects; refuse a flag without values."""
+        """Put a list option's flag before each of its values, as click expects; raise BadOptionUsage if it has none."""
         lists = {flag for parameter in self.params if parameter.multiple for flag in parameter.opts}
         expanded: list[str] = []
         flag = ""
@@ -107,9 +104,9 @@ class Command(TyperCommand):
 
     @override
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command and print its report; return 1 for a report with a fault, and exit with code 2 on an error.
+        """Run the command and print its report; return 1 for a report with a fault, else 0, or what is no report.
 
-        An expected error (of this package or of the system) is printed in one line.
+        An error of this package or of the system is printed in one line, and raises `typer.Exit` with code 2.
         """
         try:
             result = super().invoke(ctx)
@@ -136,7 +133,7 @@ class Group(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return a name, its command, which is imported, and the remaining words; raise a usage error for others."""
+        """Return a name, its command, which is imported, and the remaining words; raise UsageError for other names."""
         try:
             name, listed, rest = super().resolve_command(ctx, args)
         except click.UsageError:
@@ -147,10 +144,10 @@ class Group(TyperGroup):
 
 
 def load(target: str) -> click.Command:
-    """Import the function of a dotted name as a command, with the texts of its docstring as help.
+    """Import the function of a dotted name as a command.
 
     The help is the docstring up to "Parameters", and each parameter's help is its text there. A positional parameter
-    without a default is an argument, all others are options.
+    without a default is an argument, all others are options; every command has ``--quiet``, one of a report ``--json``.
     """
     home, _, name = target.rpartition(".")
     module = import_module(home)
@@ -182,7 +179,7 @@ def choose_json(ctx: click.Context, parameter: click.Parameter, value: bool) -> 
 
 
 def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Discard the results, notes and progress of a command called with ``--quiet``, until its context closes."""
+    """Discard all but the errors of a command called with ``--quiet``, until its context closes."""
     if value:
         ctx.meta[ERRORS_KEY] = sys.stderr
         nowhere = ctx.with_resource(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (click closes it)
@@ -193,7 +190,7 @@ def silence(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
 def new_app(**settings: Any) -> typer.Typer:
     """Return an application without commands, whose help is plain text unless shown by a terminal.
 
-    Its tracebacks are Python's: those of typer would show local variables, which hold data.
+    Its tracebacks are Python's, since those of typer show local variables, which hold data.
     """
     mode: Any = "markdown" if sys.stdout.isatty() else None
     settings = {"add_completion": False, **settings}
@@ -231,10 +228,7 @@ def factory() -> Any:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line of the package (by default the words of this process), and return its exit code.
-
-    The code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
-    """
+    """Run the command line of the package (by default the words of this process), and return its exit code (`HELP`)."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
     program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
@@ -250,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
-    """Import and run only the command that the first word names, with `doc` as help, and return the exit code."""
+    """Import and run the command that the first word names, with `doc` as help, and return its exit code."""
     commands: dict[str, click.Command] = {name: TyperCommand(name, callback=loader) for name, loader in loaders.items()}
     settings: Any = {"help": readable(doc), "context_settings": HELP_OPTIONS, "rich_markup_mode": None}
     return run(Group(commands=commands, **settings), words, program)
@@ -267,12 +261,9 @@ def run(command: click.Command, words: Sequence[str], program: str, **settings: 
         path, message = program, error.format_message().rstrip(".")
         if error.ctx is not None:
             path = error.ctx.command_path
-            if isinstance(error.ctx.command, click.Group) and not isinstance(
-                error, click.NoSuchOption | click.BadArgumentUsage
-            ):
-                message = (
-                    message.partition(". Did you mean")[0]
-                    + f"; expected one of: {', '.join(error.ctx.command.list_commands(error.ctx))}"
-                )
+            group, of_option = error.ctx.command, isinstance(error, click.NoSuchOption | click.BadArgumentUsage)
+            if isinstance(group, click.Group) and not of_option:
+                names = ", ".join(group.list_commands(error.ctx))
+                message = f"{message.partition('. Did you mean')[0]}; expected one of: {names}"
         print(f"{path}: {message}; '{path} -h' lists what there is", file=sys.stderr)
         return error.exit_code

@@ -10,8 +10,7 @@ Client::
 
     app = client_app(lambda context: np.load(context.node_config["rows"]), "sub-it", n_components=5)
 
-Both get the same method and options: a party answers only the questions of its own method and options, whatever the
-server asks.
+Both get the same method and options: a party answers only the questions of its own.
 """
 
 import itertools
@@ -45,8 +44,7 @@ from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
 
-STATE_SEPARATOR = ": "
-"""Text between the name of a PCA, which has no colon, and the name of one of its records in an app's state."""
+STATE_SEPARATOR = ": "  # between the name of a PCA, which has no colon, and that of a record in an app's state
 
 MakeClient = Callable[[Context, Context], PCAClient | RefusingClient]
 """Function of a PCA's own context, and of the app's, that returns the party's client."""
@@ -79,11 +77,7 @@ class FedPCA(Strategy):
     """
 
     def __init__(
-        self,
-        method: str | type[PCAStrategy] | PCAStrategy = "p-cov",
-        *,
-        name: str = DEFAULT_PCA_NAME,
-        **options: Any,
+        self, method: str | type[PCAStrategy] | PCAStrategy = "p-cov", *, name: str = DEFAULT_PCA_NAME, **options: Any
     ) -> None:
         if isinstance(method, PCAStrategy):
             if options:
@@ -232,7 +226,12 @@ class FedPCA(Strategy):
         arrays : ArrayRecord or None
             The model after the last round, as `start` returns it.
         metrics : MetricRecord or None
-            Bytes up, bytes down and seconds of the round.
+            Bytes up, bytes down and seconds of the round; None after the last.
+
+        Raises
+        ------
+        FedPCAError
+            If a party is missing or a reply is wrong.
         """
         if self.strategy.done:
             return None, None
@@ -338,11 +337,7 @@ class PCAClientApp(ClientApp):
         return f"{type(self).__name__}({', '.join(map(repr, self._clients))})"
 
     def add_pca(
-        self,
-        name: str,
-        rows: Callable[[Context], ArrayLike],
-        method: str | type[PCAStrategy] = "p-cov",
-        **options: Any,
+        self, name: str, rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy] = "p-cov", **options: Any
     ) -> None:
         """Add another PCA to the app. `FedPCA` with the same name may run it once in a Flower run.
 
@@ -389,7 +384,7 @@ class PCAClientApp(ClientApp):
 
     @contextmanager
     def _pca(self, message: Message, config: ConfigRecord, context: Context) -> Iterator[_PCA]:
-        """Yield the PCA of a question; for a name that the app lacks, a client that refuses, and no new state."""
+        """Yield the PCA of a question, with a client that refuses if the app lacks the name or has answered the run."""
         try:
             name = messages.pca_name(config)
             if name not in self._clients:
@@ -472,16 +467,13 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:
-    """Run a strategy on a Flower grid and return its model; raise the error of the strategy, a party or the grid."""
+    """Run a strategy on a Flower grid and return its model; raise a FedPCAError as `FedPCA.start` does."""
     FedPCA(strategy).start(grid)
     return strategy.model
 
 
 def one_blas_thread(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a message by `call_next` with a single BLAS thread, so that results do not depend on the machine.
-
-    The number of threads changes the order in which BLAS adds, and so the last bits of the sums.
-    """
+    """Answer a message by `call_next` with a single BLAS thread, so that last bits do not depend on the machine."""
     with numerical_libraries().limit(limits=1, user_api="blas"):
         return call_next(message, context)
 
@@ -496,7 +488,7 @@ def _client_of_rows(
 
 @contextmanager
 def _pca_context(context: Context, name: str) -> Iterator[Context]:
-    """Yield the context of a PCA, whose state is a part of the app's; a named PCA is a run of its own for the site."""
+    """Yield the context of a PCA, whose state is written to the app's; a named PCA is a run of its own for the site."""
     owner = f"fedpca {name}"
     keys = [key for key in context.state if key.partition(STATE_SEPARATOR)[:2] == (owner, STATE_SEPARATOR)]
     state = RecordDict({key.partition(STATE_SEPARATOR)[2]: context.state[key] for key in keys})
@@ -513,6 +505,6 @@ def _loadings_record(name: str) -> str:
 
 
 def _run_config(method: str | type[PCAStrategy], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the run-config of a method and its options, whose names may have underscores."""
+    """Return the run-config of a method and its options, whose names may have underscores; ConfigError for others."""
     values = {key.replace("_", "-"): value for key, value in options.items()}
     return METHODS.run_config({**values, "method": METHODS.name_of(method)})

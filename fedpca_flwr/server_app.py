@@ -23,9 +23,7 @@ from fedpca_flwr.strategies import FACTORY
 
 app = ServerApp()
 
-RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [
-    measured,
-]
+RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [measured]
 """What goes on around the rounds of a run."""
 
 

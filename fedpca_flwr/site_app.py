@@ -26,12 +26,7 @@ def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingC
     return FACTORY.client(pca_context)
 
 
-app = PCAClientApp(
-    site_client,
-    mods=[
-        metrics_of_site,
-    ],
-)
+app = PCAClientApp(site_client, mods=[metrics_of_site])
 
 
 def app_for(refusal: ConfigError | None) -> ClientApp:

@@ -1,4 +1,3 @@
 """Programs that a person runs: a federated PCA from Python, benchmarks, deployment."""
 
-ENGINES = ("loopback", "ray")
-"""Where a run's parties are: in this process, or in Flower's simulation."""
+ENGINES = ("loopback", "ray")  # where a run's parties are: in this process, or in Flower's simulation

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, principal_angles
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
@@ -32,12 +32,8 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 
 COMPONENTS = 2
-EXACT_DEGREES = 1e-6
-"""Largest angle of an exact method to the components of the pooled rows."""
-SECURE_DEGREES = 1e-4
-"""Largest angle of a run in which only sums open to the run in clear."""
-SURVIVORS = {"masked": 0, "surviving": 3}
-"""Value of the key ``survivors``, by transport of sums."""
+SECURE_DEGREES = 1e-4  # largest angle of a run in which only sums open to the run in clear
+SURVIVORS = {"masked": 0, "surviving": 3}  # value of the key ``survivors``, by transport of sums
 
 
 def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callable[[], object]]:
@@ -59,40 +55,27 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
     bench = _Bench(card, options)
     if card.loadings_source:  # a method that fits nothing
         return {"options": Check("options", bench.check_refused_options)}
-    checks: dict[str, Callable[[], object]] = {
-        "options": bench.check_refused_options,
-        "one party": bench.check_one_party,
-        "bytes": bench.check_reply_bytes,
-    }
+    checks: dict[str, Callable[[], object]] = {"options": bench.check_refused_options}
+    checks |= {"one party": bench.check_one_party, "bytes": bench.check_reply_bytes}
     if bench.exact:
         checks["exact"] = partial(bench.check_pooled, bench.parties())
     if not card.differentially_private:
+        checks["order of parties"] = bench.check_order
         transports = SURVIVORS.keys() & set(transports_of(METHODS[card.name]))
-        checks |= {
-            "order of parties": bench.check_order,
-            **{transport: partial(bench.check_sums, transport) for transport in sorted(transports)},
-        }
+        checks |= {transport: partial(bench.check_sums, transport) for transport in sorted(transports)}
     checks |= {f"stage {stage.__name__}": partial(bench.check_stage, stage) for stage in card.stages}
     return {name: Check(name, check) for name, check in checks.items()}
 
 
 @dataclass(frozen=True)
 class Check:
-    """Check of a method, which a test calls without arguments.
-
-    Parameters
-    ----------
-    name : str
-        Name of the check.
-    function : callable
-        Raises an error if the method does not hold.
-    """
+    """Check of a method, which a test calls without arguments; it raises an error if the method does not hold."""
 
     name: str
     function: Callable[[], object] = field(repr=False)
 
     def __call__(self) -> object:
-        """Check the method."""
+        """Check the method, and return what the function returns, which is of no interest."""
         return self.function()
 
 
@@ -109,7 +92,7 @@ class _Bench:
         return self.card.exact and not self.card.variance_base
 
     def parties(self, count: int = 3) -> list[Array]:
-        """Draw 1 or 3 parties' rows, or columns for such a method, of 60 rows with 6 well separated variances."""
+        """Draw 60 rows (n_i, 6) with well separated variances for 1 or 3 parties; columns for a method for columns."""
         rng = np.random.default_rng(0)
         rows = (rng.standard_normal((60, 6)) / np.arange(1, 7)) @ np.linalg.qr(rng.standard_normal((6, 6)))[0] + 1
         columns = self.card.split == "columns"
@@ -135,7 +118,7 @@ class _Bench:
         truth = pooled_pca(pooled, COMPONENTS)
         true = truth.transform(pooled) / truth.singular_values_ if model.components_ is None else _directions(truth)
         off = principal_angles(_directions(model), true)
-        assert_allclose(off, 0, atol=EXACT_DEGREES, err_msg="degrees from the components of the pooled rows")
+        assert_allclose(off, 0, atol=EXACT_ANGLE_DEGREES, err_msg="degrees from the components of the pooled rows")
         assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
         assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
         return model
@@ -168,7 +151,7 @@ class _Bench:
                 continue
             clear = self.fit(parties, **options)
             if self.exact:
-                _require_same_model(clear, reference.fit(parties, **options), plain, EXACT_DEGREES)
+                _require_same_model(clear, reference.fit(parties, **options), plain, EXACT_ANGLE_DEGREES)
             if "masked" in transports_of(METHODS[self.card.name]):
                 _require_same_model(self.fit(parties, **options, **secure), clear, plain, SECURE_DEGREES)
 
@@ -218,7 +201,10 @@ def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
 
 
 def _require_same_model(model: PCAModel, reference: PCAModel, plain: Mapping[str, Any], tolerance: float) -> None:
-    """Require equal components and variances, and equal log entries unless the log ``plain`` has other values too."""
+    """Require equal components and variances, and log entries, unless the log ``plain`` has an entry of that name.
+
+    The tolerance is in degrees for components, and relative otherwise. Raise AssertionError for a difference.
+    """
     assert_allclose(principal_angles(_directions(model), _directions(reference)), 0, atol=tolerance)
     assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=tolerance)
     logs = (model.log, reference.log, plain)
@@ -229,7 +215,7 @@ def _require_same_model(model: PCAModel, reference: PCAModel, plain: Mapping[str
 
 
 def _require_close(value: Any, reference: Any, tolerance: float) -> None:
-    """Require numbers in lists and mappings within the tolerance, and all other values equal."""
+    """Require numbers in lists and mappings within the tolerance, and other values equal, or raise AssertionError."""
     if isinstance(value, dict):
         assert value.keys() == reference.keys()
         for key in value:
@@ -253,7 +239,7 @@ def _directions(model: PCAModel) -> Array:
 
 
 def _refused_values(field: FieldInfo) -> Iterator[Any]:
-    """Yield values beyond the numeric limits of an option's field, and a wrong text for flags and choices."""
+    """Yield a value beyond each numeric limit of an option's field, and a wrong text for flags and choices."""
     for name, further in (("ge", -1), ("gt", 0), ("le", 1), ("lt", 0)):
         yield from (getattr(part, name) + further for part in field.metadata if hasattr(part, name))
     if field.annotation is bool or typing.get_origin(field.annotation) is typing.Literal:

@@ -19,8 +19,7 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers import read
 
-PER_CELL = 10_000.0
-"""Sum of the counts of each cell after the division."""
+PER_CELL = 10_000.0  # sum of the counts of each cell after the division
 
 
 def main(
@@ -79,7 +78,7 @@ def main(
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return notes on files whose values are no whole numbers, and on a run with a single laboratory."""
+    """Return at most two notes: on files whose values are no whole numbers, and on a run with a single laboratory."""
     fractions = []
     for name, table in tables.items():
         blocks = as_blocks(table.rows, CACHE_ELEMENTS).read()
@@ -93,14 +92,13 @@ def _notes(tables: dict[str, Table]) -> list[str]:
             "holds the counts as --layer"
         )
     if len(tables) == 1:
-        notes.append(
-            f"{labels_text(list(tables))} is the only file: Harmony had no other laboratory to bring it together with"
-        )
+        only = labels_text(list(tables))
+        notes.append(f"{only} is the only file: Harmony had no other laboratory to bring it together with")
     return notes
 
 
 def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
-    """Return the names of the genes, or raise DataError if they differ between files in names or order."""
+    """Return the names of the genes; raise DataError if they differ between files in names or order."""
     first, *further = tables
     names = tables[first].names
     for other in further:
@@ -114,10 +112,10 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 
 
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
-    """Return log(1 + counts) of some genes, with each cell's counts first scaled to the sum `PER_CELL`.
+    """Return log(1 + counts) of genes, by their columns, with each cell's counts first scaled to the sum `PER_CELL`.
 
-    The rows are sparse and read block by block; without ``logarithm`` they are the scaled counts. Reading raises
-    DataError if a count is below 0.
+    The rows are sparse and read block by block; without ``logarithm`` they are the scaled counts. A cell without counts
+    stays 0. Reading raises DataError if a count is below 0.
     """
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 

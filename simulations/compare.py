@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from click import Choice
 from typer import Exit, Option
@@ -97,22 +97,9 @@ def main(
     try:
         if fresh and output:
             remove_runs(output.expanduser())
-        comparison = compare(
-            data,
-            methods=methods,
-            datasets=dataset,
-            data_root=data_root,
-            partitions=partition,
-            alphas=alpha,
-            clients=clients,
-            components=components,
-            seed=seed,
-            seeds=seeds,
-            engine=engine,
-            knn=knn,
-            bounds=bound,
-            output=output,
-        )
+        kinds: dict[str, Any] = {"datasets": dataset, "data_root": data_root, "partitions": partition, "alphas": alpha}
+        kinds |= {"clients": clients, "components": components, "seed": seed, "seeds": seeds, "bounds": bound}
+        comparison = compare(data, methods=methods, engine=engine, knn=knn, output=output, **kinds)
         text = f"{comparison}\n\n{_report(comparison)}" if output else str(comparison)
     except KeyboardInterrupt:
         note = "nothing is kept; with --output FOLDER every run is"

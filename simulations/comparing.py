@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-MAX_HTML_ROWS = 200
-"""Lines of a comparison's table in a notebook."""
+MAX_HTML_ROWS = 200  # lines of a comparison's table in a notebook
 
 
 class Comparison(list[Record]):
@@ -59,18 +58,17 @@ class Comparison(list[Record]):
     folder: Path | None = None  # of the runs and their models
 
     def frame(self) -> pandas.DataFrame:
-        """Return a data frame with a line for each run: its method, its setting with the seed, and its results.
+        """Return a data frame with a line for each run.
 
         Returns
         -------
         pandas.DataFrame
-            The frame.
+            Method, setting with the seed, and results of each run.
         """
         keys = [*self._shown_keys("seed"), *columns_of(self)]
         keys += ["error"] if any("error" in record for record in self) else []
-        return import_pandas().DataFrame(
-            [{"method": method_text(record), **{key: record.get(key) for key in keys}} for record in self]
-        )
+        lines = [{"method": method_text(record), **{key: record.get(key) for key in keys}} for record in self]
+        return import_pandas().DataFrame(lines)
 
     def means(self) -> pandas.DataFrame:
         """Return a data frame with a line for each method and setting: the means over the seeds, with 95 % intervals.
@@ -108,7 +106,6 @@ class Comparison(list[Record]):
         Returns
         -------
         matplotlib.figure.Figure
-            The figure.
 
         Raises
         ------
@@ -139,7 +136,6 @@ class Comparison(list[Record]):
         Returns
         -------
         Path
-            Path of the page.
 
         Raises
         ------
@@ -185,8 +181,7 @@ def compare(
 ) -> Comparison:
     """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold yet.
 
-    Arguments that take several values also take a single value, such as ``alphas=0.1``. The function checks all
-    arguments before the first run.
+    Arguments that take several values also take a single value, such as ``alphas=0.1``.
 
     Parameters
     ----------
@@ -224,7 +219,7 @@ def compare(
     Returns
     -------
     Comparison
-        List of records, one for each run. The record of a failed run has ``error`` instead of results.
+        List of records, one for each run.
 
     Raises
     ------
@@ -245,17 +240,11 @@ def compare(
     own = parties is not None
     others = {"datasets": datasets, "partitions": partitions, "clients": clients}
     places, number = place_parties(parties, others) if own else ({}, 10)
-    lists = check_arguments(
-        methods=methods,
-        datasets=None if own else datasets or "digits",
-        partitions=None if own else partitions or "dirichlet",
-        alphas=alphas,
-        clients=number if clients is None else clients,
-        seeds=seeds,
-        bounds=bounds,
-        components=components,
-        engine=engine,
-    )
+    arguments = {"methods": methods, "alphas": alphas, "seeds": seeds, "bounds": bounds}
+    arguments["clients"] = number if clients is None else clients
+    if not own:
+        arguments |= {"datasets": datasets or "digits", "partitions": partitions or "dirichlet"}
+    lists = check_arguments(arguments, components, engine)
     places = places or place_data(lists.pop("datasets"), data_root)
     lists.setdefault("partitions", [AS_GIVEN])
     common = {"components": components, "engine": engine, "knn": bool(knn)}
@@ -271,7 +260,7 @@ def compare(
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:
-    """Run a setting and return its record, with results or an error; append to the folder only records with results."""
+    """Run a setting and return its record, with results or an ``error``; append those with results to the folder."""
     try:
         record = {**setting, **measure_run(setting, folder)}
     except FedPCAError as error:
@@ -287,7 +276,7 @@ def table(records: Iterable[Record]) -> str:
 
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the column heads and the lines of cells of the table of results, a line for all seeds of a method."""
+    """Return the column heads, and the lines of cells, of the table of results, a line for all seeds of a method."""
     averaged = average_seeds(records)
     columns = columns_of(averaged)
     several = any("seeds" in record for record in averaged)
@@ -298,8 +287,7 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
         results = error or [format_result(record, key) for key in columns]
         runs = [runs_text(record)] if several else []
-        lines.append(
-            [record["dataset"], partition, str(record["clients"]), method_text(record), *sums, *runs, *results]
-        )
+        setting = [record["dataset"], partition, str(record["clients"]), method_text(record)]
+        lines.append([*setting, *sums, *runs, *results])
     heads = [*(["runs"] if several else []), *(HEADS[key] for key in columns)]
     return ["data", "partition", "clients", "method", "sums", *heads], lines

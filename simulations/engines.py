@@ -117,7 +117,7 @@ def _run_blind(
 
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
-    """Add notes on the parties' columns to a model, and the names of its features if the parties have names."""
+    """Return a model with the names of the parties' columns, if any, and with notes, which its log gets, too."""
     model.log["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         return model
@@ -129,9 +129,8 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
 def _split(method: Any) -> str:
     """Return how a method, by its text, splits the data among parties, "rows" or "columns"; else raise ConfigError."""
     if not isinstance(method, str | None):
-        raise ConfigError(
-            f"method is {value_text(method)}, expected a name such as 'p-cov', or a class: run(method, parties)"
-        )
+        expected = "expected a name such as 'p-cov', or a class: run(method, parties)"
+        raise ConfigError(f"method is {value_text(method)}, {expected}")
     with in_words_of_python():
         return METHODS.parse_method(method or "(none)").strategy.card.split
 
@@ -139,7 +138,8 @@ def _split(method: Any) -> str:
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
     """Encode columns with declared levels as indicators; return the parties' tables, and notes on levels.
 
-    The levels in ``values`` become a text. Without levels the parties are returned unchanged.
+    The levels in ``values`` become a text. Without levels the parties are returned unchanged, and no notes. Raise
+    ConfigError or DataError for columns and levels that do not fit.
     """
     levels = values.get("levels")
     if not levels:
@@ -153,13 +153,9 @@ def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[
         levels = levels_of_frames(tables_by_text, levels, min_rows)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     levels_by_column = RunConfig.parse({"levels": values["levels"]}).levels_by_column
-    tables = {
-        name: encoded(rows, levels_by_column, name, min_rows, round_rows) for name, rows in tables_by_text.items()
-    }
-    encoded_tables = list(tables.values())
-    return dict(zip(parties, encoded_tables, strict=True)) if isinstance(
-        parties, Mapping
-    ) else encoded_tables, level_notes(tables, levels_by_column)
+    tables = {x: encoded(rows, levels_by_column, x, min_rows, round_rows) for x, rows in tables_by_text.items()}
+    notes, results = level_notes(tables, levels_by_column), list(tables.values())
+    return dict(zip(parties, results, strict=True)) if isinstance(parties, Mapping) else results, notes
 
 
 @contextmanager

@@ -27,27 +27,11 @@ from fedpca_flwr.simulations.parties import is_name
 from fedpca_flwr.simulations.python_words import in_words_of_python
 from fedpca_flwr.strategies import METHODS
 
-FITTED = (
-    "components_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "mean_",
-    "n_components_",
-    "n_samples_",
-    "noise_variance_",
-    "scale_",
-    "singular_values_",
-)
-"""What a fitted estimator has of its model."""
-
-
+# what a fitted estimator has of its model
+SPECTRUM = ("explained_variance_", "explained_variance_ratio_", "singular_values_", "noise_variance_")
+FITTED = ("components_", *SPECTRUM, "mean_", "n_components_", "n_samples_", "scale_")
+# options of which a run computes more than moments of rows as they are
 FIT_ONLY_OPTIONS = ("genotypes", "adjust-for", "harmonise", "clusters")
-"""Options of which a run computes more than moments of rows as they are."""
-
-
-def _keeps_moments(estimator: "FederatedPCA") -> bool:
-    """Return whether runs of the estimator's method can return moments of all rows, which `partial_fit` needs."""
-    return issubclass(estimator._card().options, MomentsOptions)
 
 
 class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types
@@ -121,7 +105,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         FederatedPCA
-            The estimator.
 
         Raises
         ------
@@ -138,7 +121,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
         return self
 
-    @available_if(_keeps_moments)  # type: ignore[untyped-decorator]  # no types
+    @available_if(lambda self: issubclass(self._card().options, MomentsOptions))  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Update the components by further rows, whose moments are added to those of earlier calls.
 
@@ -153,26 +136,23 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Returns
         -------
         FederatedPCA
-            The estimator.
 
         Raises
         ------
-        FedPCAError
-            What the run or a party refuses, and options with which a run computes more than moments.
+        FedPCAError, ValueError
+            As `fit`, and for options with which a run computes more than moments.
         """
         earlier: SecondMoments | None = getattr(self, "_moments", None)
         after_fit = earlier is None and hasattr(self, "model_")
         parties = self._parties(X, groups, partial=True)
         result = self._run(parties, 1, keep="moments")
         moments = result.moments_
-        refused_options = [
-            key for key in FIT_ONLY_OPTIONS if result.log["options"].get(key, "nothing") not in (False, "", "nothing")
-        ]
-        refused_options += ["levels"] if result.log.get("levels") else []
-        if refused_options:
-            raise ConfigError(
-                f"partial_fit adds moments of rows as they are, and takes no {labels_text(refused_options)}: use fit"
-            )
+        options = result.log["options"]
+        refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
+        refused += ["levels"] if result.log.get("levels") else []
+        if refused:
+            names = labels_text(refused)
+            raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {names}: use fit")
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
         if earlier is not None:
@@ -184,12 +164,12 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             moments.moments,
             log,
             n_components=min(moments.n_samples, moments.n_features) if target is None else target,
-            center=result.log["options"]["center"],
-            scale=result.log["options"]["scale"],
+            center=options["center"],
+            scale=options["scale"],
             error_bound=moments.error_bound,
         )
-        names = result.feature_names_in_
-        self._set_fitted(model if names is None else model.named(tuple(names)), parties)
+        features = result.feature_names_in_
+        self._set_fitted(model if features is None else model.named(tuple(features)), parties)
         self._moments = moments
         if after_fit:
             self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
@@ -201,12 +181,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            The rows.
 
         Returns
         -------
         array or data frame of shape (n, k)
-            Scores. The scores of the second party stand below those of the first, and so on.
+            Scores, in the order of the parties. A data frame if `set_output` says so.
         """
         check_is_fitted(self)
         if parties_in(X):
@@ -232,8 +211,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _deviations(self) -> Array:
         """Return the standard deviations (k,) of the scores, at least float64's epsilon."""
-        deviations = np.sqrt(self.model_.explained_variance_)
-        return np.maximum(deviations, np.finfo(np.float64).eps)
+        return np.maximum(np.sqrt(self.model_.explained_variance_), np.finfo(np.float64).eps)
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Compute the rows, in the units of the data, that have the given scores.
@@ -241,12 +219,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : array-like of shape (n, k)
-            Scores.
 
         Returns
         -------
         ndarray of shape (n, d)
-            Rows.
         """
         check_is_fitted(self)
         rows = self.model_.inverse_transform(np.asarray(X) * self._deviations() if self.whiten else X)
@@ -258,7 +234,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            Rows. Those of several parties are stacked in the order of the parties.
+            Rows, in the order of the parties.
 
         Returns
         -------
@@ -279,7 +255,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : table of shape (n, d), or a list or mapping of tables
-            The rows.
         y : object
             Ignored.
 
@@ -325,8 +300,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             setattr(pca, name, getattr(model, name))
         pca.components_, pca.mean_ = components, np.zeros_like(mean)
         return pca
-
-    # Inside
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
         """Run the method on the parties with the estimator's options, and return the model."""
@@ -383,17 +356,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raise ConfigError unless ``groups`` has a label for each row.
         """
-        finite = "allow-nan" if card.incomplete else True
         validated = X
         if not _is_labelled_array(X):
-            validated = _validate(
-                self,
-                X,
-                reset=first,
-                accept_sparse=["csr"],
-                ensure_all_finite=finite,
-                ensure_min_samples=2 if first else 1,
-            )
+            rules = {"ensure_all_finite": "allow-nan" if card.incomplete else True, "accept_sparse": ["csr"]}
+            validated = _validate(self, X, reset=first, ensure_min_samples=2 if first else 1, **rules)
         table = X if is_frame(X) else validated  # a data frame's names travel with it
         if groups is None:
             return [table]
@@ -416,14 +382,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return dict(zip(ordered, parts, strict=True)) if all(map(is_name, ordered)) else parts
 
 
+# parts of scikit-learn's errors that quote the data: an array that is no table, complex numbers, a text
 QUOTED_VALUES = re.compile(
     r"\narray=.*(?=\nReshape)|(?<=Complex data not supported)\n.*|(?<=could not convert string to float): .*", re.DOTALL
 )
-"""Parts of scikit-learn's errors that quote the data: an array that is no table, complex numbers, a text."""
 
 
 def _validate(estimator: FederatedPCA, table: Any, **options: Any) -> Any:
-    """Validate a table as scikit-learn does, with errors that quote no value of the table."""
+    """Validate a table as scikit-learn's `validate_data`; raise ValueError, whose text quotes no value of the table."""
     try:
         return validate_data(estimator, table, **options)
     except ValueError as error:
@@ -450,17 +416,10 @@ def tables_of(X: object) -> Sequence[Any]:
 
 
 def _max_components(parties: object) -> int:
-    """Return the smaller of the number of all parties' rows and the number of features."""
-    shapes = [_shape(table) for table in tables_of(parties)]
-    return min(sum(rows for rows, _ in shapes), shapes[0][1])
-
-
-def _shape(table: Any) -> tuple[int, int]:
-    """Return the numbers of rows and features of a table; blocks may have to be read for the number of rows."""
-    if isinstance(table, Blocks):
-        return len(table), table.width
-    rows, features = (as_rows(table, "X") if is_frame(table) else table).shape
-    return rows, features
+    """Return the smaller of the number of all parties' rows, for which blocks may be read, and that of features."""
+    tables = [as_rows(table, "X") if is_frame(table) else table for table in tables_of(parties)]
+    shapes = [(len(table), table.width) if isinstance(table, Blocks) else table.shape for table in tables]
+    return int(min(sum(rows for rows, _ in shapes), shapes[0][1]))
 
 
 def _for_scikit_learn(X: Any) -> Any:

@@ -64,9 +64,8 @@ def main(
     common = output / "common.bim"
     lists = [str(file.with_suffix(".bim")) for file in files]
     bed_file.write_bim(bed_file.select_common_variants(lists, ambiguous=ambiguous, exclude=exclude), common)
-    tables: dict[str, Any] = {
-        name: read(str(file), variants=str(common), ambiguous=ambiguous) for name, file in file_of.items()
-    }
+    settings: dict[str, Any] = {"variants": str(common), "ambiguous": ambiguous}
+    tables: dict[str, Any] = {name: read(str(file), **settings) for name, file in file_of.items()}
     related = {name: relatives.find_relatives(file, kinship) for name, file in file_of.items()}
     parties: dict[str, Any] = {name: table._replace(rows=table.rows[~related[name]]) for name, table in tables.items()}
     method = "sub-it tolerance=1e-4" if secure else "qr-pca"

@@ -28,12 +28,10 @@ from fedpca_flwr.strategies import FACTORY
 
 Result = TypeVar("Result")
 
-FILES = ("scores", "loadings")
-"""Keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party."""
-
+FILES = ("scores", "loadings")  # keys of a node-config that `fedpca_flwr.run` takes as a list: a path for each party
+# Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
+# messages, can fail in two threads when a garbage collection calls Python code (as Hypothesis makes it).
 WORTH_THREADS = 10**6
-"""Values in all. With fewer, threads gain nothing; and CPython 3.11's parser, which reads the headers of NumPy's
-messages, can fail in two threads when a garbage collection calls Python code (as Hypothesis makes it)."""
 
 
 class LoopbackProxy(ClientProxy):
@@ -101,10 +99,8 @@ def assemble(
 ) -> PCAServer:
     """Make a server, and register a client in this process for each party; `PCAServer.fit` runs the method.
 
-    With much data as many clients work at once as BLAS has threads. ``site`` is that of `on_loopback`, ``names`` and
-    ``places`` are those of `Parties`.
-
-    Shapes: parties (n_i, d).
+    With at least `WORTH_THREADS` values as many clients work at once as BLAS has threads. ``site`` is that of
+    `on_loopback`, ``names`` and ``places`` are those of `Parties`. Shapes: parties (n_i, d).
     """
     server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]
@@ -122,7 +118,7 @@ def assemble(
 
 
 def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
-    """Return a party's node-config: the party's entry of each value that is a list by party, else the value."""
+    """Return a party's node-config: its entry of each value of `FILES`, ``name`` and ``model`` that is a list."""
     lists = {key for key in ("name", "model", *FILES) if isinstance(site.get(key), list)}
     return {key: value[party] if key in lists else value for key, value in site.items()}
 
@@ -151,7 +147,7 @@ class _Worker:
         weakref.finalize(self, self._works.put, None)
 
     def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-        """Run a function in the thread; return its result and exception, or raise `queue.Empty` after ``seconds``."""
+        """Run a function in the thread; return result and exception, or None; raise `queue.Empty` after ``seconds``."""
         self._works.put(work)
         return self._results.get(timeout=seconds)
 
@@ -166,8 +162,8 @@ def _serve(works: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple
         del work  # and what it holds
 
 
+# the worker of each thread that waits for parties: a thread for every message would cost as much as a small answer
 _THREAD_WORKER = threading.local()
-"""The worker of each thread that waits for parties: a thread for every message would cost as much as a small answer."""
 
 
 def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:

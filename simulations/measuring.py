@@ -27,18 +27,16 @@ from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.records import AS_GIVEN, Record, card_of, method_text, preprocessing, run_identity
 
-MAX_KERNEL_ROWS = 5000
-"""Rows beyond which the kernel PCA of the pool, the reference of kernel methods, takes too much memory."""
-
-KERNELS = {"rbf": "rbf", "sigmoid": "sigmoid", "polynomial": "poly", "linear": "linear"}
-"""Names of kernels in scikit-learn, by our names."""
+MAX_KERNEL_ROWS = 5000  # beyond which the kernel PCA of the pool, the reference of kernel methods, takes much memory
+KERNELS = {"polynomial": "poly"}  # names of kernels in scikit-learn that differ from ours
 
 
 def measure_run(setting: Record, folder: Path | None) -> Record:
-    """Run a method on a comparison's setting, and measure its model against the PCA of the pooled rows.
+    """Run a method on a comparison's setting, and return results of its model beside the PCA of the pooled rows.
 
-    The results are angles in degrees, shares of variance from 0 to 1, megabytes (10^6 bytes), and seconds. The model is
-    saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run fails.
+    They are angles in degrees, shares of variance and of correct classes from 0 to 1, MB (10^6 bytes), and seconds;
+    None if unknown. The model is saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run
+    fails.
     """
     pool = pool_key(setting)
     source, _ = pooled_reference(*pool)
@@ -101,9 +99,8 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     if setting["partition"] == AS_GIVEN:
         tables = len(np.unique(source.labels))
         if setting["clients"] != tables:
-            raise ConfigError(
-                f"comparison: 'clients' is {setting['clients']}, expected the {tables} tables of the data"
-            )
+            expected = f"expected the {tables} tables of the data"
+            raise ConfigError(f"comparison: 'clients' is {setting['clients']}, {expected}")
         return [rows[source.labels == party] for party in range(tables)]
     extra = {} if setting["alpha"] is None else {"alpha": setting["alpha"]}
     parts = split(source.labels, setting["clients"], kind=setting["partition"], seed=setting["seed"], **extra)
@@ -114,7 +111,7 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
 def _extra_options(
     setting: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield further options of a run: paths of a new state or of local components, in a temporary folder.
+    """Yield further options of a run: ``state`` or ``loadings`` in a temporary folder, or none.
 
     The files are the state of a new federation, or the local components of each client. For a method that starts from
     the components of another method, this other method is run first.
@@ -133,13 +130,9 @@ def _extra_options(
 
 
 def _compare_with_pool(
-    setting: Record,
-    model: PCAModel,
-    rows: NDArray[Any],
-    parties: Sequence[NDArray[Any]],
-    local_files: list[str] | None,
+    setting: Record, model: PCAModel, rows: NDArray[Any], parties: Sequence[NDArray[Any]], local_files: list[str] | None
 ) -> tuple[Angles | None, float | None]:
-    """Return a model's angles to the PCA of all rows, and its captured share of their variance, or None."""
+    """Return a model's angles to the PCA of all rows, and its captured share of their variance; None if unknown."""
     _, reference = pooled_reference(*pool_key(setting))
     if local_files:  # each client's components are judged by its own rows, and need not be the pool's
         return None, _captured_by_local(reference, parties, local_files)
@@ -164,7 +157,7 @@ def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], fil
 
 
 def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any]) -> Angles | None:
-    """Return the angles between a model's scores and those of kernel PCA of all rows, if not too many."""
+    """Return the angles between a model's scores and those of kernel PCA of all rows; None for too many rows."""
     from sklearn.decomposition import KernelPCA
 
     if len(rows) > MAX_KERNEL_ROWS:
@@ -176,7 +169,7 @@ def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any
     X = np.asarray(rows, dtype=np.float64)
     X = X - X.mean(axis=0) if center else X
     gamma = gamma or 1 / (X.shape[1] * X.var())
-    pca = KernelPCA(setting["components"], kernel=KERNELS[kernel], gamma=gamma, coef0=coef0, degree=degree)
+    pca = KernelPCA(setting["components"], kernel=KERNELS.get(kernel, kernel), gamma=gamma, coef0=coef0, degree=degree)
     return _angles_of_scores(model, pca.fit_transform(X))
 
 

@@ -43,10 +43,9 @@ def _are_texts(labels: Labels) -> bool:
 def parties_of(data: Any, split: str) -> Parties:
     """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
 
-    With ``split="rows"`` columns in another order than those of the first party that has labels are put into its order,
-    with ``split="columns"`` rows in another order than those of the first party that has an index. The keys of a
-    mapping are the parties' names. One error is of all parties: ConfigError for names, DataError for tables that are no
-    numbers.
+    With ``split="rows"`` columns are put into the order of the first party that has labels, with ``split="columns"``
+    rows into that of the first party that has an index. The keys of a mapping are the parties' names. One error is of
+    all parties: ConfigError for names and orders, DataError for tables that are no numbers.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -65,16 +64,10 @@ def parties_of(data: Any, split: str) -> Parties:
         raise DataError("\n".join(faults))
     result = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
-    read = [
-        f"{name}: {note}"
-        for name, table in zip(party_names, tables, strict=True)
-        if isinstance(table, Table)
-        for note in table.notes
-    ]
-    rows_by_party, names_by_party = (
-        dict(zip(party_names, result.rows, strict=True)),
-        dict(zip(party_names, result.names, strict=True)),
-    )
+    by_name = zip(party_names, tables, strict=True)
+    read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
+    rows_by_party = dict(zip(party_names, result.rows, strict=True))
+    names_by_party = dict(zip(party_names, result.names, strict=True))
     fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
     return result._replace(notes=[*result.notes, *read, *_isolated_notes(result, party_names), *fault_notes])
 
@@ -88,9 +81,8 @@ def by_text(data: Any) -> dict[str, Any]:
 
 def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
     """Return a single note on columns in which some values lie far from all others; none without such columns."""
-    texts = [
-        isolated_text(count_isolated(rows), names) for rows, names in zip(parties.rows, parties.names, strict=True)
-    ]
+    tables = zip(parties.rows, parties.names, strict=True)
+    texts = [isolated_text(count_isolated(rows), names) for rows, names in tables]
     lines = [f"{text} ({name})" for name, text in zip(party_names, texts, strict=True) if text]
     if not lines:
         return []
@@ -98,8 +90,7 @@ def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
     return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
 
 
-WRONG_SIGN = re.compile(r"[^\w .-]")
-"""Sign that no name of a party has."""
+WRONG_SIGN = re.compile(r"[^\w .-]")  # sign that no name of a party has
 
 
 def is_name(key: object) -> bool:
@@ -127,10 +118,8 @@ def _require_parties(data: Any) -> None:
         if wrong_keys:
             has_other_keys = any(not isinstance(key, str) for key in wrong_keys)
             texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if has_other_keys else ""
-            wrong_signs = sorted(
-                {sign for key in wrong_keys if isinstance(key, str) for sign in WRONG_SIGN.findall(key)}
-            )
-            if wrong_signs:
+            text_keys = [key for key in wrong_keys if isinstance(key, str)]
+            if wrong_signs := sorted({sign for key in text_keys for sign in WRONG_SIGN.findall(key)}):
                 texts += f"; leave out {labels_text(wrong_signs)}"
             raise ConfigError(
                 f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
@@ -141,8 +130,8 @@ def _require_parties(data: Any) -> None:
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
     """Put the columns of all parties with labels into the order of the first such party.
 
-    A note names parties without labels. Labels that a party lacks, or has alone, are refused; and columns in another
-    order whose labels are not all texts: a model does not keep these, so it would take new rows by position.
+    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone; and for columns
+    in another order whose labels are not all texts: a model does not keep these, so it would take rows by position.
     """
     labelled = [place for place, labels in enumerate(parties.labels) if labels]
     if not labelled:
@@ -182,12 +171,11 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
     """Put the parties' rows, the same items at each party, into the order of the first party with an index.
 
     Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
-    them. Other labels are refused, and labels that occur twice in another order.
+    them. Raise ConfigError for other labels, and for labels that occur twice in another order.
     """
     frames = [open_frame(table) for table in tables]
-    first = next(
-        (place for place, frame in enumerate(frames) if frame is not None and not frame.has_default_index), None
-    )
+    indexed = (place for place, frame in enumerate(frames) if frame is not None and not frame.has_default_index)
+    first = next(indexed, None)
     if first is None:
         return parties
     reference, labels = party_names[first], tuple(_index(frames[first]))
@@ -212,16 +200,11 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
             f"{'; '.join(faults)}. Keep the rows that all have, under the same labels, or take them by position "
             "(X.reset_index(drop=True))"
         )
-    notes = (
-        [f"rows are in the order of {reference}; {', '.join(reordered)} had the same ones in another"]
-        if reordered
-        else []
-    )
+    notes = [f"rows are in the order of {reference}; {', '.join(reordered)} had the same ones in another"]
+    notes = notes if reordered else []
     if unlabelled:
-        notes.append(
-            f"rows without the index of {reference} are taken by position, as if it were theirs: "
-            f"{', '.join(unlabelled)}"
-        )
+        names = ", ".join(unlabelled)
+        notes.append(f"rows without the index of {reference} are taken by position, as if it were theirs: {names}")
     return parties._replace(rows=rows, places=places, notes=notes)
 
 

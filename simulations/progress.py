@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, TaskID, TextColumn
@@ -15,27 +15,16 @@ from fedpca_flwr.protocol.progress import route_to
 
 Item = TypeVar("Item")
 
-FIRST_SHOW_SECONDS = 1.0
-"""Seconds of a run in which nothing is shown."""
-
+FIRST_SHOW_SECONDS = 1.0  # seconds of a run in which nothing is shown
 LATEST_LINE = "{task.fields[name]}, {task.elapsed:.0f} s: {task.description}"
 
 
 def _progress_on(console: Console, *columns: ProgressColumn) -> Progress:
-    """Return a display that vanishes at its end, and that is disabled if nobody looks at the console.
-
-    Nobody looks at a file, and a notebook shows nothing without ipywidgets.
-    """
+    """Return a display that vanishes at its end, disabled for a file and for a notebook without ipywidgets."""
     at_terminal = console.is_interactive and console.file.isatty()  # variables may declare a file a terminal
     watched = bool(find_spec("ipywidgets")) if console.is_jupyter else at_terminal
-    return Progress(
-        *columns,
-        console=console,
-        transient=True,
-        redirect_stdout=False,  # what a run prints goes where it went
-        redirect_stderr=False,
-        disable=not watched,
-    )
+    unchanged: Any = {"redirect_stdout": False, "redirect_stderr": False}  # what a run prints goes where it went
+    return Progress(*columns, console=console, transient=True, disable=not watched, **unchanged)
 
 
 class _LatestRecord(logging.Handler):
@@ -62,10 +51,7 @@ def with_progress_bar(items: Sequence[Item], name: Callable[[Item], str]) -> Ite
 
 @contextmanager
 def show_progress(name: str) -> Iterator[None]:
-    """Show a run's name, seconds and latest log line inside a with statement, if anybody looks.
-
-    The line is shown after `FIRST_SHOW_SECONDS`, and removed at the end.
-    """
+    """Show a run's name, seconds and latest log line inside a with statement after `FIRST_SHOW_SECONDS`, if watched."""
     progress = _progress_on(Console(stderr=True), TextColumn(LATEST_LINE, markup=False))
     if progress.disable:
         yield

@@ -10,11 +10,9 @@ from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
 from fedpca_flwr.strategies import METHODS
 
+# keys of a node-config that `run` sets for every party
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
-"""Keys of a node-config that `run` sets for every party."""
-
-SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")
-"""How errors name those keys."""
+SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")  # how errors name those keys
 
 
 @contextmanager

@@ -3,16 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.simulations.records import Record, card_of, format_result, method_text
 
-EXACT_DEGREES = 1e-6
-"""Largest angle of components that are the same for every purpose."""
-
-TOLERANCES_DEGREES = (0.1, 1.0, 10.0)
-"""Largest angles for each of which the cheapest method is recommended."""
-
-SERVER_SAW = "the server saw "
-"""Beginning of the note of a transport that shows the server sums."""
+TOLERANCES_DEGREES = (0.1, 1.0, 10.0)  # largest angles for each of which the cheapest method is recommended
+SERVER_SAW = "the server saw "  # beginning of the note of a transport that shows the server sums
 
 
 class Choice(NamedTuple):
@@ -50,11 +45,10 @@ def choices(records: Iterable[Record]) -> list[Choice]:
     """
     good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
-    exact = [r for r in with_angle if r["exact"] and largest_angle(r) <= EXACT_DEGREES]
+    exact = [r for r in with_angle if r["exact"] and largest_angle(r) <= EXACT_ANGLE_DEGREES]
     within = {degrees: [r for r in with_angle if largest_angle(r) <= degrees] for degrees in TOLERANCES_DEGREES}
-    private = [
-        r for r in good if card_of(r["method"]).differentially_private and r.get("captured variance") is not None
-    ]
+    judged = [r for r in good if r.get("captured variance") is not None]
+    private = [r for r in judged if card_of(r["method"]).differentially_private]
     wishes: list[tuple[str, list[Record], Callable[[Record], tuple[float, ...]]]] = [
         ("exact, in the fewest rounds", exact, lambda r: (r["rounds"], r["MB up"])),
         ("exact, with the fewest bytes up", exact, lambda r: (r["MB up"], r["rounds"])),

@@ -1,8 +1,4 @@
-"""The runs of comparisons: their records, their names, and commands that repeat runs.
-
-Runs are of one setting where only their methods differ, and both scale the features or neither does. `HEADS` are the
-columns that show results.
-"""
+"""The runs of comparisons: their records, their names, and commands that repeat runs."""
 
 import json
 import os
@@ -17,25 +13,14 @@ from fedpca_flwr.strategies import METHODS
 
 Record = dict[str, Any]
 
-AS_GIVEN = "as given"
-"""Partition of a setting whose tables are the parties' already."""
-
+AS_GIVEN = "as given"  # partition of a setting whose tables are the parties' already
+# keys of a setting; but for the seed, their values are equal in all runs that are compared with each other
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
-"""Keys of a setting. But for the seed, their values are equal in all runs that are compared with each other."""
 
-FLAGS = {
-    "n-components": "--components",
-    "clients": "--clients",
-    "dataset": "--dataset",
-    "data-root": "--data-root",
-    "partition": "--partition",
-    "alpha": "--alpha",
-    "seed": "--seed",
-    "secure-aggregation": "--bound, which makes runs with secure aggregation",
-    "bound": "--bound, which makes runs with secure aggregation",
-    "output": "--output",
-}
-"""Flags of the command `compare`, by the key of run-config that each sets."""
+# flags of the command `compare`, by the key of run-config that each sets
+FLAGS = {key: f"--{key}" for key in ("clients", "dataset", "data-root", "partition", "alpha", "seed", "output")}
+FLAGS["n-components"] = "--components"
+FLAGS["bound"] = FLAGS["secure-aggregation"] = "--bound, which makes runs with secure aggregation"
 
 
 def parse_method(method: str) -> tuple[str, Record]:
@@ -58,6 +43,7 @@ def card_of(method: str) -> MethodCard:
     return METHODS[method].strategy.card if method in METHODS else ABSENT
 
 
+# card of a method whose class was in the process of the run only
 ABSENT = MethodCard(
     name="absent",
     title="A class that this process does not have",
@@ -70,7 +56,6 @@ ABSENT = MethodCard(
     script=lambda config, options: {},
     reference="",
 )
-"""Card of a method whose class was in the process of the run only."""
 
 
 def is_installed(method: str) -> bool:
@@ -84,7 +69,10 @@ def method_text(record: Record) -> str:
 
 
 def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
-    """Group the records of runs that differ only in methods and seeds, in the order in which settings first occur."""
+    """Group the records of runs that differ only in methods and seeds, in the order in which settings first occur.
+
+    Runs that centre or scale and runs that do not are in different groups.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps([*(record[key] for key in SETTING if key != "seed"), *preprocessing(record)])
@@ -145,14 +133,10 @@ def repeat_command(group: list[Record]) -> str:
     if setting["partition"] == AS_GIVEN:
         words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
     else:
-        words += ["--dataset", setting["dataset"]] + (
-            ["--data-root", setting["data root"]] if setting["data root"] != "." else []
-        )
-        words += [
-            "--partition",
-            setting["partition"],
-            *([] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]),
-        ]
+        words += ["--dataset", setting["dataset"]]
+        words += ["--data-root", setting["data root"]] if setting["data root"] != "." else []
+        words += ["--partition", setting["partition"]]
+        words += [] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]
         words += ["--clients", str(setting["clients"])]
     seeds = list(dict.fromkeys(str(run["seed"]) for run in group))
     words += ["--components", str(setting["components"]), "--seeds" if len(seeds) > 1 else "--seed", *seeds]
@@ -166,6 +150,7 @@ def run_identity(record: Record) -> str:
     return json.dumps([record[key] for key in ("method", "options", *SETTING)], sort_keys=True)
 
 
+# heads of the columns of results, by key of a record, in the order of the table
 HEADS = {
     "max angle": "max angle (degrees)",
     "mean angle": "mean angle (degrees)",
@@ -177,14 +162,12 @@ HEADS = {
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
-"""Heads of the columns of results, by key of a record, in the order of the table."""
-
+# note of a table: which rounds and bytes are counted
 COUNTS_NOTE = (
     "Rounds and bytes are those of the fit, and bytes are means over the clients. They leave out the last round, in "
     "which each client gets the components and reports its squared error. The bytes down in the summary of a run "
     "include the last round."
 )
-"""Note of a table: which rounds and bytes are counted."""
 
 COUNTS = {"rounds", "MB up", "MB down"}
 ANGLES = {"max angle", "mean angle"}

@@ -21,11 +21,8 @@ from fedpca_flwr.simulations.records import HEADS, Record, method_text, run_iden
 from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, average_seeds, axes_with_values, curves
 from fedpca_flwr.simulations.sources import name_parties
 
-MAX_BAND_FEATURES = 200
-"""Number of features beyond which the band of unrelated features takes seconds."""
-
-MAX_FAR_MODELS = 1
-"""Number of models, the farthest off, that are overlaid beside the first model. More make a large page."""
+MAX_BAND_FEATURES = 200  # number of features beyond which the band of unrelated features takes seconds
+MAX_FAR_MODELS = 1  # models, the farthest off, that are overlaid beside the first model; more make a large page
 
 FRONT_CAPTION = (
     "Bytes up, the mean over the clients, against error. Points further down and to the left are better. No other run "
@@ -33,8 +30,7 @@ FRONT_CAPTION = (
     "mean over seeds. An interval that reaches zero is drawn to a third of its mean."
 )
 
-FiguresWithText = Iterable[tuple[Figure, str]]
-"""Figures, and the texts below."""
+FiguresWithText = Iterable[tuple[Figure, str]]  # figures, and the texts below
 
 
 class Drawing(NamedTuple):
@@ -131,10 +127,8 @@ def pool_figures(record: Record) -> FiguresWithText:
     rows = source.all_rows()
     if rows.shape[1] <= MAX_BAND_FEATURES:
         moments = SecondMoments.of(rows)
-        text = (
-            "Eigenvalues of the covariance, the band of unrelated features, and the number of components of each rule."
-        )
-        yield analysis_plots.how_many(analyses.how_many(moments)), text
+        text = "Eigenvalues of the covariance, the band of unrelated features, and the number of components of each "
+        yield analysis_plots.how_many(analyses.how_many(moments)), f"{text}rule."
         model = analyses.pca(moments, record["components"])
         if "left_out_directions" in model.log["measured"]:
             text = "How far each row lies within the components and off them, with the limits of 99 %."

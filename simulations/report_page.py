@@ -13,9 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedpca_flwr.errors import FedPCAError, printable_text
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
-from fedpca_flwr.simulations.recommending import EXACT_DEGREES, choices, recommendation_text
+from fedpca_flwr.simulations.recommending import choices, recommendation_text
 from fedpca_flwr.simulations.records import (
     COUNTS,
     COUNTS_NOTE,
@@ -40,24 +41,18 @@ TEMPLATES = Environment(
     undefined=StrictUndefined,
     finalize=lambda value: value if isinstance(value, Markup) else printable_text(str(value)),
 )
+# how the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file
 STYLE, SCRIPT = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-"""How the page looks, and what its buttons and boxes do: both are written into it, so that it needs no other file."""
-
 FILTERS = {"exact": "exact only", "secure": "with secure aggregation", "private": "differentially private"}
-
-MAX_FIGURE_CHARACTERS = 600_000
-"""Characters of all figures of a page, so that it has at most 1.5 MB."""
-
-MAX_SECTIONS = 50
-"""Settings that have a section of their own; the table of all settings has the others, too."""
+MAX_FIGURE_CHARACTERS = 600_000  # characters of all figures of a page, so that it has at most 1.5 MB
+MAX_SECTIONS = 50  # settings that have a section of their own; the table of all settings has the others, too
 
 FULL_NOTE = (
     "More figures would make the page too large. In Python, compare(...).figure() has them, and so has the page of a "
     "comparison of fewer settings in a folder of its own."
 )
 
-MAX_ERROR_CHARACTERS = 120
-"""Characters of an error that stand in a table; what is longer unfolds."""
+MAX_ERROR_CHARACTERS = 120  # characters of an error that stand in a table; what is longer unfolds
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> Path:
@@ -103,9 +98,9 @@ def write_page(folder: Path, records: Sequence[Record]) -> Path:
 
 def _kinds(record: Record) -> str:
     """Return the page's filters ("exact", "secure", "private") that apply to a run, separated by spaces."""
-    card = card_of(record["method"])
-    angle = record.get("max angle")
-    exact = card.exact if "error" in record else record["exact"] and angle is not None and angle <= EXACT_DEGREES
+    card, angle = card_of(record["method"]), record.get("max angle")
+    near = angle is not None and angle <= EXACT_ANGLE_DEGREES
+    exact = card.exact if "error" in record else record["exact"] and near
     secure = record["bound"] > 0 and "error" not in record
     kinds = {"exact": exact, "secure": secure, "private": card.differentially_private}
     return " ".join(name for name, applies in kinds.items() if applies)
@@ -188,7 +183,10 @@ def _cell(record: Record, key: str) -> tuple[str, str]:
 
 
 def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
-    """Return each party's shares and angle for the page, by the setting's first model that has influences."""
+    """Return the name of the setting's first model that has influences, and ``rows`` of each party's shares and angle.
+
+    Return {} if there is no such model, or one cannot be read.
+    """
     models = ((method_text(record), folder / record["model"]) for record in records if record.get("model"))
     try:
         loaded = ((name, PCAModel.load(path)) for name, path in models)
@@ -202,9 +200,8 @@ def _influence(folder: Path, records: Sequence[Record]) -> dict[str, Any]:
         parties = tables_by_name([entry["party"] for entry in model.log["influence"]], model.log)
         for party, entry in zip(parties, model.log["influence"], strict=True):
             shares = (entry["rows_share"], entry["variance_share"], max(entry["component_shares"]))
-            rows.append(
-                [party, *(f"{float(share):.2%}" for share in shares), f"{float(entry['angles_degrees'][0]):.3g}"]
-            )
+            angle = f"{float(entry['angles_degrees'][0]):.3g}"
+            rows.append([party, *(f"{float(share):.2%}" for share in shares), angle])
     except (LookupError, TypeError, ValueError):  # the file of the model is of somebody else
         return {}
     return {"name": name, "rows": rows}

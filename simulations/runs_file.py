@@ -1,7 +1,6 @@
 """The file ``runs.jsonl`` of a comparison's folder: a line of JSON for each run.
 
-A folder gathers the runs of every comparison that named it. It may come from anyone, so every value is checked where
-the file is read: its type, and its range.
+The file may come from anyone, so the type and range of every value are checked where it is read.
 """
 
 import json
@@ -31,6 +30,7 @@ Natural = Annotated[int, Field(ge=1, le=10**9)]
 Text = Annotated[str, Field(max_length=10_000)]
 Place = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
 
+# type of a line; a model is a path in the folder, and other keys are not read
 StoredRecord = TypedDict(
     "StoredRecord",
     {
@@ -66,12 +66,14 @@ StoredRecord = TypedDict(
         "error": NotRequired[Text],
     },
 )
-"""Type of a line; a model is a path in the folder. Other keys are not read."""
 STORED_RECORD: TypeAdapter[Any] = TypeAdapter(StoredRecord)
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the records of runs in a folder's ``runs.jsonl``; remove an unfinished last line from the file."""
+    """Read the records of runs in a folder's ``runs.jsonl``, the last of each run; [] without this file.
+
+    Remove an unfinished last line from the file. Raise ConfigError for a file of something else.
+    """
     target = folder / RUNS
     if not target.exists():
         return []
@@ -111,8 +113,8 @@ def _parse_record(line: str) -> Record:
 
 
 def remove_runs(folder: Path) -> None:
-    """Remove the records of runs in a folder, the models and the report, and no other file."""
-    read_records(folder)  # or it is no folder of a comparison, and nothing is removed
+    """Remove the records of runs in a folder, the models and the report; raise errors as `read_records` before that."""
+    read_records(folder)
     for file in (*folder.glob("models/*.npz"), folder / "report.html", folder / RUNS):
         file.unlink(missing_ok=True)
 
@@ -124,6 +126,6 @@ def append_record(folder: Path, record: Record) -> None:
 
 
 def record_line(record: Record) -> str:
-    """Write the record of a run as a line of JSON."""
+    """Write the record of a run as a line of JSON, without a newline; infinite measurements become texts."""
     measured = {"measured": measurements_to_json(record["measured"])} if "measured" in record else {}
     return json.dumps({**record, **measured}, allow_nan=False)

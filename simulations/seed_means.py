@@ -1,7 +1,7 @@
 """Means over the seeds of a comparison, with 95 % intervals, and curves of these over alpha or the number of clients.
 
-The runs of a method and setting that differ in their seed alone are taken for independent draws, so that an interval is
-``mean ± t(0.975, n - 1) s / sqrt(n)`` for n runs with the standard deviation s (Student 1908).
+Runs that differ in their seed alone are taken for independent draws, so that an interval is ``mean ± t(0.975, n - 1) s
+/ sqrt(n)`` for n runs with the standard deviation s (Student 1908).
 """
 
 import json
@@ -13,22 +13,18 @@ from typing import Any
 from scipy.special import stdtrit
 
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.simulations.records import AS_GIVEN, HEADS, SETTING, Record, method_text, run_identity
+from fedpca_flwr.simulations.records import HEADS, SETTING, Record, method_text, run_identity
 
-AXES = {"alpha": "alpha", "clients": "number of clients"}
-"""Keys of a setting over which results are drawn, and what stands at the axis."""
-
-MAX_PANELS = 9
-"""Number of panels that a figure has at most."""
+AXES = {"alpha": "alpha", "clients": "number of clients"}  # keys over which results are drawn, and labels of the axes
+MAX_PANELS = 9  # number of panels that a figure has at most
 
 SEEDS_NOTE = (
     "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without ± is the same "
     "for all seeds, in all digits that are shown."
 )
-"""Note of a table with means over seeds."""
 
+# position, mean and half of the interval, by method, by the title of a panel
 Curves = Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]]
-"""Position, mean and half of the interval, by method, by the title of a panel."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -115,7 +111,8 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
         values: dict[str, set[float]] = {}
         for record in records:
             if record[over] is not None and "error" not in record:
-                values.setdefault(_panel_key(record, over), set()).add(record[over])
+                panel = json.dumps([record[key] for key in SETTING if key not in (over, "seed")])
+                values.setdefault(panel, set()).add(record[over])
         if any(len(positions) > 1 for positions in values.values()):
             axes.append(over)
     return axes
@@ -133,13 +130,11 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
         raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
     if over not in axes_with_values(records):
         values = sorted({record[over] for record in records if record[over] is not None})
-        raise ConfigError(
-            f"the runs have {over} {', '.join(map(str, values)) or 'nowhere'}; compare several values of it"
-        )
+        text = ", ".join(map(str, values)) or "nowhere"
+        raise ConfigError(f"the runs have {over} {text}; compare several values of it")
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    averaged = [
-        record for record in average_seeds(records) if record[over] is not None and record.get(result) is not None
-    ]
+    means = average_seeds(records)
+    averaged = [record for record in means if record[over] is not None and record.get(result) is not None]
     differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
     for record in averaged:
         title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
@@ -152,20 +147,11 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     }
 
 
-def _panel_key(record: Record, over: str) -> str:
-    """Return a text that is equal for settings which differ in the axis and the seed only."""
-    return json.dumps([record[key] for key in SETTING if key not in (over, "seed")])
-
-
 def _value_words(record: Record, key: str) -> str:
-    """Return the words for a value of a setting in a panel's title."""
+    """Return the words for a value of a setting in a panel's title; empty for an alpha that is None."""
     value: Any = record[key]
-    words = {
-        "clients": f"{value} clients",
-        "components": f"{value} components",
-        "alpha": f"alpha {value:.12g}" if key == "alpha" and value else "",
-    }
-    words["bound"] = f"secure, bound {value:g}" if key == "bound" and value else "in clear"
-    if key == "dataset" and record["partition"] == AS_GIVEN:
-        return str(value)
-    return words.get(key, str(value))
+    if key == "alpha":
+        return f"alpha {value:.12g}" if value else ""
+    if key == "bound":
+        return f"secure, bound {value:g}" if value else "in clear"
+    return f"{value} {key}" if key in ("clients", "components") else str(value)

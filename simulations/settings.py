@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from fedpca_flwr.simulations.measuring import pool_key, pooled_reference
 from fedpca_flwr.simulations.records import Record, card_of, parse_method
 from fedpca_flwr.strategies import METHODS
 
-BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}
-"""Data sets that no folder is needed for."""
+BUILT_IN = {"digits", "breast-cancer", "wine", "synthetic"}  # data sets that no folder is needed for
 
 
 def list_values(argument: Any) -> list[Any]:
@@ -32,38 +31,23 @@ def list_values(argument: Any) -> list[Any]:
     return [value for place, value in enumerate(values) if value not in values[:place]]
 
 
-def check_arguments(
-    *,
-    methods: Any,
-    datasets: Any,
-    partitions: Any,
-    alphas: Any,
-    clients: Any,
-    seeds: Any,
-    bounds: Any,
-    components: Any,
-    engine: Any,
-) -> dict[str, list[Any]]:
-    """Return the arguments of a comparison as lists by name, or raise a ConfigError with a line for each wrong value.
+def check_arguments(arguments: Mapping[str, Any], components: Any, engine: Any) -> dict[str, list[Any]]:
+    """Return the ``arguments`` of a comparison as lists by name; raise ConfigError with a line for each wrong value.
 
-    Methods become texts, and ``"all"`` every method. ``datasets`` and ``partitions`` are None if parties have rows of
-    their own. ``alphas`` are parameters of ``dirichlet`` and ``quantity``, ``bounds`` of secure aggregation, 0 in
-    clear.
+    They are those of `compare` that take several values, without ``datasets`` and ``partitions`` if parties have rows
+    of their own. Methods become texts, and ``"all"`` every method.
     """
-    arguments = {"methods": methods, "datasets": datasets, "partitions": partitions, "alphas": alphas}
-    arguments |= {"clients": clients, "seeds": seeds, "bounds": bounds}
     lists = {key: list_values(value) for key, value in arguments.items() if value is not None}
     lists.setdefault("methods", [None])
-    faults = [
-        f"comparison: '{key}' is empty, expected at least one value" for key, values in lists.items() if not values
-    ]
+    empty = [key for key, values in lists.items() if not values]
+    faults = [f"comparison: '{key}' is empty, expected at least one value" for key in empty]
     texts: list[str] = []
     for method in lists["methods"]:
         try:
             texts += METHODS if method == "all" else [_method_text(method)]
         except ConfigError as error:
             faults += str(error).replace("run-config: 'method' is", "comparison: 'methods' has").splitlines()
-    faults += _unknown("datasets", lists.get("datasets", []), DATASETS, f"{OPENML_PREFIX}NAME", _is_openml)
+    faults += _unknown("datasets", lists.get("datasets", []), DATASETS, OPENML_PREFIX)
     faults += _unknown("partitions", lists.get("partitions", []), PARTITIONS)
     faults += _uncountable("clients", lists["clients"]) + _uncountable("components", [components])
     faults += _unknown("engine", [engine], ENGINES)
@@ -87,34 +71,25 @@ def _method_text(method: Any) -> str:
     return name
 
 
-def _unknown(
-    key: str,
-    values: Sequence[Any],
-    names: Iterable[str],
-    further: str = "",
-    is_further: Callable[[Any], bool] = lambda value: False,
-) -> list[str]:
-    """Return a line on the values that are none of the names, with the nearest names; no line without such values.
+def _unknown(key: str, values: Sequence[Any], names: Iterable[str], prefix: str = "") -> list[str]:
+    """Return a line on the values that are none of the names, with the nearest names, in a list; [] without any.
 
-    Values are allowed, too, if ``is_further``; ``further`` says in the line which these are.
+    Texts that begin with a ``prefix`` are allowed, too.
     """
     choices = list(names)
-    wrong = [value for value in values if not (isinstance(value, str) and value in choices) and not is_further(value)]
+    texts = [value for value in values if isinstance(value, str)]
+    known = {text for text in texts if text in choices or (prefix and text.startswith(prefix))}
+    wrong = [value for value in values if not isinstance(value, str) or value not in known]
     if not wrong:
         return []
     near = [match for value in wrong for match in difflib.get_close_matches(str(value)[:64], choices, n=1, cutoff=0.5)]
     hint = f"; did you mean {', '.join(map(repr, dict.fromkeys(near)))}?" if near else ""
-    expected = ", ".join([*choices, *([further] if further else [])])
+    expected = ", ".join([*choices, *([f"{prefix}NAME"] if prefix else [])])
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, expected one of: {expected}{hint}"]
 
 
-def _is_openml(name: Any) -> bool:
-    """Return whether a value names a data set of OpenML."""
-    return isinstance(name, str) and name.startswith(OPENML_PREFIX)
-
-
 def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
-    """Return a line that lists the values that are no whole numbers from 1; no line without such values."""
+    """Return a line, in a list, on the values that are no whole numbers from 1; [] without such values."""
     wrong = [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 1]
     expected = "expected a whole number from 1" if key == "components" else "expected whole numbers from 1"
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, {expected}"] if wrong else []
@@ -150,7 +125,7 @@ def settings(
     """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed.
 
     ``places`` has each data set's folder or files, ``lists`` the values from `check_arguments`, ``common`` what all
-    settings have.
+    settings have. A partition without alpha has the alpha None.
     """
     splits = [(p, a) for p in lists["partitions"] for a in (lists["alphas"] if p in WITH_ALPHA else [None])]
     varied = (lists[key] for key in ("clients", "bounds", "methods", "seeds"))
@@ -162,7 +137,7 @@ def settings(
 
 
 def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]:
-    """Return the folder of each data set by name: the current one for data sets that are installed."""
+    """Return the absolute folder of each data set by name; "." for data sets that need none."""
     return {name: "." if name in BUILT_IN else str(Path(data_root).resolve()) for name in datasets}
 
 
@@ -173,9 +148,8 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
     the parties are no tables and no files.
     """
     if refused := [name for name, value in others.items() if value is not None]:
-        raise ConfigError(
-            f"comparison: the parties are given, each with rows of its own; leave out {', '.join(refused)}"
-        )
+        names = ", ".join(refused)
+        raise ConfigError(f"comparison: the parties are given, each with rows of its own; leave out {names}")
     if isinstance(parties, str):
         raise ConfigError(
             f"comparison: 'parties' is {value_text(parties)}, expected tables, or a list of files; a data set is named "

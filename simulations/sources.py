@@ -14,8 +14,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
 from fedpca_flwr.site import readers
 
-HELD_TABLES: dict[str, Parties] = {}
-"""The tables of this process by the name of their data set, which has a digest of them."""
+HELD_TABLES: dict[str, Parties] = {}  # tables of this process by the name of their data set, which has their digest
 
 
 def hand_over(parties: Any) -> str:
@@ -62,7 +61,7 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
-    """Return the parties' rows by name if the data set's tables have names, else the rows unchanged."""
+    """Return the parties' rows by name if the data set has as many tables with names, else the rows unchanged."""
     keys = HELD_TABLES[dataset].keys if dataset in HELD_TABLES else []
     return dict(zip(keys, parties, strict=True)) if len(keys) == len(parties) else parties
 

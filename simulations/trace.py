@@ -89,8 +89,8 @@ def main(
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
     """Replace a party's `fit` by a function that records each question and its reply, and return the growing list.
 
-    Each entry has the ``phase``, the code that answers (``answer``), and the arrays of ``request`` and ``reply``. A
-    refused question has no reply.
+    Each entry has ``phase``, ``answer`` (`location`), and ``request`` and ``reply`` (`describe_arrays`). A refused
+    question has no reply.
     """
     from flwr.common import parameters_to_ndarrays
 
@@ -124,7 +124,7 @@ def location(answer: Any) -> str:
 
 
 def describe_arrays(payload: Payload, arrays: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return each array's name (of its field in the payload), shape, dtype and bytes."""
+    """Return each array's ``name`` (of its field in the payload), ``shape``, ``dtype`` and ``bytes``."""
     return [
         {"name": field.name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": array.nbytes}
         for field, array in zip(payload.fields, arrays, strict=True)

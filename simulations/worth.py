@@ -93,10 +93,7 @@ class Case(NamedTuple):
 
 
 def as_degrees(distance: Distance, k: int) -> Distance:
-    """Convert a distance between subspaces of k components into the angle of each in degrees, if all were alike.
-
-    The distance is the root of the summed squared sines.
-    """
+    """Convert a distance, the root of k angles' summed squared sines, into the degrees of each if all were equal."""
     return Distance(*np.rad2deg(np.arcsin(np.minimum(np.array(distance) / np.sqrt(k), 1))).tolist())
 
 
@@ -172,8 +169,7 @@ def main(
 def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
     """Return the number of components, whether features are scaled, and this site's rows (n, d) that would take part.
 
-    Raise ConfigError if the run is no PCA of centred rows with a number of components, and DataError for missing
-    values.
+    Raise ConfigError if the run is no PCA of centred rows with a number of components; DataError for missing values.
     """
     config = RunConfig.parse(run)
     name, _ = split_method_text(config.method)
@@ -241,9 +237,8 @@ def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
         figure, axes = canvas(7, 3)
         axes.fill_between(counts, low, high, color=COLOURS[0], alpha=0.2, linewidth=0, label="holds in 90 % of cases")
         axes.plot(counts, median, color=COLOURS[0], label="forecast")
-        for case, marker, colour, label in zip(
-            cases[:2], "os", COLOURS[2:], ("this site alone", "with the others"), strict=False
-        ):
+        labels = ("this site alone", "with the others")
+        for case, marker, colour, label in zip(cases[:2], "os", COLOURS[2:], labels, strict=False):
             axes.plot(case.rows, case.degrees.median, marker, color=colour, markersize=8, label=label)
         axes.set(xscale="log", ylim=(0, None), xlabel="rows of all sites together")
         axes.set_ylabel("angle to the components\nof the population (degrees)")

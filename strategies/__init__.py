@@ -33,6 +33,4 @@ METHODS = Registry(
 """Strategy class by method name. The registry imports a method's module when the method is first used."""
 
 FACTORY = RunFactory(METHODS)
-"""Factory of the strategies and clients of all methods."""
-
 PCAStrategy.factory = FACTORY

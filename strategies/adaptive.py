@@ -2,10 +2,9 @@
 
 Take the adaptive method if bytes matter and you do not know how fast the variances of the components fall. After a
 survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
-(`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``.
-
-The run ends with a certified bound on the angle. If the chosen method does not reach ``target``, the cheapest other
-method goes on. If a component is too small beside the first for a covariance to resolve it, `qr-pca` goes on.
+(`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``. If that
+method does not reach it, the cheapest other method goes on. If a component is too small beside the first for a
+covariance to resolve it, `qr-pca` goes on.
 """
 
 from __future__ import annotations
@@ -31,38 +30,19 @@ from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions import method
 
-CANDIDATE_METHODS = ("p-cov", "qr-pca", "sub-it", "compressed")
-"""Names of the methods among which a run chooses."""
+CANDIDATE_METHODS = ("p-cov", "qr-pca", "sub-it", "compressed")  # methods among which a run chooses
+CORRECTED_METHOD = "compressed"  # candidate that is no exact method: its corrections go on until a bound holds
+FACTOR_METHOD = "qr-pca"  # candidate that resolves the smallest components
 
-CORRECTED_METHOD = "compressed"
-"""Candidate that is no exact method: its corrections go on until a bound holds."""
-
-FACTOR_METHOD = "qr-pca"
-"""Candidate that resolves the smallest components."""
-
-SKETCH_COLUMNS = 4
-"""Columns of a sketch: enough to tell equal scatters from different ones."""
-
-ARRAY_HEADER_BYTES = 128
-"""Bytes of an array's header in a message."""
-
-MAX_STEPS_PER_VARIANCE = 2.0**26
-"""Largest number of steps in the largest variance; the codec refuses more."""
-
+SKETCH_COLUMNS = 4  # enough to tell equal scatters from different ones
+ARRAY_HEADER_BYTES = 128  # of an array's header in a message
+MAX_STEPS_PER_VARIANCE = 2.0**26  # in the largest variance; the codec refuses more
+# steps of a coded covariance that are forecast, in units of the mean variance of a feature
 STEP_CHOICES = tuple(float(f"{digit}e{power}") for power in range(-7, -1) for digit in (1, 2, 5))
-"""Steps of a coded covariance that are forecast, in units of the mean variance of a feature."""
-
-MAX_FORECAST_CORRECTIONS = 4
-"""Number of corrections up to which the forecast of a step holds."""
-
-MAX_MATRIX_FEATURES = 5000
-"""Number of features up to which parties hold matrices (d, d) to save bytes."""
-
-SPARE_CORRECTIONS = 2
-"""Corrections allowed beyond the forecast before another candidate goes on."""
-
-WARM_START_PRODUCTS = 2
-"""Products after a warm start by complete factors, whose only error is the rounding of float32."""
+MAX_FORECAST_CORRECTIONS = 4  # up to which the forecast of a step holds
+MAX_MATRIX_FEATURES = 5000  # up to which parties hold matrices (d, d) to save bytes
+SPARE_CORRECTIONS = 2  # beyond the forecast before another candidate goes on
+WARM_START_PRODUCTS = 2  # after a warm start by complete factors, whose only error is the rounding of float32
 
 
 class AdaptiveOptions(method.Options):
@@ -77,7 +57,7 @@ class AdaptiveOptions(method.Options):
 
     @property
     def tolerance(self) -> float:
-        """Largest certified angle to the exact components, in degrees, at which a run may end."""
+        """Largest certified angle to the exact components, in degrees, at which a run may end; never 0."""
         return self.target or eigen.EXACT_ANGLE_DEGREES
 
     def cost(self, candidate: Candidate) -> float:
@@ -102,7 +82,7 @@ class Candidate:
 
 
 def rank_candidates(forecast: Forecast, options: AdaptiveOptions) -> list[Candidate]:
-    """Return every candidate method that is forecast to reach the target angle, the cheapest first."""
+    """Return the candidates that are forecast to reach the target angle, the cheapest first; two or more are exact."""
     d, head = forecast.spectrum.size, _head_bytes(forecast) + ARRAY_HEADER_BYTES
     factor_size = float(np.mean([trapezoid_size(int(n), d) for n in forecast.counts]))
     candidates = [
@@ -137,7 +117,7 @@ def _product_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterato
 
 
 def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Iterator[Candidate]:
-    """Yield the cheapest candidate with covariances rounded to a step and corrected, over all `STEP_CHOICES`."""
+    """Yield the cheapest candidate with covariances rounded to a step of `STEP_CHOICES` and corrected, or none."""
     d, k, candidates = forecast.spectrum.size, options.n_components, []
     width, parties = min(k + 10, d), len(forecast.counts)
     for step in STEP_CHOICES if k < d <= min(MAX_MATRIX_FEATURES, forecast.head.n) else ():
@@ -159,7 +139,7 @@ def _corrected_candidates(forecast: Forecast, options: AdaptiveOptions) -> Itera
 
 
 def _answer_survey(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return a party's count, mean, variances, and its scatter's eigenvalues, random sketch and coded sizes."""
+    """Return count, mean, variances, spectrum (d,) and sketch (d, s) as shares of the variance, and coded sizes."""
     first = random_block(party.vault.features, SKETCH_COLUMNS, party.public.config.seed)
     local = party.vault.survey(first, MAX_MATRIX_FEATURES)
     unit = local.variances.sum() or 1.0  # float32 holds shares of the variance, whatever the unit of the data
@@ -179,10 +159,10 @@ SURVEY_FIELDS = (
     method.Field("variances", ("d",)),
     method.Field("coded", (str(CODED_STEPS.size),), dtype="float32", kind="size"),
 )
-
 SURVEY = method.Question(
     reply=method.Payload(SURVEY_FIELDS), answer=_answer_survey, sizes=lambda public: {"s": SKETCH_COLUMNS}
 )
+
 
 CARD = method.MethodCard(
     name="adaptive",
@@ -208,11 +188,11 @@ class AdaptiveClient(method.Client):
     """Client of the adaptive method: answers the survey, and then delegates to the chosen method's client."""
 
     options: AdaptiveOptions
-    registry: ClassVar[Mapping[str, Method]] = {}
-    """All methods by name, as the strategy's."""
+    registry: ClassVar[Mapping[str, Method]] = {}  # all methods by name, as the strategy's
 
     @override
     def responder(self, config: Mapping[str, Any]) -> PartyClient:
+        """Return this client, or that of the config's ``method``; if there can be none, one that reports the error."""
         if "method" not in config:
             return self
         try:
@@ -221,11 +201,7 @@ class AdaptiveClient(method.Client):
             return RefusingClient(self._report_error(error))
 
     def _chosen_client(self, text: str) -> PCAClient:
-        """Return a client of the method that the server chose, with this party's policy, data and journal.
-
-        A run chooses once, and once more where the first choice did not suffice. The second choice is an exact method.
-        Raise ContractError for a method that is no candidate.
-        """
+        """Return a client of the method that the server chose, for this site; raise ContractError for no candidate."""
         name, _ = method_text.split_method_text(text)
         if name not in CANDIDATE_METHODS:
             raise method.ContractError(
@@ -241,7 +217,8 @@ class AdaptiveClient(method.Client):
     def _earlier_questions(self, text: str, name: str) -> method.Questions:
         """Record the server's choice in the journal, and return the questions asked before the chosen method's.
 
-        Raise ContractError for a third choice, and for `compressed` as the second.
+        A run chooses once, and once more where the first choice did not suffice. Raise ContractError for a third
+        choice, and for `compressed` as the second.
         """
         choices = [self.journal.load_secret(name) for name in ("chosen", "chosen then")]
         if choices[0] is None:
@@ -260,22 +237,15 @@ class AdaptiveClient(method.Client):
 class Adaptive(method.Strategy):
     """Strategy of the adaptive method: a survey, a choice, and the chosen method's strategy.
 
-    The model's measurements have the choice, its forecast and its true cost.
-
-    Notes
-    -----
-    The forecast takes the mean spectrum of the surveys for that of the pooled scatter. With rounds r, bytes up
-    and down of a candidate, the cost is ``up + download_weight * down + round_bytes * r``. Candidates are covariances
-    and factors in one round, block Krylov iterations, and covariances in multiples of a step with corrections. Each
+    The forecast takes the mean spectrum of the surveys for that of the pooled scatter. Candidates are covariances and
+    factors in one round, block Krylov iterations, and covariances in multiples of a step with corrections. Each
     candidate ends with a certified bound of at most ``target`` degrees, or counts as exact.
     """
 
     card = CARD
     party = AdaptiveClient
     options: AdaptiveOptions
-    registry: ClassVar[Mapping[str, Method]] = {}
-    """All methods by name. The registry sets this attribute, so that this module imports no other method."""
-
+    registry: ClassVar[Mapping[str, Method]] = {}  # set by the registry, so that this module imports no other method
     _inner: method.Strategy | None = None
     _choice: Candidate
     _candidates: list[Candidate]
@@ -302,7 +272,7 @@ class Adaptive(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Ask for the survey, run the cheapest method, and another method if its result is too inexact."""
+        """Ask for the survey, run the cheapest method, and another if it is too inexact; raise as the methods."""
         forecast = Forecast.from_surveys([_read_survey(reply) for reply in (yield method.Round("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
@@ -357,12 +327,12 @@ class Adaptive(method.Strategy):
 
     @property
     def inner(self) -> method.Strategy:
-        """Strategy of the method that was chosen."""
+        """Strategy of the method that was chosen; there is none before the choice."""
         assert self._inner is not None
         return self._inner
 
     def _continue_as(self, candidate: Candidate, script: dict[str, method.Question]) -> method.Program:
-        """Run a candidate's strategy in this run, with its questions added to ``script``; return its solution."""
+        """Run a candidate's strategy in this run, its questions added to ``script`` in place; return its solution."""
         self._choice = candidate
         strategy = self.registry[candidate.method].strategy
         keys = {"n-components": self.options.n_components}
@@ -397,7 +367,7 @@ class Adaptive(method.Strategy):
 
 
 def _address_to_method(program: method.Program, name: str) -> method.Program:
-    """Return the program with every round's ``method`` set to this text, so that clients delegate to the method."""
+    """Return the program, and its result, with every round's ``method`` set to ``name``, to which clients delegate."""
 
     def put(question: method.Round) -> method.Program:
         """Yield the question with the method's text."""
@@ -407,7 +377,7 @@ def _address_to_method(program: method.Program, name: str) -> method.Program:
 
 
 def _read_survey(reply: method.Reply) -> Survey:
-    """Return the survey (mean, variances, eigenvalues, sketch, coded sizes) in a reply, in units of the data."""
+    """Return the survey in a reply, in units of the data, with eigenvalues descending and from 0 on."""
     fields = reply.fields
     unit = float(fields["variances"].sum()) or 1.0
     values = unit * np.sort(fields["spectrum"].astype(np.float64))[::-1].clip(min=0.0)

@@ -1,8 +1,7 @@
 """AP-COV: the weighted average of the parties' covariances, in one round.
 
 AP-COV is for comparison: P-COV sends the same numbers and is exact. The average leaves out the scatter between the
-parties' means, so its error grows with the distances between the means. If the server sees the means, the model states
-the angle between the average's components and the exact components.
+parties' means, so its error grows with the distances between the means.
 """
 
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ class AveragedOptions(method.ScaledOptions):
 
 
 def averaged_script(config: method.RunConfig, options: AveragedOptions) -> method.Questions:
-    """Return the questions of AP-COV: moments about the parties' own means, and the projection of rows."""
+    """Return the questions of AP-COV: moments, with ``center`` about the parties' own means, and the projection."""
     return {**method.moments_questions(config, within=options.center), **method.projection_questions()}
 
 
@@ -54,28 +53,17 @@ CARD = method.MethodCard(
     reference="this project",
 )
 
-OMISSION_NOTE = "averaged covariances leave out the variance between parties; p-cov costs the same and is exact"
-
-NO_VARIANCE_WITHIN = (
-    "the rows of each party are identical (it may have one row only): averaged covariances hold no variance; take "
-    "'p-cov', which costs the same and keeps the variance between parties"
-)
-
 
 class ApproximateCovariance(method.Strategy):
     """Strategy of AP-COV: leading eigenvectors of the scatter within the parties, without that between means.
 
-    The model's measurements have the share of the variance that the average leaves out. Where the server sees the
-    parties' means, the measurements also have the angle to the exact components.
-
-    Notes
-    -----
     The scatter S of all rows is the scatter W within the parties and the scatter B between their means::
 
         S = W + B,    W = sum S_k,    B = sum n_k (m_k - m)(m_k - m)^T
 
     The components are eigenvectors of W, and ``trace(B) / trace(S)`` is the share left out. W says nothing of the
-    directions of B. Averaged second moments about zero (``center=false``) leave nothing out.
+    directions of B. Averaged second moments about zero (``center=false``) leave nothing out. Where the server sees the
+    parties' means, the model's measurements have the angle to the exact components.
     """
 
     card = CARD
@@ -83,18 +71,17 @@ class ApproximateCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Solve the scatter within parties, and measure the omitted variance and the angle to exact.
-
-        Raise DataError if the rows of each party are identical.
-        """
-        # averaged raw second moments leave nothing out
+        """Solve the scatter within parties, and measure what it omits; raise as `solve`, DataError if it is zero."""
         pooling = yield from method.pooled_moments(self, within=self.options.center)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
         keywords = {"indicators": self.config.indicators, **self.options.solve_options}
         # of what is left out between the parties the averaged scatter tells no directions
         solution = replace(method.solve(averaged, diagonal, **keywords), evidence=pooling.evidence, measurements={})
         if solution.pairs.values[0] <= 0:
-            raise method.DataError(NO_VARIANCE_WITHIN)
+            raise method.DataError(
+                "the rows of each party are identical (it may have one row only): averaged covariances hold no "
+                "variance; take 'p-cov', which costs the same and keeps the variance between parties"
+            )
         weights = 1.0 if solution.scale is None else solution.scale**-2
         omitted = float(((diagonal - averaged.diagonal()) * weights).sum()) / solution.total
         measured = {"between_parties_variance_share": max(0.0, omitted)}
@@ -104,4 +91,5 @@ class ApproximateCovariance(method.Strategy):
             angles = principal_angles(solution.pairs.vectors[:, :k], exact[:, :k])
             measured["angle_to_exact_max_degrees"] = float(angles.max())
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
-        return solution.with_details(notes=[OMISSION_NOTE], measurements=measured)
+        notes = ["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"]
+        return solution.with_details(notes=notes, measurements=measured)

@@ -1,10 +1,9 @@
 """AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round.
 
-AP-STACK is for comparison. Each party sends its leading r eigenvectors, each times the root of its eigenvalue. With
-``party-weights="none"``, as published, all parties have the same weight, and the server leaves out the scatter between
-their means. The error then stays however large r is (MNIST, Dirichlet 0.1: about 28 degrees at r = 200). With
-``party-weights="rows"`` the method is QR-PCA with truncated factors and without filler, and converges to the exact
-components as r grows.
+AP-STACK is for comparison. With ``party-weights="none"``, as published, all parties have the same weight, and the
+server leaves out the scatter between their means. The error then stays however many eigenvectors r a party sends
+(MNIST, Dirichlet 0.1: about 28 degrees at r = 200). With ``party-weights="rows"`` the method is QR-PCA with truncated
+factors and without filler, and converges to the exact components as r grows.
 """
 
 from dataclasses import replace
@@ -55,17 +54,12 @@ NO_BOUND_NOTE = "no bound on the angle: row counts and means are left out; party
 class ApproximateStack(method.Strategy):
     """Strategy of AP-STACK: leading right singular vectors of the parties' stacked low-rank factors.
 
-    Notes
-    -----
     The truncated factor of party k has r rows ``R_k = diag(sqrt(l_1), ..., sqrt(l_r)) V_k^T``, from the leading
     eigenvalues l and eigenvectors V_k of its scatter S_k. With ``party-weights="rows"`` the factors are stacked with
     one row ``sqrt(n_k) (m_k - m)`` for each party, and the first omitted eigenvalues bound the error of the stack's
     scatter. With "none" the factors are weighted by ``sqrt(N / (K n_k))`` for K parties, as if all had the same number
-    of rows, and there is no bound.
-
-    References
-    ----------
-    .. [1] Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis.
+    of rows, and there is no bound (Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal
+    component analysis).
     """
 
     card = CARD
@@ -75,7 +69,8 @@ class ApproximateStack(method.Strategy):
     def aggregate(self) -> method.Fitting:
         """Stack the parties' low-rank factors, weighted by rows or equally, and return the SVD's solution.
 
-        Raise DataError if the rows of each party are identical.
+        Raise ConfigError for more components than the rows allow, and DataError if the rows do not vary, or with equal
+        weights if those of each party do not.
         """
         parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
         pooled = factors.stack_factors(parts)
@@ -102,7 +97,7 @@ class ApproximateStack(method.Strategy):
 
 
 def _average_parties(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
-    """Stack the parties' factors so that each local covariance counts equally; return the pooled factor."""
+    """Return the pooled factor with other rows and trace: those by which each local covariance counts equally."""
     ordered = sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
     weights = [pooled.head.n / len(parts) / part.head.n for part in ordered]
     rows = [np.sqrt(weight) * part.rows for weight, part in zip(weights, ordered, strict=True)]

@@ -10,9 +10,8 @@ chooses how a party encodes its scatter (`fedpca_flwr.maths.codecs`):
   server assumes half of the first omitted eigenvalue in every other direction;
 * ``sketch`` sends ``rank`` random products and is for comparison.
 
-Each party measures the spectral norm of its encoding's error, and the model states the bound on the angle that follows.
-With secure aggregation the parties round values to ``bits`` bits, and the bound assumes the worst rounding. A
-certificate for many parties then needs more ``bits`` (21 for 100 parties).
+With secure aggregation the parties round values to ``bits`` bits, and the bound on the angle assumes the worst
+rounding. A certificate for many parties then needs more ``bits`` (21 for 100 parties).
 
 A correction is one more round: the server sends the leading components, and each party returns the error of its
 encoding along them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method is exact.
@@ -37,7 +36,6 @@ SITE_DISCLOSURE = (
     "to how many steps each site's numbers are rounded, with steps that the server chooses. Runs with many different "
     "steps tell the covariances of single sites"
 )
-CODEC_SUGGESTION = "leave out 'codec': sums travel in short words"
 
 
 class CompressedOptions(method.Options):
@@ -68,35 +66,31 @@ class CompressedOptions(method.Options):
 
     @override
     def product_columns(self, public: method.Public) -> int:
-        """Return how many vectors a party's scatter is multiplied with; none for coded scatters."""
-        # a scatter in code is multiplied with no block
+        """Return how many vectors a party's scatter is multiplied with; 0 for coded scatters."""
         return self.max_corrections * self.block_width(public.features) if uses_short_words(public.config) else 0
 
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """Disclosure of single sites by rounded secure sums."""
+        """Disclosure of single sites by rounded secure sums, for any options."""
         return {"compressed": SITE_DISCLOSURE}
 
     def make_codec(self, d: int, step: float, seed: int) -> codecs.ScatterCodec:
         """Return the codec that the options name, which encodes a party's scatter (d, d) into bytes.
 
-        ``step`` is that of ``shared-step`` in the unit of the scatter, ``seed`` that of the random products of
-        ``sketch``.
+        ``step``, in the unit of the scatter, is for ``shared-step``, and ``seed`` for the products of ``sketch``.
         """
         rank = min(self.rank or 2 * self.n_components, d)
         codecs_by_name: dict[str, codecs.ScatterCodec] = {
-            "auto": codecs.Quantise(self.bits),
             "quantise": codecs.Quantise(self.bits),
             "shared-step": codecs.SharedStep(step),
             "low-rank": codecs.LowRank(rank, self.bits),
             "sketch": codecs.Sketch(rank, self.bits, seed),
         }
-        return codecs_by_name[self.codec]
+        return codecs_by_name["quantise" if self.codec == "auto" else self.codec]
 
 
 CODE_FIELDS = (method.Field("code", ("any",), "uint8"), method.Field("scales", ("any",), "float32"))
-TRIANGLE_SHAPE = ("d(d+1)/2",)
 TRACE_FIELD = method.Field("trace", ("1",), kind="size")
 ERROR_FIELD = method.Field("wrong", ("2",), kind="size")
 """Spectral norms of the error of a party's approximation: everywhere, and on the correction's block."""
@@ -108,30 +102,28 @@ def uses_short_words(config: method.RunConfig) -> bool:
 
 
 def compressed_script(config: method.RunConfig, options: CompressedOptions) -> method.Questions:
-    """Return the questions of the compressed method: total variances for a step, coded scatters, and corrections."""
+    """Return the questions of the compressed method: variances for a step, coded scatters, corrections, projection."""
     if uses_short_words(config) and options.codec == "auto":
-        return {
-            **short_words.short_questions(
-                config,
-                options.bits,
-                lambda public: options.block_width(public.features),
-                corrections=options.max_corrections,
-            ),
-            **method.projection_questions(mean_name="centre"),
-        }
+        sums = short_words.short_questions(
+            config,
+            options.bits,
+            lambda public: options.block_width(public.features),
+            corrections=options.max_corrections,
+        )
+        return {**sums, **method.projection_questions(mean_name="centre")}
     scale = method.Question(reply=method.Payload((*method.HEAD, TRACE_FIELD)), answer=_answer_scale)
     encoded = method.Question(
         request=method.Payload((method.Field("step", (), kind="size"),)),
         reply=method.Payload((*CODE_FIELDS, *method.HEAD, TRACE_FIELD, ERROR_FIELD)),
         answer=_answer_encoded,
-        work_shape=TRIANGLE_SHAPE,
-        suggestion=CODEC_SUGGESTION,
+        work_shape=("d(d+1)/2",),
+        suggestion="leave out 'codec': sums travel in short words",
     )
     correction = method.Question(
         request=method.Payload((*CODE_FIELDS, method.Field("bits", (), "int64", kind="size"))),
         reply=method.Payload((*CODE_FIELDS, ERROR_FIELD)),
         answer=_answer_correction,
-        work_shape=TRIANGLE_SHAPE,
+        work_shape=("d(d+1)/2",),
         times=options.max_corrections,
         optional=options.tolerance > 0,
     )
@@ -144,13 +136,16 @@ def compressed_script(config: method.RunConfig, options: CompressedOptions) -> m
 
 
 def _answer_scale(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the count and mean of a party's rows, and the trace of their scatter."""
+    """Return the count and mean of a party's rows, and the ``trace`` (1,) of their scatter."""
     head, diagonal = party.vault.head_and_diagonal()
     return {**method.head_fields(head, diagonal), "trace": np.array([diagonal.sum()])}
 
 
 def _answer_encoded(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return a party's scatter encoded by the codec, its count and mean, and the encoding error's spectral norm."""
+    """Return a party's encoded scatter, count and mean, and the error's spectral norm, twice, as ``wrong``.
+
+    Store the error for corrections. Raise ConfigError if ``step`` is too small for the codec.
+    """
     local_moments = party.vault.moments()
     d = local_moments.n_features
     diagonal = local_moments.diagonal()
@@ -175,7 +170,10 @@ def _answer_encoded(party: method.Party, request: method.Fields) -> method.Field
 
 
 def _answer_correction(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the encoding error's product with the requested block (d, b), rounded, and the remaining error norms."""
+    """Return the encoding error's product with the requested block (d, b), rounded, and the remaining error norms.
+
+    Store the remaining error. Raise ContractError for a block that is too large or does not decode.
+    """
     coded, d = codecs.Coded(request["scales"], request["code"]), party.vault.features
     max_columns, bits = party.options.block_width(d), int(request["bits"])
     if coded.scales.size > max_columns or not 0 < bits <= refine.MAX_BITS:
@@ -225,20 +223,12 @@ CARD = method.MethodCard(
 class Compressed(method.Strategy):
     """Strategy of the compressed method: eigenvectors of an approximate scatter that corrections improve.
 
-    The model's measurements have the compression ratio and the bounds on the error.
-
-    Notes
-    -----
     Let A be the scatter of all rows, M its approximation, and F = A - M with the spectral norms e everywhere and
     e_B on the block B (d x b) of the last correction. The bound on the angle between the leading k eigenvectors of M
     and A follows from e, e_B and the gaps of M's eigenvalues (`fedpca_flwr.maths.refine.corrected_angle_bound`). A
     correction with ``D = A B - M B`` makes M agree with A on B::
 
         M <- M + D B' + B D' - B (B' D) B'
-
-    References
-    ----------
-    .. [1] This project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` have the derivations.
     """
 
     card = CARD
@@ -249,7 +239,7 @@ class Compressed(method.Strategy):
     def aggregate(self) -> method.Fitting:
         """Fetch an approximate scatter, and correct the approximation on leading eigenvectors until a bound holds.
 
-        Raise ConfigError if the codec leaves no positive eigenvalue.
+        Raise as `CodedScatters.ask`, and ConfigError if the codec leaves no positive eigenvalue.
         """
         options, k = self.options, self.options.n_components
         scatter = short_words.ShortScatter(self) if uses_short_words(self.config) else CodedScatters(self)
@@ -298,7 +288,6 @@ class Compressed(method.Strategy):
     @override
     def exact(self) -> bool:
         """True if a tolerance is set, and the certified angle and variances count as exact."""
-        # corrections went on until the bounds of the components and of each variance hold
         return (
             self.options.tolerance > 0
             and self.proven_angle_degrees <= eigen.EXACT_ANGLE_DEGREES
@@ -343,7 +332,7 @@ class CodedScatters:
         self.run, self.evidence = run, method.Evidence()
 
     def ask(self) -> method.Program:
-        """Ask for the total variance if the codec needs a common step, then for each party's encoded scatter."""
+        """Set the attributes by encoded scatters, after a round for a step if needed; raise as `_pool_heads`."""
         options, step = self.run.options, 0.0
         if options.codec == "shared-step":
             self._pool_heads((yield method.Round("scale")))
@@ -365,7 +354,7 @@ class CodedScatters:
     def correct(self, vectors: method.Array, number: int) -> method.Program:
         """Ask for the encoding errors' products with orthonormal leading eigenvectors (d, b), and correct the matrix.
 
-        The ``number`` of corrections before decides the bits of the block.
+        The ``number`` of corrections before decides the bits of the block. Raise as `_decode_in_units`.
         """
         coded, bits, block = codecs.encode_components(vectors, refine.block_bits(number))
         request: method.Fields = {"code": coded.code, "scales": coded.scales, "bits": np.asarray(bits)}
@@ -378,12 +367,11 @@ class CodedScatters:
 
     def _add_error_norms(self, replies: Sequence[method.Reply]) -> None:
         """Set the bounds on the pooled scatter's error to the sums of the parties' error norms."""
-        self.error_bound, self.block_error_bound = (
-            math.fsum(reply.fields["wrong"][i] for reply in replies) for i in (0, 1)
-        )
+        norms = [reply.fields["wrong"] for reply in replies]
+        self.error_bound, self.block_error_bound = map(math.fsum, zip(*norms, strict=True))
 
     def _pool_heads(self, replies: Sequence[method.Reply]) -> None:
-        """Pool the parties' counts, means and traces, in an order that does not depend on arrival."""
+        """Pool counts, means and traces in an order of their own; raise as `n_components`, `require_variance`."""
         ordered = sorted(replies, key=lambda reply: (reply.rows, reply.fields["mean"].tobytes()))
         self._order = [reply.party for reply in ordered]
         heads = [method.read_head(reply.fields) for reply in ordered]
@@ -395,7 +383,7 @@ class CodedScatters:
 
 
 def _decode_in_units(reply: method.Reply, unit: float, decode: Callable[[codecs.Coded], method.Array]) -> method.Array:
-    """Decode a party's reply, and return the values times its unit; refuse code that is not decodable or finite."""
+    """Return the values of a reply times its unit; raise ContractError if they do not decode or are not finite."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             values: method.Array = unit * decode(codecs.Coded(reply.fields["scales"], reply.fields["code"]))

@@ -1,9 +1,8 @@
 """DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
 
-DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours, averages the iterates that
-it receives, and takes a step along Sanger's direction of its own scatter. The iterates converge linearly, but only to a
-neighbourhood of the components: where parties differ, their directions keep the parties apart, in proportion to
-``step-size``. FAST-PCA removes this distance and sends twice the bytes.
+DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours. The iterates converge
+linearly, but only to a neighbourhood of the components: where parties differ, their directions keep the parties apart,
+in proportion to ``step-size``. FAST-PCA removes this distance and sends twice the bytes.
 """
 
 from typing_extensions import override
@@ -39,12 +38,12 @@ class DSAParty(graph.GraphParty):
 
     @override
     def begin(self, X: method.Array) -> list[method.Array]:
-        """Return ``[X, H(X)]``: the start and Sanger's direction there."""
+        """Return ``[X, H(X)]``: the start X (d, k) and Sanger's direction (d, k) there."""
         return [X, self.direction(X)]
 
     @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
-        """Return ``[X, H(X)]`` at the neighbours' average plus the step along the last direction."""
+        """Return ``[X, H(X)]``, of which X is the ``average`` [X] plus `step_size` times the last H(X); all (d, k)."""
         return self.begin(average[0] + self.step_size * iterate[1])
 
 

@@ -2,9 +2,9 @@
 
 Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
 sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
-the filled rows and of their products, with the conditional covariances added
-(`fedpca_flwr.maths.gaussian_em`; `fedpca_flwr.maths.gap_groups`). At the end, the components are those of the expected
-scatter. The iteration ends when an estimate says that the components will turn by less than ``tolerance`` degrees.
+the filled rows and of their products, with the conditional covariances added (`fedpca_flwr.maths.gaussian_em`;
+`fedpca_flwr.maths.gap_groups`). The iteration ends when an estimate says that the components will turn by less than
+``tolerance`` degrees.
 
 With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.maths.factor_em`): q directions, and
 the same noise in all other directions. A party then sends far fewer numbers.
@@ -17,10 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field as Limits
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from fedpca_flwr.config.run_config import ComponentChoice
+from fedpca_flwr.config.run_config import ComponentChoice, refusal
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.factor_em import FactorEM
 from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM
@@ -32,9 +31,7 @@ from fedpca_flwr.questions.pooling import require_storable_sums, stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
 
-EXTRA_FACTORS = 10
-"""Number of factors beyond the components, since not all variance outside the components is noise (docs/missing.md has
-measurements)."""
+EXTRA_FACTORS = 10  # beyond the components: not all variance outside them is noise (measured in docs/missing.md)
 
 
 class EMOptions(method.PCAOptions):
@@ -81,19 +78,20 @@ class EMOptions(method.PCAOptions):
 
     @model_validator(mode="after")
     def _check_factors(self) -> Self:
-        """Refuse combinations of options that the chosen ``model`` ('gaussian' or 'factors') does not support."""
-        if self.model == "gaussian" and self.factors:
-            text = "'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'"
-            raise PydanticCustomError("factors", text, {"q": self.factors})
-        if self.model == "factors" and (isinstance(self.n_components, str) or self.n_components < 1):
-            text = "'n-components' is {k}, and model='factors' takes a number, since it does not find all variances"
-            raise PydanticCustomError("factors", text, {"k": self.n_components})
-        if self.model == "factors" and self.keep != "nothing":
-            text = "'keep' is '{keep}', and model='factors' has no moments of all features; set model='gaussian'"
-            raise PydanticCustomError("keep", text, {"keep": self.keep})
-        if self.model == "factors" and 0 < self.factors < int(self.n_components):
-            text = "'factors' is {q}, expected at least n-components = {k}"
-            raise PydanticCustomError("factors", text, {"q": self.factors, "k": self.n_components})
+        """Raise for combinations of options that the chosen ``model`` ('gaussian' or 'factors') does not support."""
+        k, q = self.n_components, self.factors
+        if self.model == "gaussian":
+            if q:
+                raise refusal(f"'factors' is {q}, but 'model' is 'gaussian', which has none; set model='factors'")
+            return self
+        if isinstance(k, str) or k < 1:
+            text = "model='factors' takes a number, since it does not find all variances"
+            raise refusal(f"'n-components' is {k}, and {text}")
+        if self.keep != "nothing":
+            text = "model='factors' has no moments of all features; set model='gaussian'"
+            raise refusal(f"'keep' is '{self.keep}', and {text}")
+        if 0 < q < int(k):
+            raise refusal(f"'factors' is {q}, expected at least n-components = {k}")
         return self
 
     @property
@@ -115,17 +113,17 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
     ``levels``, and for moments to ``keep`` that secure sums do not have.
     """
     require_storable_sums(method.by_transport(config, clear="nothing", masked=options.keep), within=False)
-    if options.model == "factors" and config.max_share:
-        raise method.ConfigError(
-            f"run-config: 'max-share' is {config.max_share:g}, but with model='factors' no party sends the scatter of "
-            "its rows, from which its share follows; set model='gaussian', or leave out 'max-share'"
-        )
-    if options.model == "factors" and config.levels:
-        raise method.ConfigError(
-            "run-config: 'levels' is set, and model='factors' has one noise for all features, which indicators of "
-            "levels do not have; set model='gaussian', or leave out the columns of categories"
-        )
     if options.model == "factors":
+        if config.max_share:
+            raise method.ConfigError(
+                f"run-config: 'max-share' is {config.max_share:g}, but with model='factors' no party sends the scatter "
+                "of its rows, from which its share follows; set model='gaussian', or leave out 'max-share'"
+            )
+        if config.levels:
+            raise method.ConfigError(
+                "run-config: 'levels' is set, and model='factors' has one noise for all features, which indicators of "
+                "levels do not have; set model='gaussian', or leave out the columns of categories"
+            )
         max_factors = options.factors or int(options.n_components) + EXTRA_FACTORS
         step = {"products": incomplete.factor_question(options.max_rounds, max_factors)}
         expects = method.Field("factors", ("any", "d"), constant="prediction")
@@ -143,8 +141,8 @@ def em_script(config: method.RunConfig, options: EMOptions) -> method.Questions:
 def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
     """Return the number q of factors: the ``requested`` one, or k + `EXTRA_FACTORS`.
 
-    q is below the number of rows and of features, so that a dimension is left for the noise. Raise ConfigError if k or
-    the requested number is not.
+    It is below the number of rows and of features, so that a dimension is left for the noise. Raise ConfigError if k or
+    the requested number is not, and as `check_components`.
     """
     check_components(k, rows, features)
     limit = min(rows, features) - 1
@@ -159,7 +157,7 @@ def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
 
 
 def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
-    """Return the PCA solution with k components of a fitted factor model, in units of the data or scaled features."""
+    """Return the solution with k components of a fitted factor model, in units of the data or ``scaled`` features."""
     squared = 1.0 if scaled else float(scale[0]) ** 2
     noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
     following = em.values[k] if em.values.size > k else noise_variance
@@ -256,7 +254,7 @@ class EM(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Ask for observed values, fit the chosen model by EM, and return its components."""
+        """Fit the chosen model by EM, set the attributes, and return its components; raise as `solution.solve`."""
         observed = yield from incomplete.observed_values(self, scale=self.options.scale)
         self.all_rows = observed.total_rows
         fit = self._fit_factors if self.options.model == "factors" else self._fit_covariance
@@ -274,7 +272,7 @@ class EM(method.Strategy):
         return solution.with_details(notes=_notes(observed, remaining_degrees, self.options), measurements=measured)
 
     def _fit_covariance(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """Run EM rounds for a Gaussian model with full covariance until the components converge."""
+        """Run EM rounds for a Gaussian model with full covariance until the components converge, or `max_rounds`."""
         options, k = self.options, self.options.n_components
         estimates: list[float] = []  # of the degrees that the components have to go, after each step
         em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
@@ -303,7 +301,7 @@ class EM(method.Strategy):
         return solution, error_bounds, remaining_degrees
 
     def _fit_factors(self, observed: incomplete.ObservedValues) -> EMProgram:
-        """Run EM rounds for a factor model until the last two rounds turn the components by at most the tolerance."""
+        """Run up to `max_rounds` rounds, until two turn the components little enough; raise as `_factor_count`."""
         options, spread = self.options, observed.spread
         k = int(options.n_components)
         method.require_variance(observed.rows * spread**2, observed.rows, observed.centre)
@@ -347,7 +345,10 @@ class EM(method.Strategy):
 
 
 def _degrees_ahead(em: GaussianEM, model: Gaussian, solution: method.Solution, deviation: method.Array) -> float:
-    """Estimate how far the components have to go: the turn of the last step, from a model, times the steps ahead."""
+    """Estimate the degrees that components have to go: the turn of the last step, from a model, times the steps ahead.
+
+    90 is the most, and the estimate while the steps ahead are unknown. Shapes: deviation (d,).
+    """
     if em.steps_ahead is None:
         return 90.0
     unit = deviation / (1.0 if solution.scale is None else solution.scale)

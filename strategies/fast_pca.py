@@ -1,9 +1,7 @@
 """FAST-PCA: DSA whose parties also track the mean of all directions, and so converge to the exact components.
 
-FAST-PCA is for the study of parties that exchange numbers with neighbours only. In each round a party sends its
-neighbours its iterate X (d x k), and an estimate T (d x k) of the mean Sanger direction of all parties. If the gap
-after the last component is small beside the first eigenvalue, convergence takes many more rounds than the default, and
-a note of the model says so.
+FAST-PCA is for the study of parties that exchange numbers with neighbours only. If the gap after the last component is
+small beside the first eigenvalue, convergence takes many more rounds than the default, and a note of the model says so.
 """
 
 from typing_extensions import override
@@ -33,9 +31,9 @@ CARD = method.MethodCard(
 class FastPCAParty(graph.GraphParty):
     """Party of FAST-PCA: averages with neighbours, and steps along a tracked mean of all Sanger directions.
 
-    The stored iterate is ``[X, T, H(X)]``, of which neighbours get X and T. The estimates T_i keep the mean of all
-    ``H_i(X_i)``, whatever the weights, so their common limit is zero only at the components of the pooled scatter (Gang
-    and Bajwa 2021, FAST-PCA: A Fast and Exact Algorithm for Distributed PCA, arXiv 2108.12373).
+    The stored iterate is ``[X, T, H(X)]``, each (d, k), of which neighbours get X and T. The estimates T_i keep the
+    mean of all ``H_i(X_i)``, whatever the weights, so their common limit is zero only at the components of the pooled
+    scatter (Gang and Bajwa 2021, FAST-PCA: A Fast and Exact Algorithm for Distributed PCA, arXiv 2108.12373).
     """
 
     block_names = BLOCK_NAMES
@@ -49,7 +47,7 @@ class FastPCAParty(graph.GraphParty):
 
     @override
     def advance(self, iterate: list[method.Array], average: list[method.Array]) -> list[method.Array]:
-        """Return ``[X, T, H(X)]`` after a step along T, with T corrected by the change of H(X)."""
+        """Return ``[X, T, H(X)]`` after a step along T from the average ``[X, T]``; T changes by as much as H(X)."""
         _, tracked, previous_direction = iterate
         X = average[0] + self.step_size * tracked
         direction = self.direction(X)

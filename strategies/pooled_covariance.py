@@ -17,7 +17,7 @@ from fedpca_flwr.questions import method
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
-    """Return the questions of P-COV: count, mean and scatter of the rows, and the projection of rows."""
+    """Return the questions of P-COV: count, mean and scatter, and the projection; raise as `moments_questions`."""
     return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
 
@@ -49,19 +49,14 @@ CARD = method.MethodCard(
 class PooledCovariance(method.Strategy):
     """Strategy of P-COV: leading eigenvectors of the scatter of all parties' rows about their pooled mean.
 
-    Notes
-    -----
-    The moments of two groups A and B of rows merge without loss [1]_::
+    The moments of two groups A and B of rows merge without loss (Chan, Golub and LeVeque 1983, Algorithms for computing
+    the sample variance, equation 2.1)::
 
         n = n_A + n_B,    m = m_A + (n_B / n) (m_B - m_A),    S = S_A + S_B + (n_A n_B / n) (m_B - m_A)(m_B - m_A)^T
 
     so counts, means and scatters of the parties give those of all rows, in any order and grouping. No sum of squares
     about zero is subtracted, which would lose digits far from zero. The explained variances are the eigenvalues
     of S divided by N - 1.
-
-    References
-    ----------
-    .. [1] Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance, equation 2.1.
     """
 
     card = CARD
@@ -69,7 +64,7 @@ class PooledCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Pool the parties' moments, after any stages, and return the leading eigenpairs."""
+        """Pool the parties' moments, after any stages, and return the leading eigenpairs; raise as `solution.solve`."""
         pooled = yield from method.staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options
         unused = not self.stages and pooled.evidence.stored is None

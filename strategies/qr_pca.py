@@ -1,14 +1,10 @@
 """QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
 
 Take QR-PCA if each party has fewer rows than features, or if small components matter. Party k sends its number of rows
-n_k, its mean m_k and the triangular factor R_k of its centred rows. The server stacks all R_k and one row
-``sqrt(n_k) (m_k - m)`` for each party, where m is the mean of all rows. The stack has the singular values and right
-singular vectors of all rows together::
-
-    sum R_k^T R_k + sum n_k (m_k - m)(m_k - m)^T = scatter of the pooled rows about their mean m
-
-QR-PCA squares no value, so it resolves singular values down to about 1e-15 of the first one. A covariance resolves them
-down to about 3e-7. If parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
+n_k, its mean m_k and the triangular factor R_k of its centred rows. The stack of all R_k, and of one row
+``sqrt(n_k) (m_k - m)`` for each party, has the singular values and right singular vectors of all rows about their mean
+m. No value is squared, so singular values resolve down to about 1e-15 of the first one, where a covariance resolves
+them down to about 3e-7. If parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
 
 With ``rank = r`` each party sends only the best r rows of its factor, and the model states a bound on the angle. With
 ``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the bound.
@@ -27,8 +23,7 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.questions import fields, method
 from fedpca_flwr.questions.influence import Contributions
 
-NEGLIGIBLE_REMAINDER = 1e-15
-"""Rounding of a mean, in standard deviations, below which the factor's own rounding is larger."""
+NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
 
 class QROptions(method.ScaleOptions):
@@ -45,8 +40,8 @@ class QROptions(method.ScaleOptions):
 def factor_script(config: method.RunConfig, options: QROptions) -> method.Questions:
     """Return the questions of QR-PCA: a triangular or truncated factor of the rows, and the projection of rows.
 
-    Raise ConfigError for ``rank`` with scaling, without centring, with a fraction of the variance or with fewer rows
-    than components, and for ``wire="float32"`` with ``rank`` or with scaling.
+    Raise ConfigError for ``rank`` below n-components, with scaling, without centring or with a fraction of the
+    variance, and for ``wire="float32"`` with ``rank`` or with scaling.
     """
     in_float32 = options.wire == "float32"
     if in_float32 and (options.rank or options.scale):
@@ -70,14 +65,14 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
 
 
 def _answer_factor(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the count, mean and triangular factor of a party's centred rows."""
+    """Return the count, mean and packed triangular factor of a party's centred rows."""
     head, R = party.vault.triangular()
     head_fields = method.head_fields(head, np.einsum("ij,ij->j", R, R), NEGLIGIBLE_REMAINDER)
     return {**head_fields, "factor": factors.pack_trapezoid(R)}
 
 
 def _answer_float32_factor(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return count, mean and triangular factor of a party's centred rows, the factor over a unit in float32."""
+    """Return the fields of `_answer_factor`, with the factor in float32, divided by the field ``unit``."""
     fields = _answer_factor(party, request)
     unit = _magnitude_unit(fields["factor"])
     return {**fields, "unit": np.asarray(unit), "factor": (fields["factor"] / unit).astype(np.float32)}
@@ -107,19 +102,14 @@ CARD = method.MethodCard(
 class QRPCA(method.Strategy):
     """Strategy of QR-PCA: right singular vectors of the parties' stacked triangular factors.
 
-    Notes
-    -----
     The QR decomposition ``X_k - 1 m_k^T = Q_k R_k`` of the n_k centred rows of party k gives a triangular R_k
-    with ``R_k^T R_k = S_k``, the scatter of those rows. The stack of all R_k and of the rows ``sqrt(n_k) (m_k - m)`` is
-    a factor R of the pooled scatter S, with ``R = U diag(s) V^T``. The columns of V are the components, and s^2
-    divided by N - 1 are the explained variances.
+    with ``R_k^T R_k = S_k``, the scatter of those rows (Bai, Chan and Luk 2005, Principal component analysis for
+    distributed data sets with updating). The stack of all R_k and of the rows ``sqrt(n_k) (m_k - m)`` is a factor R of
+    the pooled scatter S, with ``R = U diag(s) V^T``. The columns of V are the components, and s^2 divided by N - 1 are
+    the explained variances.
 
     A truncated factor leaves out the eigenvalues of S_k from the first omitted one on, l_k. The scatter of the stack is
     off by at most ``sum l_k`` in the spectral norm, and by half of that with ``filler``.
-
-    References
-    ----------
-    .. [1] Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating.
     """
 
     card = CARD
@@ -133,7 +123,7 @@ class QRPCA(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Stack the parties' triangular or truncated factors, and return the leading singular vectors."""
+        """Stack the parties' triangular or truncated factors, and return the leading eigenpairs; raise as `_solve`."""
         if not self.options.rank:
             arrivals: dict[str, factors.Factor] = {}
 
@@ -177,7 +167,10 @@ class QRPCA(method.Strategy):
         return replace(solution, pairs=pairs, scale=scale if self.options.scale else None)
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
-        """Return a solution with the leading eigenpairs of a pooled factor, refusing data without variance."""
+        """Return a solution with the leading eigenpairs of a pooled factor, whose features are over the ``scale``.
+
+        Raise ConfigError for more components than the rows allow, and DataError for rows without variance.
+        """
         head = pooled.head
         n_components = self.n_components(head.n, head.mean.size)
         method.require_variance(pooled.diagonal(), head.n, head.mean / scale)
@@ -196,7 +189,7 @@ def _read_factor(fields: method.Fields) -> factors.Factor:
 
 
 def _magnitude_unit(values: method.Array) -> float:
-    """Return a power of two near the largest absolute value, by which division is exact."""
+    """Return a power of two near the largest absolute value; division by it is exact."""
     return power_of_two_unit(float(np.abs(values).max(initial=0.0)))
 
 

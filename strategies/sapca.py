@@ -28,18 +28,11 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
 from fedpca_flwr.site.policy import permit_rows
 
+# a subspace's numbers: weighted number of rows, trace of the scatter, error bound, and rank by the rule
 MEASURE_NAMES = ("weight", "energy", "omitted", "rank")
-"""Names of a subspace's numbers: the weighted number of rows, the trace of the scatter, the error bound, and the rank
-by the rule."""
-
 RANK = MEASURE_NAMES.index("rank")
-
-MAX_TREE_LEVELS = 32
-"""Largest number of a tree's levels while the number of parties is unknown."""
-
-DEFAULT_TRACKED = 50
-"""Tracked directions where the user wants a fraction of the variance."""
-
+MAX_TREE_LEVELS = 32  # while the number of parties is unknown
+DEFAULT_TRACKED = 50  # directions where the user wants a fraction of the variance
 COUNT, MEAN, REMAINDER = method.HEAD
 
 SUBSPACE_FIELDS = (
@@ -48,11 +41,10 @@ SUBSPACE_FIELDS = (
     method.Field("mean", ("d",), optional=True),
     method.Field("directions", ("r", "d"), optional=True),
 )
-"""Fields of a subspace; ``directions`` are its vectors times their singular values. For no rows all numbers
-are zero."""
+"""Fields of a subspace; ``directions`` are its vectors times their singular values."""
 
+# the first reply, in which a party whose turn to send has not come leaves out the directions
 SUMMARY_PAYLOAD = method.Payload((COUNT, *(MEAN if field.name == "mean" else field for field in SUBSPACE_FIELDS)))
-"""Payload of the first reply. A party whose turn to send has not come leaves out the directions."""
 
 EMPTY_SUBSPACE: method.Fields = {
     "measures": np.zeros(len(MEASURE_NAMES)),
@@ -60,7 +52,7 @@ EMPTY_SUBSPACE: method.Fields = {
     "mean": np.empty(0),
     "directions": np.empty((0, 0)),
 }
-"""Fields of the subspace of no rows."""
+"""Fields of the subspace of no rows, in the order in which a party stores them."""
 
 
 class SAPCAOptions(method.CentreOptions):
@@ -92,7 +84,7 @@ class SAPCAOptions(method.CentreOptions):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        """Refuse options that contradict each other: rank rule, shares, tracked directions, weights."""
+        """Raise for options that contradict each other: rank rule, shares, tracked directions, weights."""
         if self.rank_rule == "paper" and isinstance(self.n_components, float):
             raise refusal("rank-rule='paper' begins with a number of components; give n-components=10")
         if self.share_low >= self.share_high:
@@ -115,7 +107,7 @@ class SAPCAOptions(method.CentreOptions):
         return streams.Fixed(self.n_components)
 
     def tracked_directions(self, features: int) -> int:
-        """Return the number r of directions that a party tracks: the option, or twice the components."""
+        """Return how many directions a party tracks: `tracked`, or its default, and at most the features."""
         default = DEFAULT_TRACKED if isinstance(self.n_components, float) else 2 * self.n_components
         if self.rank_rule == "paper":
             default = max(default, 2 * math.ceil(1 / self.share_high))  # the rule's largest rank
@@ -123,7 +115,7 @@ class SAPCAOptions(method.CentreOptions):
 
 
 def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Questions:
-    """Return the questions of SAPCA: every party's subspace, and in a tree the merged subspaces level by level."""
+    """Return the questions of SAPCA: every party's subspace, in a tree merged subspaces by level, the projection."""
     summary = method.Question(
         reply=SUMMARY_PAYLOAD,
         answer=_answer_summary,
@@ -142,7 +134,7 @@ def sapca_script(config: method.RunConfig, options: SAPCAOptions) -> method.Ques
 
 
 def _answer_summary(party: method.Client, request: method.Fields) -> method.Fields:
-    """Track a party's rows in a single pass; return mean, measures and, if due, directions of their subspace."""
+    """Track and store the subspace of a party's rows; return it without directions and remainder if it is not due."""
     options, d = party.options, party.selection.shape[1]
     r = options.tracked_directions(d)
     tracker = streams.Tracker(d, options.make_rule(), tracked=r, forgetting=options.forgetting, center=options.center)
@@ -153,7 +145,7 @@ def _answer_summary(party: method.Client, request: method.Fields) -> method.Fiel
 
 
 def _answer_merged(party: method.Client, request: method.Fields) -> method.Fields:
-    """Merge a party's subspace with the subspace in the request, and return the result if its turn has come."""
+    """Merge the request's subspace, checked, or of no rows, into a party's stored one; return as `_store_subspace`."""
     *arrays, level = party.site.state["subspace"]
     local: method.Fields = dict(zip(EMPTY_SUBSPACE, arrays, strict=True))
     if request["measures"].any():
@@ -165,14 +157,14 @@ def _answer_merged(party: method.Client, request: method.Fields) -> method.Field
 
 
 def _store_subspace(party: method.Client, local: method.Fields, *, level: int) -> method.Fields:
-    """Store a party's subspace and tree level, and return the subspace or, before the party's turn, an empty one."""
+    """Store a party's subspace and tree level; return ``count``, and the subspace or, if not due, `EMPTY_SUBSPACE`."""
     party.site.state["subspace"] = [*(local[name] for name in EMPTY_SUBSPACE), np.asarray(level)]
     sends = sends_at_level(party.site.node.partition_id, level, party.public.parties, party.options.topology)
     return {**(local if sends else EMPTY_SUBSPACE), "count": np.asarray(len(party.selection))}
 
 
 def _require_subspace(fields: method.Fields, sender: str) -> None:
-    """Refuse subspace fields that are empty, or whose weight, energy, error bound or rank is too small."""
+    """Raise ContractError for subspace fields that are empty, or whose weight, energy, bound or rank is too small."""
     if not fields["directions"].size or not fields["mean"].size:
         raise method.ContractError(f"{sender}: field 'directions' is empty, but it was its turn to send")
     minima = (np.finfo(np.float64).tiny, 0.0, 0.0, 1.0)
@@ -205,7 +197,7 @@ def _read_subspace(fields: method.Fields) -> streams.Subspace:
 
 
 def tree_levels(parties: int) -> int:
-    """Return the number of levels of the binary merge tree: rounds until the server has all subspaces."""
+    """Return the number of levels of the binary merge tree, at least 1: rounds until the server has all subspaces."""
     return max(1, (parties - 1).bit_length())  # log2(parties), rounded up
 
 
@@ -245,13 +237,13 @@ CARD = method.MethodCard(
 
 
 class SAPCAClient(method.Client):
-    """Client of SAPCA: tracks its rows in a single pass, and refuses forgetting that leaves too few rows weight."""
+    """Client of SAPCA, which tracks its rows in a single pass."""
 
     options: SAPCAOptions
 
     @override
     def require_ready(self) -> None:
-        """Refuse forgetting under which too few of the site's rows keep weight."""
+        """Raise as the base class, and DisclosureError if by forgetting too few of the site's rows keep weight."""
         super().require_ready()
         rows, options = len(self.selection), self.options
         blocks_after = (rows - 1) // options.block_size - np.arange(rows) // options.block_size
@@ -261,23 +253,12 @@ class SAPCAClient(method.Client):
 class SAPCA(method.Strategy):
     """Strategy of SAPCA: leading directions of the parties' merged subspaces, each from a pass over its rows.
 
-    The model's measurements have the error bound and the truncated share of the variance.
-
-    Notes
-    -----
     A subspace stands for rows by V (d, r), singular values s and the mean: ``V diag(s^2) V'`` is the rows'
     scatter but for what truncation left out. After each block of rows, whose singular values are multiplied by
     ``forgetting`` before, the SVD of ``[V diag(s), block - mean, sqrt(n n_B / (n + n_B)) (mean_B - mean)]`` gives the
-    next V and s [1]_. Two subspaces merge in the same way. Each truncation adds the first omitted ``s^2`` to a bound on
-    the spectral norm of the error.
-
-    With a running model the singular values of the old subspace are multiplied by ``old_weight`` and those of the new
-    ones by ``new_weight``, the paper's lambda 1 and lambda 2.
-
-    References
-    ----------
-    .. [1] Grammenos, Mendoza Smith, Crowcroft and Mascolo 2019, Federated principal component analysis, algorithms 1 to
-       3.
+    next V and s (Grammenos, Mendoza Smith, Crowcroft and Mascolo 2019, Federated principal component analysis,
+    algorithms 1 to 3). Two subspaces merge in the same way. Each truncation adds the first omitted ``s^2`` to a bound
+    on the spectral norm of the error.
     """
 
     card = CARD
@@ -286,7 +267,7 @@ class SAPCA(method.Strategy):
 
     @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
-        """Set configuration, options and transport, and open the running model if a folder is given."""
+        """Set configuration, options and transport, and open the running model if there is a ``state``."""
         assert isinstance(options, SAPCAOptions)
         super().prepare(config, options, transport)
         self.running = stream_state.RunningModel(options.state) if options.state else None
@@ -297,7 +278,6 @@ class SAPCA(method.Strategy):
     @override
     def exact(self) -> bool:
         """True if every direction is tracked, nothing is forgotten, and there is no running model."""
-        # where a party tracks every direction, it truncates nothing
         options = self.options
         return self._tracked == self.quorum.features and options.forgetting == 1 and not options.state
 
@@ -311,16 +291,14 @@ class SAPCA(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Collect the parties' subspaces, along a tree if requested, and return the merged solution."""
+        """Collect the parties' subspaces, along a tree if requested, and merge them; raise as `_solve`."""
         parties = self.quorum.initial_parties
         replies: list[method.Reply] = yield method.Round("summary")
         due = self._due_replies(0, replies)
         for level in range(1, tree_levels(parties) if self.options.topology == "tree" else 1):
-            passed_fields = {reply.party - 2 ** (level - 1): reply.fields for reply in due}
-            child_fields = {party: passed_fields.get(party, EMPTY_SUBSPACE) for party in range(parties)}
-            requests = {
-                party: {name: fields[name] for name in EMPTY_SUBSPACE} for party, fields in child_fields.items()
-            }
+            requests = dict.fromkeys(range(parties), EMPTY_SUBSPACE)
+            for reply in due:
+                requests[reply.party - 2 ** (level - 1)] = {name: reply.fields[name] for name in EMPTY_SUBSPACE}
             replies = yield method.Round("merged", party_requests=requests)
             due = self._due_replies(level, replies)
         self._present_rows = sum(reply.rows for reply in replies)
@@ -332,15 +310,13 @@ class SAPCA(method.Strategy):
         """Return the number of rows that the parties of this run hold."""
         return self._present_rows
 
-    # Inside
-
     @property
     def _tracked(self) -> int:
         """Number r of directions that every party tracks in its stream of rows."""
         return self.options.tracked_directions(self.quorum.features)
 
     def _due_replies(self, level: int, replies: Sequence[method.Reply]) -> list[method.Reply]:
-        """Return the replies of the parties that send their subspace at this tree level, after checks."""
+        """Return the replies of the parties that send at this tree level, checked by `_require_subspace`."""
         parties, topology = self.quorum.initial_parties, self.options.topology
         due = [reply for reply in replies if sends_at_level(reply.party, level, parties, topology)]
         for reply in due:
@@ -348,7 +324,11 @@ class SAPCA(method.Strategy):
         return due
 
     def _solve(self, subspaces: list[streams.Subspace], ranks: Sequence[int]) -> method.Solution:
-        """Merge the parties' subspaces into a solution, with error bound and truncated share of the variance."""
+        """Merge the parties' subspaces into a solution, with error bound and truncated share of the variance.
+
+        Raise ConfigError for more components than the rows allow, DataError for rows without variance, and as
+        `_merge_running_model` and `_rank`.
+        """
         merged, rows = self._merge_running_model(subspaces, self._present_rows)
         self.n_components(rows, len(merged.vectors))
         method.require_variance(merged.diagonal(), rows, merged.head.mean)
@@ -372,9 +352,10 @@ class SAPCA(method.Strategy):
         )
 
     def _merge_running_model(self, subspaces: list[streams.Subspace], rows: int) -> tuple[streams.Subspace, int]:
-        """Merge the parties' subspaces and a stored running model; return the merged subspace and number of rows.
+        """Merge the parties' subspaces and the running model, if any; return the merged subspace and number of rows.
 
-        Refuse subspaces whose features, centring or column names differ, or whose rows are in the model already.
+        Keep the content of the next running model. Raise ContractError if the number of features differs, and
+        ConfigError if centring or column names differ, or rows are in the model already.
         """
         options, running = self.options, self.running
         if running is None:

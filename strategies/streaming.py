@@ -3,8 +3,8 @@
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
 of P-COV on the rows of all current members; docs/streaming.md has all rules. If rows arrive in a stream, take `sapca`.
 
-In the first round every party sends its number of rows, its mean and a digest (SHA-256) of its moments. In a second
-round, parties whose digest differs from the server's send their moments.
+In the first round every party sends its number of rows, its mean and a digest (SHA-256) of its moments. Parties whose
+digest differs from the server's then send their moments.
 """
 
 import hashlib
@@ -37,8 +37,7 @@ class StreamingOptions(method.ScaledOptions):
     """Add the parties' rows to the rows of earlier runs, instead of replacing these."""
 
 
-SUM_KEY_PREFIX = "sum of "
-"""Prefix of the key under which the server stores a sum over all parties."""
+SUM_KEY_PREFIX = "sum of "  # of the key under which the server stores a sum over all parties
 
 CARD = method.MethodCard(
     name="streaming",
@@ -67,23 +66,12 @@ CARD = method.MethodCard(
     reference="Chan, Golub and LeVeque 1983, as for `p-cov`",
 )
 
-ABSENT_NOTE = (
-    "{} members are absent and keep their rows: if this simulation has split the same data among fewer parties, those "
-    "rows count twice"
-)
-UNNAMED_NOTE = "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
-
 
 class Streaming(method.Strategy):
     """Strategy of the streaming method: PCA of the stored, pooled moments of all current members.
 
-    The model's measurements have the number of members and of their rows, and what changed.
-
-    Notes
-    -----
     The server has the count, mean and scatter of each member, or with secure sums those of all members together.
-    Rows that are appended merge with the stored moments, and a member that leaves takes its moments along. The model
-    pools all moments as `p-cov` does.
+    Rows that are appended merge with the stored moments. The model pools all moments as `p-cov` does.
     """
 
     card = CARD
@@ -92,7 +80,10 @@ class Streaming(method.Strategy):
 
     @override
     def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
-        """Open the members' stored moments, refuse options that conflict with them, and remove leaving members."""
+        """Open the members' stored moments in `options.state`, and remove leaving members from them.
+
+        Raise ConfigError without ``state``, for ``leave`` with secure sums, and for a state of the other transport.
+        """
         assert isinstance(options, StreamingOptions)
         super().prepare(config, options, transport)
         if not options.state:
@@ -123,7 +114,7 @@ class Streaming(method.Strategy):
 
     @override
     def program(self) -> method.Program:
-        """Run the method, and save the members' moments once the run has succeeded."""
+        """Run the method, and save the members' moments and the run's log once the run has succeeded."""
         self.federation.run = self.provenance.get("run", "")
         yield from super().program()
         self.federation.log_run(self.provenance.get("settings", ""))
@@ -131,7 +122,7 @@ class Streaming(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Update the members' stored moments, and return the PCA of all current members' rows."""
+        """Update the stored moments in memory, and return the PCA of all members' rows; raise as `_collect_members`."""
         operations, evidence = yield from (self._collect_sum() if self._sums_only else self._collect_members())
         federation, parts = self.federation, self.federation.parts()
         pooled = pool(parts.values())
@@ -144,10 +135,16 @@ class Streaming(method.Strategy):
         absent = sorted(members.keys() - operations.keys())
         names |= {"left": self._leaving, "absent": absent}
         self._member_groups = {word: keys for word, keys in names.items() if keys}
-        if self.quorum.simulated:
-            notes = [ABSENT_NOTE.format(len(absent))] if absent else []
-        else:
-            notes = [] if all(party["name"] for party in self.quorum.parties()) else [UNNAMED_NOTE]
+        notes = []
+        if self.quorum.simulated and absent:
+            notes.append(
+                f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
+                "among fewer parties, those rows count twice"
+            )
+        if not self.quorum.simulated and not all(party["name"] for party in self.quorum.parties()):
+            notes.append(
+                "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
+            )
         measured = {
             "members": len(members),
             "member_rows": sum(members.values()),
@@ -165,38 +162,31 @@ class Streaming(method.Strategy):
 
     @override
     def projected_rows(self, model: method.PCAModel) -> float:
-        """Return the number of rows that the parties of this run hold."""
+        """Return the number of rows that the parties of this run hold (and append)."""
         assert self._present_moments is not None
         return self._present_moments.count
 
     @override
     def squared_error(self, model: method.PCAModel) -> float:
-        """Return the mean squared projection error that the last round must measure.
-
-        Absent members project nothing, and a party that appends rows projects these rows only.
-        """
+        """Return the mean squared projection error of the rows that the parties of this run hold (and append)."""
         assert self._present_moments is not None
         return squared_error(model, self._present_moments)
 
-    # Inside
-
-    def _state_question(self, phase: str) -> method.Round:
-        """Return a question that tells the parties the federation's name and the revision of its state."""
-        name = np.frombuffer(bytes.fromhex(self.federation.id), np.uint8)
-        return method.Round(phase, {"federation": name, "revision": np.asarray(self.federation.revision)})
-
-    def _compare_revisions(self, replies: Sequence[method.Reply]) -> None:
-        """Store the names of the members that know a later revision of the federation's state than the server."""
-        revision = self.federation.revision
+    def _ask_members(self, phase: str) -> Generator[method.Round, Any, list[method.Reply]]:
+        """Send the federation's name and revision, return the replies, and store who knows a later revision."""
+        name, revision = np.frombuffer(bytes.fromhex(self.federation.id), np.uint8), self.federation.revision
+        replies: list[method.Reply]
+        replies = yield method.Round(phase, {"federation": name, "revision": np.asarray(revision)})
         self._late_members = [reply.member for reply in replies if int(reply.fields["latest"]) > revision]
+        return replies
 
     def _collect_members(self) -> Generator[method.Round, Any, tuple[dict[str, str], None]]:
-        """Ask for digests and changed moments, update the stored members, and return what happened to each.
+        """Ask for digests and changed moments, update the stored members, and return what happened to each by its name.
 
-        Raise ConfigError if a party that takes part is to leave, or if its name looks like a stored sum's.
+        The second result, evidence, is None. Raise ConfigError if a party that takes part is to leave, or if its name
+        looks like a stored sum's, and ContractError as `_read_moments`.
         """
-        replies: list[method.Reply] = yield self._state_question("digest")
-        self._compare_revisions(replies)
+        replies = yield from self._ask_members("digest")
         for reply in replies:
             if reply.member in self._leaving:
                 raise method.ConfigError(
@@ -220,12 +210,11 @@ class Streaming(method.Strategy):
         return operations, None
 
     def _collect_sum(self) -> Generator[method.Round, Any, tuple[dict[str, str], method.Evidence]]:
-        """Ask for the secure sum of all moments, update the stored sum, and return what happened, with evidence.
+        """Ask for the secure sum of all moments, update the stored sum; return what happened by its key, and evidence.
 
         Raise ConfigError if the federation is a sum over other parties.
         """
-        replies: list[method.Reply] = yield self._state_question("members")
-        self._compare_revisions(replies)
+        replies = yield from self._ask_members("members")
         names = sorted(reply.member for reply in replies)
         key = f"{SUM_KEY_PREFIX}{len(names)} parties {hashlib.sha256(repr(names).encode()).hexdigest()[:16]}"
         if self.federation.members.keys() - {key}:
@@ -246,7 +235,7 @@ class Streaming(method.Strategy):
         return {key: self._update_member(key, moments_digest(summed), summed)}, evidence
 
     def _update_member(self, key: str, sha: str, received: moments.Moments | None) -> str:
-        """Store a member's moments, and return "joined", "appended", "replaced" or "unchanged"."""
+        """Store a member's moments, and return "joined", "appended", "replaced", or "unchanged" for a known digest."""
         federation, columns = self.federation, self.quorum.columns
         if (federation.has_part if self.options.append else federation.has)(key, sha):
             return "unchanged"
@@ -262,12 +251,12 @@ class Streaming(method.Strategy):
 
     @override
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return the model's log, with the members' names by what happened to each."""
+        """Return the model's log, with ``members``: their names by "joined", "left", "absent" and so on."""
         return {**super().history(certainty, notes, measured), "members": self._member_groups}
 
 
 def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
-    """Return the moments in a party's reply, or refuse moments without scatter or with another digest."""
+    """Return the moments in a party's reply; raise ContractError if the scatter is empty, or for another digest."""
     if not reply.fields["scatter"].size:
         raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
     received = read_moments(reply.fields)

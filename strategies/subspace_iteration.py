@@ -1,8 +1,8 @@
 """SUB-IT: the exact components from products with blocks of vectors; no party sends a covariance.
 
 Take SUB-IT if the rows have too many features d to send d (d + 1) / 2 values, or for secure sums of genotypes. In each
-round the server sends a block V (d x b). Party k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V. The
-server adds the products and the scatter between the means, with the mean m of all rows::
+round the server sends a block V (d x b), and party k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V.
+With the mean m of all rows, the product with the scatter of all rows is::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
 
@@ -53,7 +53,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     """Largest number of rounds. A model that stops there states the angle that it reached."""
 
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of a block: the option, or n_components + 10, at most the features."""
+        """Return the number of columns of a block: `block_size`, or n_components + 10, at most the features."""
         return min(self.block_size or self.n_components + 10, public.features)
 
     @override
@@ -64,7 +64,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
         return min(self.max_rounds * b, max(10 * b, 5 * self.n_components))
 
     def sketch_rank(self, public: method.Public) -> int:
-        """Return the number of rows of a party's low-rank factor in a warm start: the option, or 4 n_components."""
+        """Return the rows of a party's factor in a warm start: `warm_rank`, or 4 n_components; at most the features."""
         return min(self.warm_rank or 4 * self.n_components, public.features)
 
 
@@ -81,12 +81,9 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
         )
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
-        return {
-            **products.product_questions(
-                config, options.width, rounds=options.max_rounds, variances_first=options.scale
-            ),
-            **method.projection_questions(mean_name="centre"),
-        }
+        rounds, scale = options.max_rounds, options.scale
+        questions = products.product_questions(config, options.width, rounds=rounds, variances_first=scale)
+        return {**questions, **method.projection_questions(mean_name="centre")}
     if options.scale or not options.center or options.acceleration == "none":
         raise method.ConfigError(
             "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
@@ -115,7 +112,7 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
 
 
 def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
-    """Return and store a low-rank factor of a party's scatter in float32, the sketch of a warm start."""
+    """Return and store a factor (r, d) of a party's scatter in float32, over `root_unit`; also head, trace, floor."""
     factor = party.vault.truncated(rank).with_floor()
     root = root_unit(factor.trace)
     rows, floor = (factor.rows / root).astype(np.float32), np.asarray(factor.floor)
@@ -125,7 +122,10 @@ def _answer_sketch(party: method.Party, rank: int) -> method.Fields:
 
 
 def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields:
-    """Return the product of the party's sketch error (scatter minus sketch) with the block, and with components."""
+    """Return the product of a party's sketch error (scatter minus sketch) with the block, as ``product``.
+
+    With the request's ``vectors`` also ``again``, the product with these in float64. Both are over `root_unit` squared.
+    """
     reply = {"product": _sketch_residual(party, request["block"].astype(np.float64)).astype(party.options.wire)}
     if "vectors" in request:
         reply["again"] = _sketch_residual(party, request["vectors"])
@@ -133,7 +133,7 @@ def _answer_refine(party: method.Party, request: method.Fields) -> method.Fields
 
 
 def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
-    """Return ``(S - R'R - floor I) V / root^2`` for a party's scatter S and its stored sketch: R, floor and root."""
+    """Return ``(S - R'R - floor I) V / root^2`` (d, b) for a party's scatter S and stored sketch: R, floor and root."""
     float32_rows, floor, root = party.state["sketch"]
     rows = float32_rows.astype(np.float64) * root
     residual = party.vault.times(V) - rows.T @ (rows @ V) - float(floor) * V
@@ -141,7 +141,7 @@ def _sketch_residual(party: method.Party, V: method.Array) -> method.Array:
 
 
 def root_unit(trace: float) -> float:
-    """Return a power of two near the root of a scatter's trace, by which factors are divided to fit float32."""
+    """Return a power of two near the root of a trace, by which factors are divided to fit float32; 1 for zero."""
     return float(2.0 ** (np.frexp(trace)[1] // 2))  # half the exponent: the root
 
 
@@ -167,36 +167,21 @@ CARD = method.MethodCard(
     weighted=True,
     mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
-    examples=(
-        {},
-        {"scale": True},
-        {"warm-start": "svd"},
-        {"warm-start": "svd", "wire": "float32"},
-    ),
+    examples=({}, {"scale": True}, {"warm-start": "svd"}, {"warm-start": "svd", "wire": "float32"}),
 )
 
 
 class SubspaceIteration(method.Strategy):
     """Strategy of SUB-IT: Ritz vectors of the pooled scatter in a block Krylov space, with a certificate.
 
-    The model's measurements have the certificate and the rounds.
-
-    Notes
-    -----
     Let A be the scatter of all rows, divided by the features' scales where there are any. With an orthonormal
     basis Q of all blocks so far, the eigenpairs of ``Q' A Q`` give Ritz values t and Ritz vectors ``u = Q y``; their
-    residuals ``A u - t u`` need no further product. The next block is the residuals' span [1]_, so that after i rounds
-    Q spans ``[V, A V, ..., A^(i-1) V]`` [2]_. The residuals, the trace of A and the gaps between Ritz values bound the
-    angle to the leading eigenvectors (`fedpca_flwr.maths.angle_bounds`).
+    residuals ``A u - t u`` need no further product. The next block is the residuals' span (Golub and Underwood 1977),
+    so that after i rounds Q spans ``[V, A V, ..., A^(i-1) V]`` (Musco and Musco 2015). The residuals, the trace of A
+    and the gaps between Ritz values bound the angle to the leading eigenvectors (`fedpca_flwr.maths.angle_bounds`).
 
     With ``warm-start="svd"`` the server begins with the stacked truncated factors of all parties, and asks each party
     for the error of its own factor on the leading vectors (`fedpca_flwr.maths.refine`).
-
-    References
-    ----------
-    .. [1] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
-    .. [2] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
-       decomposition.
     """
 
     card = CARD
@@ -204,12 +189,16 @@ class SubspaceIteration(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Run from a random block, or from low-rank sketches if a warm start is chosen."""
+        """Run from a random block, or from low-rank sketches with ``warm-start="svd"``, and raise as these two."""
         random = self.options.warm_start == "random"
         return (yield from (self._from_random_block() if random else self._from_sketch()))
 
     def _from_random_block(self) -> method.Fitting:
-        """Run block Krylov rounds from a random block until the angle to the exact components is certified."""
+        """Run block Krylov rounds from a random block until the angle to the exact components is certified.
+
+        Without a certificate the run ends after `max_rounds`, with a note. Raise ConfigError for more components than
+        the rows allow, and DataError for rows without variance.
+        """
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
         if options.scale:
@@ -251,7 +240,7 @@ class SubspaceIteration(method.Strategy):
         return replace(solution, evidence=A.evidence)
 
     def _from_sketch(self) -> method.Fitting:
-        """Start from the parties' low-rank sketches, and correct the sketches on leading vectors until certified."""
+        """Correct the parties' low-rank sketches until certified; end and raise as `_from_random_block`."""
         options = self.options
         replies = yield method.Round("sketch")
         pooled = factors.stack_factors([_read_factor(reply) for reply in replies])
@@ -307,7 +296,7 @@ class SubspaceIteration(method.Strategy):
 
 
 def _next_block(iteration: block_iteration.BlockIteration, scale: method.Array) -> NDArray[Any]:
-    """Return the next block divided by the features' scales, in float32 if the iteration tolerates its rounding."""
+    """Return the next block (d, b) over the scales (d,), in float32 if the iteration and its numbers allow that."""
     block = iteration.block / scale[:, None]
     sizes = np.abs(block[block != 0])
     fits_float32 = iteration.allows_float32 and sizes.min() > 1e-30 and sizes.max() < 1e30
@@ -322,7 +311,10 @@ def _read_factor(reply: method.Reply) -> factors.Factor:
 
 
 def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, float]) -> tuple[method.Array, float]:
-    """Return the sum of the parties' products of sketch errors with a block, and a bound on its float32 rounding."""
+    """Return the sum (d, b) of the replies' field ``name``, products of sketch errors, and a bound on its rounding.
+
+    The bound is on the Frobenius norm and supposes float32; ``units`` are by party, in squared units of the data.
+    """
     residuals = [units[reply.party] * reply.fields[name].astype(np.float64) for reply in replies]
     rounding_bounds = [
         _float32_error_bound(residual, units[reply.party]) for residual, reply in zip(residuals, replies, strict=True)
@@ -331,7 +323,7 @@ def _sum_residuals(name: str, replies: Sequence[method.Reply], units: dict[int, 
 
 
 def _float32_error_bound(product: method.Array, unit: float) -> float:
-    """Return a bound on the Frobenius norm of a product's rounding, if sent in float32 divided by ``unit``."""
+    """Return a bound on the Frobenius norm of the rounding of a product that is sent in float32, over ``unit``."""
     limits = np.finfo(np.float32)
     size = float(np.linalg.norm(product / unit))
     return unit * (size * float(limits.eps) / 2 + float(limits.smallest_subnormal) * math.sqrt(product.size))

@@ -5,8 +5,8 @@ X = [X_1, ..., X_p], centred. The scores are the eigenvectors U of ``A = X X' = 
 their eigenvalues theta. A party's loadings ``X_i' U / sqrt(theta)`` stay at that party. The option ``solver`` chooses
 how the server computes the scores:
 
-- ``krylov``: in each round the server sends a block Q (n x b), and every party returns ``X_i (X_i' Q)``. The server
-  uses only the sum. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
+- ``krylov``: in each round the server sends a block Q (n x b), and uses only the sum of the products
+  ``X_i (X_i' Q)``. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
   span the rank of the data (`fedpca_flwr.maths.krylov`).
 - ``gram``: every party sends all inner products of its rows, ``X_i X_i'``, once.
 - ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures the
@@ -47,22 +47,19 @@ class VerticalOptions(method.Options):
     """Directions that each party sends with ``merge``. With 0 it is 2 n-components."""
 
     def width(self, rows: int) -> int:
-        """Return the number of columns of the Krylov block: the option, or n_components + 5, but no more than rows."""
+        """Return the number of columns of the Krylov block: `block_size`, or n_components + 5, but at most rows."""
         return min(self.block_size or self.n_components + 5, rows)
 
     def directions_sent(self, rows: int) -> int:
-        """Return how many directions each party sends for merging: the option, or 2 n_components; at most rows."""
+        """Return how many directions each party sends for merging: `rank`, or 2 n_components; at most rows."""
         return min(self.rank or 2 * self.n_components, rows)
 
     @override
     def max_gram_columns(self, rows: int) -> int:
-        """Return the largest number of columns of products with X X' that the solver requests."""
-        columns_by_solver = {
-            "krylov": self.max_rounds * self.width(rows),
-            "merge": self.directions_sent(rows),
-            "gram": 0,
-        }
-        return columns_by_solver[self.solver]
+        """Return the largest number of columns of products with X X' that the solver requests; 0 for "gram"."""
+        if self.solver == "merge":
+            return self.directions_sent(rows)
+        return self.max_rounds * self.width(rows) if self.solver == "krylov" else 0
 
     @property
     @override
@@ -72,7 +69,10 @@ class VerticalOptions(method.Options):
 
 
 def vertical_script(config: method.RunConfig, options: VerticalOptions) -> method.Questions:
-    """Return the questions of VERTICAL: row ids, sum of squares, the solver's questions, and the projection."""
+    """Return the questions of VERTICAL: row ids, sum of squares, the solver's questions, and the projection.
+
+    Raise ConfigError if all Krylov blocks have fewer columns than n-components, or for a secure sum without `bound`.
+    """
     if options.solver == "krylov":
         check_rounds(options.max_rounds, options.block_size or options.n_components + 5, options.n_components)
     product = method.Question(
@@ -145,22 +145,9 @@ CARD = method.MethodCard(
 class Vertical(method.Strategy):
     """Strategy of VERTICAL: scores as eigenvectors of ``X X'``, the sum of the parties' inner products of rows.
 
-    The model's measurements have the certificate of ``krylov``.
-
-    Notes
-    -----
-    With the SVD ``X = U diag(s) V'`` the scores are ``U diag(s)`` and ``theta = s^2`` [1]_. The solver ``krylov``
-    finds the leading eigenvectors of A in the span of ``[Q, A Q, A^2 Q, ...]`` for a random block Q, by Rayleigh-Ritz
-    [2]_ [3]_. Parties answer orthonormal blocks only, so the server factors each block as ``Q R`` and multiplies the
-    sum by R.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, section 3.1, equations 1 and 2.
-    .. [2] Golub and Underwood 1977, The block Lanczos method for computing eigenvalues.
-    .. [3] Musco and Musco 2015, Randomized block Krylov methods for stronger and faster approximate singular value
-       decomposition.
+    With the SVD ``X = U diag(s) V'`` the scores are ``U diag(s)``, and theta is s^2 (Cheung et al. 2022, section 3.1).
+    The solver ``krylov`` finds the leading eigenvectors of A in the span of ``[Q, A Q, A^2 Q, ...]`` for a random block
+    Q, by Rayleigh-Ritz (Golub and Underwood 1977; Musco and Musco 2015).
     """
 
     card = CARD
@@ -169,20 +156,20 @@ class Vertical(method.Strategy):
     @property
     @override
     def exact(self) -> bool:
-        """True if the run is exact; for the merge solver, if no party has more columns than directions sent."""
+        """True, but for the merge solver only if no party has more columns than directions sent."""
         if self.options.solver == "merge":
             return max(self.widths) <= self.options.directions_sent(self.n_rows)
         return super().exact
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Check that all have the same rows, ask for the columns' sum of squares, and run the chosen solver."""
+        """Run the solver after `columns.rows_and_energy`; raise ConfigError, ContractError or DataError as both."""
         yield from columns.rows_and_energy(self)
         solvers = {"krylov": self._krylov, "gram": self._gram, "merge": self._merge}
         return (yield from solvers[self.options.solver]())
 
     def _gram(self) -> method.Fitting:
-        """Ask for the matrix of inner products of all rows (n, n), and return its leading eigenpairs."""
+        """Ask for the inner products (n, n) of all rows, and return their leading eigenpairs; raise as `_krylov`."""
         sums: method.Total = yield from columns.sum_in_digits(self, "gram", {})
         pairs = eigen.leading_eigenpairs(unpack(sums["gram"], self.n_rows), self.options.n_components)
         return method.Solution(pairs=pairs, total=self.total)
@@ -206,7 +193,11 @@ class Vertical(method.Strategy):
         return method.Solution(pairs=replace(pairs, following=following), total=self.total)
 
     def _krylov(self) -> method.Fitting:
-        """Run block Krylov rounds with products ``X X' Q`` until the angle to the exact scores is certified."""
+        """Run block Krylov rounds with products ``X X' Q`` until the angle to the exact scores is certified.
+
+        Without a certificate the run ends after `max_rounds`, with a note. Raise ContractError for impossible products,
+        and ConfigError for sums that no digits resolve.
+        """
         options, n, converged = self.options, self.n_rows, False
         start = random_block(n, options.width(n), self.config.seed)
         iteration = block_iteration.BlockIteration(

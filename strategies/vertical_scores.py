@@ -1,11 +1,11 @@
 """VERTICAL-SCORES: exact scores of new rows, from the loadings that the parties kept of a run with `vertical`.
 
 Party i kept the loadings V_i (k x d_i) of its columns. For n new rows X = [X_1, ..., X_p], each party centres and
-scales its columns as in the earlier run. In the second of two rounds the party sends its part ``X_i V_i'``. The server
-adds the parts, and all parties receive the sum for their files `scores`.
+scales its columns as in the earlier run, and sends its part ``X_i V_i'``. All parties receive the sum of the parts for
+their files `scores`.
 
 Nothing is fitted. The model holds the scores, and the share of the new rows' energy about the old means that the scores
-hold. The server refuses loadings of different runs, by a digest of their run's scores.
+hold.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ def scores_script(config: method.RunConfig, options: ScoresOptions) -> method.Qu
 
 
 def _score_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return the limit sqrt(P) |x| on a score: P parties' loadings have length up to 1 each, and |x| bounds a row."""
+    """Return the limit ``scores``, sqrt(P) |x|: P parties' loadings have length up to 1 each, and |x| bounds a row."""
     product = columns.product_limit(None, public, scaled=bool(request["scaled"]))
     return {"scores": np.sqrt(public.parties * product)}
 
 
 def _answer_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Return a party's part of the scores (n, k): its centred and scaled columns times its stored loadings."""
+    """Return a party's part of the scores (n, k): its columns times its loadings of the request's ``components``."""
     return {"scores": party.local_columns @ party.fitted_loadings.components[request["components"]].T}
 
 
 def _store_scores(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Write the scores that the server sent to the site's file, and return the number of rows."""
+    """Write the scores (n, k) that the server sent to the site's file, and return the number of rows."""
     with np.errstate(all="ignore"):  # whatever was sent, nothing of the rows shows in an error
         party.write_scores(request["scores"])
     return {"count": np.asarray(len(party.selection))}
 
 
 def _loadings_info(party: VerticalScoresClient, request: method.Fields) -> method.Fields:
-    """Return the digest of the run that made a party's loadings, their number of components, and whether scaled."""
+    """Return the fields ``run`` (digest of the run that made the loadings), ``components`` (number) and ``scaled``."""
     return {
         "run": np.asarray(party.fitted_loadings.run, np.uint64),
         "components": np.asarray(len(party.fitted_loadings.components)),
@@ -124,13 +124,17 @@ class VerticalScoresClient(method.Client):
 
     @override
     def require_ready(self) -> None:
-        """Refuse loadings that are missing or do not fit the new rows, before any answer."""
+        """Raise as `fitted_loadings` and `ColumnsClient.require_ready`, before any answer."""
         assert self.fitted_loadings  # loadings that do not fit are said before anything is answered
         super().require_ready()
 
     @cached_property
     def fitted_loadings(self) -> Loadings:
-        """Loadings that this party stored in the earlier run, refused if they do not fit the new rows' columns."""
+        """Loadings that this party stored in the earlier run.
+
+        Raise ConfigError if the site names no file or the file no run, ContractError for a file that is missing or
+        damaged, and DataError if the number or the names of the new rows' columns differ.
+        """
         path, width = self.site.node.loadings, self.selection.shape[1]
         if not path:
             raise method.ConfigError(
@@ -162,7 +166,7 @@ class VerticalScoresClient(method.Client):
 
     @override
     def store_request(self, request: method.Fields) -> None:
-        """Refuse a request that denies scaling although this party's loadings are scaled."""
+        """Raise ContractError for a request that denies scaling although this party's loadings are scaled."""
         if self.scaled and not request.get("scaled", 1):
             raise method.ContractError("the server says that no party's loadings divide by deviations; this site's do")
 
@@ -179,15 +183,9 @@ class VerticalScoresClient(method.Client):
 class VerticalScores(method.Run):
     """Strategy of VERTICAL-SCORES: scores of new rows as the sum of the parties' parts, without any fit.
 
-    Notes
-    -----
-    A row x of all columns has the scores ``V (x - m) / s = sum_i V_i (x_i - m_i) / s_i``, with the means m and
-    the scales s of the earlier run [1]_. The model's values are the energies of the scores' columns.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, equation 10.
+    A row x of all columns has the scores ``V (x - m) / s = sum_i V_i (x_i - m_i) / s_i``, with the means m and the
+    scales s of the earlier run (Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel
+    Extension on Feature-wise Distributed Data, equation 10). The model's values are the energies of the scores.
     """
 
     card = CARD
@@ -201,7 +199,7 @@ class VerticalScores(method.Run):
 
     @override
     def set_total(self, total: float) -> None:
-        """Store the new rows' sum of squares about the old means, or refuse zero or infinity."""
+        """Store the new rows' sum of squares about the old means; raise DataError for zero or infinity."""
         if not 0 < total < np.inf:
             raise method.DataError(
                 "the new rows have no energy about the means of the fitted ones: all are equal to these"
@@ -210,7 +208,7 @@ class VerticalScores(method.Run):
 
     @override
     def program(self) -> method.Program:
-        """Check rows and loadings, sum the parties' parts of the scores, and send the sum to all."""
+        """Sum the parties' parts of the scores, make the model, send the sum; raise as `common_component_count`."""
         replies = yield from columns.aligned_rows(self)
         available = common_component_count(replies)
         scaled = {"scaled": np.asarray(max(int(reply.fields["scaled"]) for reply in replies))}
@@ -230,7 +228,7 @@ class VerticalScores(method.Run):
 
 
 def common_component_count(replies: list[method.Reply]) -> int:
-    """Return the number of components in all first replies, or refuse loadings that come from different runs."""
+    """Return the number of components in all first replies; raise ConfigError for loadings of different runs."""
     witness = replies[0]
     for reply in replies:
         if any(reply.fields[name] != witness.fields[name] for name in ("run", "components")):

@@ -36,7 +36,11 @@ class VFedAKPCAOptions(merging.MergeOptions):
 
     @override
     def local_direction(self, X: method.Array, start: method.Array) -> tuple[float, method.Array]:
-        """Return the root of the leading eigenvalue of the party's centred kernel matrix, and its eigenvector."""
+        """Return the root of the leading eigenvalue of the columns' centred kernel matrix, and its eigenvector (n,).
+
+        The root is 0 for an eigenvalue within rounding; ``start`` is not used. Raise DataError for a kernel beyond
+        float64.
+        """
         # the authors weight a vector by the root of its eigenvalue
         kernel = algebra.Kernel(self.kernel, self.gamma or algebra.default_gamma(X), self.coef0, self.degree)
         packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)
@@ -47,7 +51,7 @@ class VFedAKPCAOptions(merging.MergeOptions):
 
 
 def _require_finite(K: method.Array) -> method.Array:
-    """Return the kernel matrix (n, n), or refuse a matrix whose sums and eigenvalues float64 cannot hold."""
+    """Return the kernel matrix (n, n); raise DataError if float64 cannot hold its sums and eigenvalues."""
     with np.errstate(over="ignore"):
         max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
     if not np.isfinite(max_sum):
@@ -78,15 +82,9 @@ CARD = method.MethodCard(
 class VFedAKPCA(merging.MergeStrategy):
     """Strategy of VFedAKPCA, which merges the leading eigenvectors of the parties' kernels.
 
-    Notes
-    -----
     Party i centres its kernel matrix ``K_i[r, s] = k(x_r, x_s)`` of the rows over its own columns in feature space, and
-    sends the leading eigenvector, weighted by the root of its eigenvalue [1]_.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, section 3.3.
+    sends the leading eigenvector, weighted by the root of its eigenvalue (Cheung et al. 2022, Vertical Federated
+    Principal Component Analysis and Its Kernel Extension on Feature-wise Distributed Data, section 3.3).
     """
 
     card = CARD

@@ -68,16 +68,10 @@ CARD = method.MethodCard(
 class VFedPCA(merging.MergeStrategy):
     """Strategy of VFedPCA, which merges the leading left singular vectors of the parties' own columns.
 
-    Notes
-    -----
     One step of the power method at party i is ``u <- X_i X_i' u / |X_i X_i' u|``. The merged direction is ``sum_i
     w_i u_i`` with ``w_i = theta_i / sum_j theta_j``, of length 1. Later components come from the columns without the
-    earlier directions [1]_.
-
-    References
-    ----------
-    .. [1] Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on Feature-wise
-       Distributed Data, algorithms 2 to 5.
+    earlier directions (Cheung et al. 2022, Vertical Federated Principal Component Analysis and Its Kernel Extension on
+    Feature-wise Distributed Data, algorithms 2 to 5).
     """
 
     card = CARD

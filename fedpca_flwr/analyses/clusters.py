@@ -58,6 +58,7 @@ class Clusters:
         Returns
         -------
         ndarray of int of shape (n,)
+            Numbers from 0, of a mixture the most probable.
         """
         scores = self.model.transform(X)
         if self.mixture is None:

@@ -1,14 +1,13 @@
 r"""Components and factors from kept moments: a PCA, its loadings as correlations, rotations, and factor analysis.
 
-*Rotations* of loadings make each feature load on few components: varimax (Kaiser 1958), promax (Hendrickson and White
-1964). With Kaiser's normalisation each feature's loadings are scaled to length 1 for the search, so that features of
-which the components hold little count as much as others; that is the default of R's ``varimax`` and ``factanal``.
+*Rotations* of loadings make each feature load on few components. With Kaiser's normalisation, as by R's ``varimax``
+and ``factanal``, features of which the components hold little count as much as others.
 
 *Factor analysis* explains correlations by few factors, each feature with a noise of its own:
 :math:`\Sigma = W W^T + \Psi` with k columns of loadings and a diagonal of noise. Given :math:`\Psi` the loadings of
 greatest likelihood follow from the eigenpairs of :math:`\Psi^{-1/2} S \Psi^{-1/2}`, and what is left is a function of
 :math:`\log \Psi` alone, with gradient :math:`(\Sigma_{ii} - S_{ii}) / \Psi_{ii}` (Joreskog 1967), which a
-quasi-Newton method minimises. Steps of EM (Rubin and Thayer 1982) end at the same maximum, thousands of them later.
+quasi-Newton method minimises.
 """
 
 from __future__ import annotations
@@ -21,14 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve, eigh, lstsq, svd
 
-from fedpca_flwr.analyses.inputs import (
-    finite_rows,
-    require_count,
-    require_resolved,
-    require_varying,
-    takes_model,
-    takes_moments,
-)
+from fedpca_flwr.analyses import inputs
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
@@ -38,7 +30,7 @@ from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as, feature_rows
 
 
-@takes_moments
+@inputs.takes_moments
 def pca(
     moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
 ) -> PCAModel:
@@ -69,9 +61,7 @@ def pca(
     log_entries = {
         "method": "second moments",
         "columns": names_digest(moments.features),
-        "parties": [
-            {"party": i, "name": key, "rows": party_moments.count} for i, (key, party_moments) in enumerate(parties)
-        ],
+        "parties": [{"party": i, "name": key, "rows": party.count} for i, (key, party) in enumerate(parties)],
     }
     options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
     model = PCAModel.of_moments(moments.moments, log_entries, error_bound=moments.error_bound, **options)
@@ -105,7 +95,7 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
 
 
 def promax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the matrix (k, k) that brings loadings (d, k) nearest to powers of their varimax.
+    """Compute the matrix (k, k) that brings loadings (d, k) nearest to powers of their `varimax`.
 
     Its columns are scaled so that the factors, which may be correlated, have variance 1 (Hendrickson and White 1964).
     """
@@ -113,8 +103,7 @@ def promax(loadings: Array, *, kaiser: bool = True) -> Array:
     rotated = loadings @ orthogonal
     fitted, *_ = lstsq(rotated, rotated * np.abs(rotated) ** (PROMAX_POWER - 1))
     spread = np.diagonal(np.linalg.inv(fitted.T @ fitted))
-    oblique: Array = orthogonal @ (fitted * np.sqrt(spread))
-    return oblique
+    return np.asarray(orthogonal @ (fitted * np.sqrt(spread)))
 
 
 ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": varimax, "promax": promax}
@@ -133,8 +122,6 @@ def _reading_table(result: Reading) -> DisplayTable:
 class Reading:
     """Description of the first components by their correlations with the features.
 
-    Supplementary features do not contribute to the components. They come last in each array by feature.
-
     Parameters
     ----------
     correlations : ndarray of shape (k, d)
@@ -150,7 +137,7 @@ class Reading:
     features : tuple of str
         Names of the features; empty if the moments have no names.
     supplementary : int, default 0
-        Number of supplementary features, which come last.
+        Number of features that do not contribute to the components; they come last in each array by feature.
     """
 
     correlations: Array
@@ -161,7 +148,7 @@ class Reading:
     supplementary: int = 0
 
 
-@takes_moments
+@inputs.takes_moments
 def read(
     moments: SecondMoments,
     k: int,
@@ -193,7 +180,7 @@ def read(
     Raises
     ------
     ConfigError, ContractError, DataError
-        If a component has no variance, or an option is not allowed.
+        If an option is not allowed, a component has no variance, or no feature varies.
     """
     if not isinstance(rotation, str) or rotation not in ROTATIONS:
         raise ConfigError(f"'rotation' is {value_text(rotation)}, expected one of: {', '.join(ROTATIONS)}")
@@ -202,7 +189,7 @@ def read(
     active = [column for column in range(moments.n_features) if column not in supplementary_columns]
     moments, first = moments.select(active + supplementary_columns), len(active)
     model = pca(moments.select(range(first)), k, scale=scale)
-    require_resolved(model.explained_variance_)
+    inputs.require_resolved(model.explained_variance_)
     components, _ = model.loadings()
     used = moments.scaled() if scale else moments
     spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
@@ -230,7 +217,7 @@ def read(
     )
 
 
-@takes_moments
+@inputs.takes_moments
 def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
     """Compute the mean scores (m, k) of the rows that have each level. A level is a supplementary column of 0 and 1.
 
@@ -252,11 +239,11 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
 
     Raises
     ------
-    ConfigError, ContractError, DataError
-        As `read`; a `DataError` also if a column is constant, or cannot consist of 0 and 1.
+    ConfigError, DataError
+        As `pca`; a `DataError` also if a column is constant, or cannot consist of 0 and 1.
     """
     level_columns = moments.places(levels)
-    require_varying(moments, level_columns)
+    inputs.require_varying(moments, level_columns)
     mean, variances = moments.mean[level_columns], np.diagonal(moments.scatter)[level_columns] / moments.n_samples
     invalid_columns = level_columns[np.abs(variances - mean * (1 - mean)) > 1e-9]
     if invalid_columns.size:
@@ -266,11 +253,10 @@ def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool
     model = pca(moments.select(other_columns), k, scale=scale)
     components, _ = model.loadings()
     deviations = moments.scatter[np.ix_(level_columns, other_columns)] / (moments.n_samples * mean[:, None])
-    scores: Array = deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T
-    return scores
+    return np.asarray(deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T)
 
 
-@takes_model
+@inputs.takes_model
 def projected(model: PCAModel, X: ArrayLike) -> Array:
     """Compute the scores of new rows divided by the model's `shrinkage_`, which corrects for many features.
 
@@ -289,7 +275,7 @@ def projected(model: PCAModel, X: ArrayLike) -> Array:
     return model.transform(X) / model.shrinkage_
 
 
-@takes_model
+@inputs.takes_model
 def whitened(model: PCAModel, X: ArrayLike) -> Array:
     """Compute scores with variance 1 in each component, as ``PCA(whiten=True)`` does.
 
@@ -307,7 +293,7 @@ def whitened(model: PCAModel, X: ArrayLike) -> Array:
     ContractError
         If a component has no variance.
     """
-    require_resolved(model.explained_variance_)
+    inputs.require_resolved(model.explained_variance_)
     return model.transform(X) / np.sqrt(model.explained_variance_)
 
 
@@ -317,12 +303,11 @@ MIN_NOISE_SHARE = 1e-9
 
 def _factors_table(result: FactorModel) -> DisplayTable:
     """Return the display of a factor analysis: loadings, noise and communality of each feature."""
-    title = (
-        f"FactorModel: loadings, variance of the noise, and share explained; log-likelihood {result.log_likelihood:.4g}"
-    )
+    title = "FactorModel: loadings, variance of the noise, and share explained; log-likelihood"
     heads = ["feature", *(f"F{j + 1}" for j in range(len(result.components))), "noise", "explained"]
     columns = *result.components, result.noise_variance, result.communalities
-    return DisplayTable(title, heads, feature_rows(result.features, *columns, weight=result.communalities))
+    rows = feature_rows(result.features, *columns, weight=result.communalities)
+    return DisplayTable(f"{title} {result.log_likelihood:.4g}", heads, rows)
 
 
 @display_as(_factors_table)
@@ -356,8 +341,7 @@ class FactorModel:
     def communalities(self) -> Array:
         """Share of each feature's variance that the factors explain, shape (d,)."""
         common = np.sum(self.components**2, axis=0)
-        shares: Array = common / (common + self.noise_variance)
-        return shares
+        return np.asarray(common / (common + self.noise_variance))
 
     def transform(self, X: ArrayLike) -> Array:
         """Compute the expected values of the factors, given rows.
@@ -370,14 +354,13 @@ class FactorModel:
         -------
         ndarray of shape (n, k)
         """
-        centred = finite_rows(X, self.features, self.mean.size) - self.mean
+        centred = inputs.finite_rows(X, self.features, self.mean.size) - self.mean
         weighted = self.components / self.noise_variance
         precision = np.eye(len(self.components)) + weighted @ self.components.T
-        scores: Array = cho_solve(cho_factor(precision), weighted @ centred.T).T
-        return scores
+        return np.asarray(cho_solve(cho_factor(precision), weighted @ centred.T).T)
 
 
-@takes_moments
+@inputs.takes_moments
 def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     """Fit a factor analysis of k factors by maximum likelihood (Joreskog 1967).
 
@@ -394,12 +377,12 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
     Raises
     ------
     ConfigError
-        If the rows and features do not allow this number of factors.
+        If k is not from 1 to one less than the rows and the features.
     DataError
         If a feature is constant.
     """
-    require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
-    require_varying(moments, np.arange(moments.n_features))
+    inputs.require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
+    inputs.require_varying(moments, np.arange(moments.n_features))
     from scipy.optimize import minimize  # a tenth of a second to import, for this analysis alone
 
     covariance = moments.scatter / moments.n_samples
@@ -425,7 +408,10 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
 
 
 def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
-    """Return minus twice the profile log-likelihood per row, up to a constant, for correlations R; and its gradient."""
+    """Return minus twice the profile log-likelihood per row, up to a constant, and its gradient (d,).
+
+    Shapes: log_noise (d,), correlations R (d, d).
+    """
     noise = np.exp(log_noise)
     root = np.sqrt(noise)
     values, vectors = eigh(R / root / root[:, None])

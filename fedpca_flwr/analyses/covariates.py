@@ -23,9 +23,8 @@ def _adjusted_table(result: AdjustedMoments) -> DisplayTable:
     names = [result.features[j] if result.features else f"feature {j}" for j in result.covariates]
     title = f"AdjustedMoments: slopes on {len(names)} covariates, {result.moments.n_samples} rows"
     weight = np.abs(result.coefficients).max(axis=0, initial=0.0)
-    return DisplayTable(
-        title, ["feature", *names], feature_rows(result.moments.features, *result.coefficients, weight=weight)
-    )
+    rows = feature_rows(result.moments.features, *result.coefficients, weight=weight)
+    return DisplayTable(title, ["feature", *names], rows)
 
 
 @display_as(_adjusted_table)
@@ -75,16 +74,16 @@ class AdjustedMoments:
 
         Raises
         ------
-        ConfigError
-            If the party is unknown.
+        ConfigError, DataError
+            If the party is unknown, or the rows do not fit the features.
         """
         if party not in self.means:
             expected = ", ".join(self.means) if "" not in self.means else "none: all rows have one mean"
             raise ConfigError(f"'party' is '{party}', expected one of those of the fit: {expected}")
         mean = self.means[party]
         centred = finite_rows(rows, self.features, mean.size) - mean
-        residuals: Array = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
-        return residuals + self.moments.mean
+        residuals = centred[:, self.places] - centred[:, self.covariates] @ self.coefficients
+        return np.asarray(residuals + self.moments.mean)
 
 
 @takes_moments
@@ -123,10 +122,9 @@ def adjusted(moments: SecondMoments, covariates: Features, *, parties: bool = Fa
     if not np.diagonal(scatter).any():
         raise DataError("the covariates explain all features: nothing is left to analyse")
     party_means = {key: party.mean + party.remainder for key, party in moments.parties.items()}
+    error_bound = adjustment.diagonal_error_bound(moments.error_bound)[parts.x]
     return AdjustedMoments(
-        moments=SecondMoments(
-            remainder, moments.names(parts.x), error_bound=adjustment.diagonal_error_bound(moments.error_bound)[parts.x]
-        ),
+        moments=SecondMoments(remainder, moments.names(parts.x), error_bound=error_bound),
         coefficients=adjustment.slopes[:, parts.x],
         collinear=moments.names(collinear) or tuple(collinear.tolist()),
         places=parts.x,

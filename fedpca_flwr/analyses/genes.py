@@ -34,6 +34,8 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
 
     Raises
     ------
+    ConfigError
+        If ``top`` is not from 1 to the number of genes.
     ContractError
         If the model has no deviations, or if its values are not counts.
     """
@@ -49,7 +51,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
 
 
 def _normalised_dispersions(means: Array, variances: Array) -> Array:
-    """Return log dispersions (d,) standardised among genes of similar mean; NaN for constant genes."""
+    """Return log dispersions (d,) standardised among genes of similar mean; 1 if alone, NaN for constant genes."""
     with np.errstate(divide="ignore"):
         dispersions = np.log(variances / np.maximum(means, 1e-12))
     dispersions[~np.isfinite(dispersions)] = np.nan

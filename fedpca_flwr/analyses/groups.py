@@ -1,10 +1,9 @@
 r"""Groups of features in equal weight: multiple factor analysis (Escofier and Pages 1994) of numeric features.
 
-A group of many related features would make the first components of a PCA its own. So each feature is divided by its
-standard deviation, and each group by the root of the first eigenvalue :math:`\lambda_g` of its own correlation matrix:
-then no direction of a group alone has more variance than 1. The components are those of all weighted features together,
-and with the eigenvalue :math:`\mu` and the loadings v the correlation of a component with a feature of the group is
-:math:`v_j \sqrt{\mu \lambda_g}`.
+Each feature is divided by its standard deviation, and each group by the root of the first eigenvalue :math:`\lambda_g`
+of its own correlation matrix: then no direction of a group alone has more variance than 1. The components are those of
+all weighted features together, and with the eigenvalue :math:`\mu` and the loadings v the correlation of a component
+with a feature of the group is :math:`v_j \sqrt{\mu \lambda_g}`.
 """
 
 from __future__ import annotations
@@ -85,8 +84,8 @@ def multiple_factor_analysis(
 
     Raises
     ------
-    ConfigError
-        If groups share features or leave features out, if features are unknown, or if k is not allowed.
+    ConfigError, ContractError
+        If groups share features or leave features out, features are unknown, or k is not allowed or has no variance.
     DataError
         If all features of a group are constant.
     """
@@ -121,7 +120,7 @@ def multiple_factor_analysis(
 
 
 def _membership(moments: SecondMoments, groups: Mapping[str, Features]) -> Array:
-    """Return a matrix (d, g), 1 where a feature is in a group, or raise a ConfigError unless each is in one group."""
+    """Return a matrix (d, g), 1 where a feature is in a group; raise ConfigError unless each is in one group."""
     if not isinstance(groups, Mapping) or not groups:
         raise ConfigError(f"'groups' is {value_text(groups)}, expected the features of each group by its name")
     member = np.zeros((moments.n_features, len(groups)))

@@ -29,10 +29,8 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
 
     Raises
     ------
-    ContractError
-        If the run did not use Harmony.
-    ConfigError
-        If the party was not in the run.
+    ConfigError, ContractError
+        If the party was not in the run, or the run did not use Harmony.
     """
     entry = model.log.get("harmony")
     if entry is None:

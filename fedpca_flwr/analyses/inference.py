@@ -72,9 +72,9 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     Raises
     ------
     ConfigError
-        If ``fraction`` is not between 0 and 1.
+        If ``fraction`` is not between 0 and 1, or ``draws`` not from 1 to 100,000.
     DataError
-        If no feature varies.
+        If there is a single row, or no feature varies.
     """
     require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MAX_DRAWS)
@@ -120,7 +120,7 @@ class HowSure:
     variance_intervals : ndarray of shape (k, 2)
         Intervals that cover the population's variances in about ``level`` of all samples.
     loading_errors : ndarray of shape (k, d)
-        Standard errors of the loadings, in the order of ``components_``.
+        Standard errors of the loadings, in the order of ``components_``; infinite for tied variances (`how_sure`).
     """
 
     variances: Array
@@ -143,7 +143,7 @@ class Spikes:
     Parameters
     ----------
     variances : ndarray of shape (k,)
-        Variances of the population's components, under the assumption of equal noise in all features.
+        Variances of the population's components, if all features have equal noise; that of the noise if it is noise.
     angles : ndarray of shape (k,)
         Expected angle in degrees between each component of the sample and that of the population; 90 for noise.
     """
@@ -156,8 +156,7 @@ class Spikes:
 def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     """Compute intervals of variances and errors of loadings, for normal rows with n much larger than d (Anderson 1963).
 
-    For scaled features, or rows that are not normal, use `how_sure_by_parties`. For the variances of such rows you can
-    also use `variance_intervals`.
+    For scaled features, or rows that are not normal, use `how_sure_by_parties` or `variance_intervals`.
 
     Parameters
     ----------
@@ -174,6 +173,7 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     Raises
     ------
     ConfigError, ContractError, DataError
+        If an option is not allowed, component k has no variance, or no feature varies.
     """
     values, vectors = _spectrum(moments, k, level)
     require_resolved(values[:k])
@@ -186,23 +186,22 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     """Compute intervals for the population's variances from fourth moments, for rows of any distribution.
 
-    There must be many more rows than components.
-
     Parameters
     ----------
     model : PCAModel
-        Model of a run with ``fourth_moments=True``.
+        Model of a run with ``fourth_moments=True``, with many more rows than components.
     level : float, default 0.95
         Coverage of the intervals.
 
     Returns
     -------
     ndarray of shape (k, 2)
+        An end may be infinite.
 
     Raises
     ------
-    ConfigError
-        If the run had no ``fourth_moments``.
+    ConfigError, ContractError
+        If the run had no ``fourth_moments``, or the last component has no variance.
     """
     require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
@@ -229,6 +228,11 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
     Returns
     -------
     Spikes
+
+    Raises
+    ------
+    ConfigError, DataError
+        If k is not allowed, or no feature varies.
     """
     used = moments.scaled() if scale else moments
     values, _ = _spectrum(used, k, 0.5)
@@ -246,10 +250,8 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     ----------
     moments : SecondMoments
         Moments of all rows and of each party (``keep="parties"``), for at least 5 parties.
-    k : int
-        Number of components.
-    level : float, default 0.95
-        Coverage of the intervals.
+    k, level
+        As of `how_sure`.
     scale : bool, default False
         Divide each feature by its standard deviation, as for a PCA.
 
@@ -260,6 +262,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     Raises
     ------
     ConfigError, ContractError, DataError
+        As `how_sure`, also without one of the parties; a `ConfigError` also for fewer than 5 parties.
     """
     require_share("level", level, 0.95)
     groups = len(moments.parties)
@@ -288,7 +291,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
 
 def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
-    """Check level and k, and return all eigenvalues (descending) and eigenvectors (columns) of the covariance."""
+    """Return all eigenvalues (d,), descending, and eigenvectors (columns) of the covariance; raise as `how_sure`."""
     require_share("level", level, 0.95)
     require_count("k", k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)

@@ -19,13 +19,13 @@ Analysis = TypeVar("Analysis", bound=Callable[..., Any])
 
 
 def takes_moments(analysis: Analysis) -> Analysis:
-    """Decorate an analysis so that an argument ``moments`` that is no `SecondMoments` raises a ConfigError."""
+    """Decorate an analysis by `takes`: an argument ``moments`` that is no `SecondMoments` raises a ConfigError."""
     advice = "they are a model's 'moments_' after run('p-cov', parties, keep='moments'), or SecondMoments.of(rows)"
     return takes("moments", SecondMoments, advice)(analysis)
 
 
 def takes_model(analysis: Analysis) -> Analysis:
-    """Decorate an analysis or a plot so that an argument ``model`` that is no `PCAModel` raises a ConfigError."""
+    """Decorate an analysis or a plot by `takes`: an argument ``model`` that is no `PCAModel` raises a ConfigError."""
     return takes("model", PCAModel, MODEL_ADVICE)(analysis)
 
 
@@ -35,14 +35,13 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
     """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
 
-    The decorated function raises a ConfigError for another type; ``advice``, its end, says where such a value comes
-    from.
+    The decorated function raises a ConfigError for another type; ``advice`` is the end of its text.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
 
     def decorate(analysis: Analysis) -> Analysis:
-        """Return the function with a check of the argument and of the flags, options whose default is a bool."""
+        """Return the function with a check of the argument and of the flags, keywords whose default is a bool."""
         parameters = signature(analysis).parameters
         place = list(parameters).index(name)
         flags = [option for option, parameter in parameters.items() if isinstance(parameter.default, bool)]
@@ -80,10 +79,10 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
     Raise ConfigError for unknown features, a feature in both groups, and an empty group.
     """
-    y_columns = moments.places(y)
-    x_columns = np.setdiff1d(np.arange(moments.n_features), y_columns) if x is None else moments.places(x)
-    shared = np.intersect1d(x_columns, y_columns)
-    if shared.size or not x_columns.size:
+    columns_y = moments.places(y)
+    columns_x = np.setdiff1d(np.arange(moments.n_features), columns_y) if x is None else moments.places(x)
+    shared = np.intersect1d(columns_x, columns_y)
+    if shared.size or not columns_x.size:
         names = moments.names(shared) or tuple(shared.tolist())
         raise ConfigError(
             f"the features {', '.join(map(str, names))} are on both sides; leave them out of one"
@@ -91,15 +90,9 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
             else "there are no other features; name fewer"
         )
     S, mean = moments.scatter, moments.mean
-    return ScatterBlocks(
-        x_columns,
-        y_columns,
-        mean[x_columns],
-        mean[y_columns],
-        S[np.ix_(x_columns, x_columns)],
-        S[np.ix_(x_columns, y_columns)],
-        S[np.ix_(y_columns, y_columns)],
-    )
+    pairs = (columns_x, columns_x), (columns_x, columns_y), (columns_y, columns_y)
+    blocks = [S[np.ix_(*pair)] for pair in pairs]
+    return ScatterBlocks(columns_x, columns_y, mean[columns_x], mean[columns_y], *blocks)
 
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
@@ -117,16 +110,13 @@ def require_count(option: str, k: int, maximum: int) -> None:
 
 
 def require_share(option: str, share: float, example: float) -> None:
-    """Raise ConfigError, with an example of a value, unless an option's value is a fraction between 0 and 1."""
+    """Raise ConfigError, with an example of a value, unless an option's value is a float between 0 and 1."""
     if not (isinstance(share, float) and 0 < share < 1):
         raise ConfigError(f"'{option}' is {value_text(share)}, expected a fraction between 0 and 1, as {example}")
 
 
 def require_resolved(values: Array) -> None:
-    """Raise ContractError if descending variances (k,) are unknown (NaN), or the last is no more than rounding.
-
-    They are unknown in a private model whose components are all noise.
-    """
+    """Raise ContractError if descending variances (k,) are NaN (all noise), or the last is no more than rounding."""
     if np.isnan(values).any():
         raise ContractError(
             "the model's variances are unknown: no component stands out of the noise; take more rows or epsilon"

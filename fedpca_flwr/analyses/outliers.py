@@ -1,7 +1,4 @@
-"""Odd rows that lie far from a model's rows, and drift: new rows that no longer resemble the model's rows.
-
-Each party does this with its own rows and the model; nothing leaves the party.
-"""
+"""Odd rows that lie far from a model's rows, and drift: new rows that no longer resemble the model's rows."""
 
 from __future__ import annotations
 
@@ -25,14 +22,12 @@ MIN_DRIFT_ROWS = 10  # no drift can be told of fewer rows
 
 def _outliers_table(result: Outliers) -> DisplayTable:
     """Return the display of outliers: the rows that exceed a limit, the largest excess first."""
-    order = result.oddest.tolist()
-    row_names = result.labels or range(result.odd.size)
-    rows = []
-    for i in order:
+    row_names, rows = result.labels or range(result.odd.size), []
+    for i in result.oddest.tolist():
         features = largest_features(result.spe_contributions[i], result.features)
         rows.append([row_names[i], result.t_squared[i], result.spe[i], features])
     limits = f"T squared {result.t_squared_limit:.4g}, SPE {result.spe_limit:.4g}"
-    title = f"Outliers: {len(order)} of {result.odd.size} rows exceed a limit ({limits})"
+    title = f"Outliers: {len(rows)} of {result.odd.size} rows exceed a limit ({limits})"
     return DisplayTable(title, ["row", "T squared", "SPE", "most of its SPE"], rows)
 
 
@@ -75,7 +70,7 @@ class Outliers:
 
     @property
     def oddest(self) -> NDArray[np.intp]:
-        """Numbers of the rows that exceed a limit, the largest excess first."""
+        """Numbers (from 0) of the rows that exceed a limit, the largest excess first; empty if none does."""
         excess = np.maximum(self.t_squared / self.t_squared_limit, self.spe / self.spe_limit)
         return np.argsort(-excess, kind="stable")[: self.odd.sum()]
 
@@ -96,11 +91,9 @@ class Drift:
 
     Parameters
     ----------
-    shift_probability : float
-        Probability of a mean score at least this far from the model's, if the rows have the model's distribution (chi
-        squared).
-    spread_probability : float
-        Probability of a mean SPE at least this far above the model's (Student's t).
+    shift_probability, spread_probability : float
+        Probabilities, if the rows have the model's distribution, of a mean score at least this far from the model's
+        (chi squared), and of a mean SPE at least this far above the model's (Student's t).
     odd_share : float
         Share of the rows beyond a limit that holds 99 % of normal rows. Rows with heavier tails have a larger share.
     drifted : bool
@@ -131,8 +124,12 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
     Raises
     ------
+    ConfigError
+        If ``level`` is not between 0 and 1.
     ContractError
         If the model does not describe the variance outside its components, or its components hold all variance.
+    DataError
+        If the rows do not fit the model.
     """
     require_share("level", level, 0.99)
     left_out, directions = _left_out_variance(model)
@@ -174,10 +171,8 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
     Raises
     ------
-    DataError
-        If there are fewer than 10 rows.
-    ContractError
-        As `outliers`.
+    ConfigError, ContractError, DataError
+        As `outliers`; a `DataError` also for fewer than 10 rows.
     """
     require_share("false_alarms", false_alarms, 0.01)
     result = outliers(model, X)
@@ -195,7 +190,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 def _left_out_variance(model: PCAModel) -> tuple[float, float]:
     """Return the variance outside the components, and the number of directions over which that variance is spread.
 
-    Raise ContractError if the model does not know this number, or its components leave nothing out.
+    Raise ContractError if the model does not know this number.
     """
     directions = model.log.get("measured", {}).get("left_out_directions")
     if directions is None:

@@ -1,20 +1,16 @@
 r"""Relations between features: canonical correlations, linear discriminant analysis, and linear regression.
 
-All follow from the mean m and the scatters :math:`S_{xx}` (p, p), :math:`S_{xy}` (p, r) and :math:`S_{yy}` (r, r) about
-the mean; no row is needed.
-
-*Canonical correlations* are the singular values of :math:`S_{xx}^{-1/2} S_{xy} S_{yy}^{-1/2}` (Hotelling 1936).
+*Canonical correlations* of features x and y, with the scatters :math:`S_{xx}`, :math:`S_{xy}` and :math:`S_{yy}`, are
+the singular values of :math:`S_{xx}^{-1/2} S_{xy} S_{yy}^{-1/2}` (Hotelling 1936).
 
 *Linear discriminant analysis* takes classes as columns of the rows: 1 in the rows of a class, else 0. The mean of such
 a column is the share of the class, and its scatter :math:`S_{xc}` with the features gives the mean of the class::
 
     n_c = n m_c,    mu_c = m + S_xc / n_c,    S_w = S_xx - sum_c S_xc S_xc^T / n_c
 
-(Hastie, Tibshirani and Friedman 2009, section 4.3, with the maximum likelihood estimate of the covariance, divisor n;
-solved as scikit-learn's ``solver="svd"``.)
+(Hastie, Tibshirani and Friedman 2009, section 4.3, solved as scikit-learn's ``solver="svd"``.)
 
-*Regression*: the slopes of a ridge are :math:`(S_{xx} + \alpha I)^{-1} S_{xy}` (Hoerl and Kennard 1970); on principal
-components (Jolliffe 1982) and by partial least squares (Wold, Sjostrom and Eriksson 2001) they follow as simply.
+*Regression*: the slopes of a ridge are :math:`(S_{xx} + \alpha I)^{-1} S_{xy}`.
 """
 
 from __future__ import annotations
@@ -26,24 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh, pinv, svd
 
-from fedpca_flwr.analyses.inputs import (
-    ScatterBlocks,
-    finite_rows,
-    require_count,
-    require_varying,
-    scatter_blocks,
-    takes_moments,
-)
+from fedpca_flwr.analyses import inputs
 from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import (
-    COLLINEAR_SHARE,
-    column_signs,
-    count_varying_directions,
-    diagonal_roots,
-    pseudo_inverse,
-    whitening_matrix,
-)
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows, largest_features
 
@@ -92,21 +74,19 @@ class CanonicalCorrelations:
 
         Parameters
         ----------
-        X : array-like of shape (n, p)
-            Rows with the features of the first group.
-        Y : array-like of shape (n, q)
-            The same rows with the features of the second group.
+        X, Y : array-like of shape (n, p), (n, q)
+            Rows with the features of the first group, and the same rows with those of the second.
 
         Returns
         -------
         x_scores, y_scores : ndarray of shape (n, k)
         """
-        x = finite_rows(X, self.x_features, self.x_mean.size) - self.x_mean
-        y = finite_rows(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
+        x = inputs.finite_rows(X, self.x_features, self.x_mean.size) - self.x_mean
+        y = inputs.finite_rows(Y, self.y_features, self.y_mean.size, "Y") - self.y_mean
         return x @ self.x_directions, y @ self.y_directions
 
 
-@takes_moments
+@inputs.takes_moments
 def canonical_correlations(
     moments: SecondMoments, x: Features, y: Features | None = None, *, k: int = 2
 ) -> CanonicalCorrelations:
@@ -129,20 +109,20 @@ def canonical_correlations(
     Raises
     ------
     ConfigError
-        If features are unknown, or k is too large.
+        If features are unknown or in both groups, or k is too large.
     DataError
         If collinear features leave fewer than k correlations.
     """
     other_columns = np.setdiff1d(np.arange(moments.n_features), moments.places(x))
-    parts = scatter_blocks(moments, other_columns.tolist() if y is None else y, x)
+    parts = inputs.scatter_blocks(moments, other_columns.tolist() if y is None else y, x)
     maximum = min(moments.n_samples - 1, len(parts.x), len(parts.y))
-    require_count("k", k, maximum)
-    whiten_x, whiten_y = whitening_matrix(parts.S_xx), whitening_matrix(parts.S_yy)
+    inputs.require_count("k", k, maximum)
+    whiten_x, whiten_y = eigen.whitening_matrix(parts.S_xx), eigen.whitening_matrix(parts.S_yy)
     u, values, vt = svd(whiten_x.T @ parts.S_xy @ whiten_y, full_matrices=False)
     values, x_directions, y_directions = values[:k].clip(max=1.0), whiten_x @ u[:, :k], whiten_y @ vt[:k].T
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
-    unit = np.sqrt(moments.n_samples - 1) * column_signs(x_directions)
+    unit = np.sqrt(moments.n_samples - 1) * eigen.column_signs(x_directions)
     means = parts.mean_x, parts.mean_y
     return CanonicalCorrelations(
         values, x_directions * unit, y_directions * unit, *means, moments.names(parts.x), moments.names(parts.y)
@@ -164,8 +144,7 @@ class Discriminant:
 
     Parameters
     ----------
-    slopes : ndarray of shape (p, c)
-    intercepts : ndarray of shape (c,)
+    slopes, intercepts : ndarray of shape (p, c), (c,)
     directions : ndarray of shape (p, at most c - 1)
         Directions that separate the classes, the best first.
     mean : ndarray of shape (p,)
@@ -194,7 +173,7 @@ class Discriminant:
         -------
         ndarray of shape (n, c)
         """
-        return finite_rows(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
+        return inputs.finite_rows(X, self.features, len(self.slopes)) @ self.slopes + self.intercepts
 
     def predict(self, X: ArrayLike) -> NDArray[np.intp]:
         """Predict the class of each row.
@@ -208,8 +187,7 @@ class Discriminant:
         ndarray of int of shape (n,)
             Position of the class in the list that the fit was given.
         """
-        best: NDArray[np.intp] = self.decision(X).argmax(axis=1)
-        return best
+        return np.asarray(self.decision(X).argmax(axis=1))
 
     def transform(self, X: ArrayLike) -> Array:
         """Project rows on the discriminant directions.
@@ -222,10 +200,10 @@ class Discriminant:
         -------
         ndarray of shape (n, at most c - 1)
         """
-        return (finite_rows(X, self.features, len(self.slopes)) - self.mean) @ self.directions
+        return (inputs.finite_rows(X, self.features, len(self.slopes)) - self.mean) @ self.directions
 
 
-@takes_moments
+@inputs.takes_moments
 def discriminant(moments: SecondMoments, classes: Features, features: Features | None = None) -> Discriminant:
     """Fit a linear discriminant analysis. The prior probability of a class is its share of the rows.
 
@@ -248,11 +226,11 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     Raises
     ------
     ConfigError
-        If features are unknown.
+        If features are unknown, or on both sides.
     DataError
-        If the columns of the classes are not such indicators.
+        If the columns of the classes are not such indicators, or the rows are no more than the classes.
     """
-    parts = scatter_blocks(moments, classes, features)
+    parts = inputs.scatter_blocks(moments, classes, features)
     n = moments.n_samples
     counts = np.rint(n * parts.mean_y).astype(np.int64)
     shares = counts / n
@@ -267,13 +245,12 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     return Discriminant(*_solve_discriminant(parts, shares, n), parts.mean_x, counts, *names)
 
 
-def _solve_discriminant(parts: ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
-    """Return an LDA's slopes, intercepts and directions, for ``shares`` (c,) of n rows in each class."""
+def _solve_discriminant(parts: inputs.ScatterBlocks, shares: Array, n: int) -> tuple[Array, Array, Array]:
+    """Return an LDA's slopes (p, c), intercepts (c,) and directions (p, up to c - 1), for ``shares`` (c,) of n rows."""
     deviations = parts.S_xy / (n * shares)  # of the classes' means from the mean of all
     within = parts.S_xx - (deviations * (n * shares)) @ deviations.T
     rounding = 4 * np.finfo(np.float64).eps * np.sqrt(n) * np.diagonal(parts.S_xx)
     within_diagonal = np.diagonal(within)
-    # deviations within classes
     unit = np.where(within_diagonal <= rounding, 1.0, np.sqrt(within_diagonal.clip(min=0.0) / n))
     values, vectors = eigh(within / unit / unit[:, None] / n)
     selected = np.sqrt(values.clip(min=0.0)) > MIN_SINGULAR_VALUE
@@ -324,16 +301,15 @@ class Regression:
         Parameters
         ----------
         X : array-like of shape (n, p)
-            Columns are the features of the fit.
 
         Returns
         -------
         ndarray of shape (n, r)
         """
-        return finite_rows(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
+        return inputs.finite_rows(X, self.features, len(self.coefficients)) @ self.coefficients + self.intercepts
 
 
-@takes_moments
+@inputs.takes_moments
 def least_squares(moments: SecondMoments, responses: Features, features: Features | None = None) -> Regression:
     """Fit ordinary least squares, of least norm if features are collinear.
 
@@ -352,21 +328,21 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     Raises
     ------
     ConfigError
-        If features are unknown.
+        If features are unknown, or on both sides.
     DataError
         If a response is constant.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
         """Return the least-norm slopes (p, r) from the scatter of features and responses."""
-        unit = diagonal_roots(S_xx)
-        inverse, _ = pseudo_inverse(S_xx / unit / unit[:, None])
+        unit = eigen.diagonal_roots(S_xx)
+        inverse, _ = eigen.pseudo_inverse(S_xx / unit / unit[:, None])
         return (inverse @ (S_xy / unit[:, None])) / unit[:, None]
 
     return _fit_regression(moments, responses, features, slopes)
 
 
-@takes_moments
+@inputs.takes_moments
 def ridge(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, alpha: float = 1.0
 ) -> Regression:
@@ -374,11 +350,8 @@ def ridge(
 
     Parameters
     ----------
-    moments : SecondMoments
-    responses : sequence of str or int
-        Features that the regression explains.
-    features : sequence of str or int, optional
-        Features that explain the responses; by default all other features.
+    moments, responses, features
+        As of `least_squares`.
     alpha : float, default 1.0
         Penalty, above 0.
 
@@ -404,7 +377,7 @@ def ridge(
     return _fit_regression(moments, responses, features, slopes)
 
 
-@takes_moments
+@inputs.takes_moments
 def principal_component_regression(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
 ) -> Regression:
@@ -412,11 +385,8 @@ def principal_component_regression(
 
     Parameters
     ----------
-    moments : SecondMoments
-    responses : sequence of str or int
-        Features that the regression explains.
-    features : sequence of str or int, optional
-        Features that explain the responses; by default all other features.
+    moments, responses, features
+        As of `least_squares`.
     k : int, default 2
         Number of components.
     scale : bool, default False
@@ -440,7 +410,7 @@ def principal_component_regression(
     return _fit_regression(moments, responses, features, slopes, [k], scale)
 
 
-@takes_moments
+@inputs.takes_moments
 def partial_least_squares(
     moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = True
 ) -> Regression:
@@ -450,11 +420,8 @@ def partial_least_squares(
 
     Parameters
     ----------
-    moments : SecondMoments
-    responses : sequence of str or int
-        Features that the regression explains.
-    features : sequence of str or int, optional
-        Features that explain the responses; by default all other features.
+    moments, responses, features
+        As of `least_squares`.
     k : int, default 2
         Number of latent variables.
     scale : bool, default True
@@ -477,7 +444,7 @@ def partial_least_squares(
 def _latent_variable_slopes(S_xx: Array, S_xy: Array, k: int) -> Array:
     """Return slopes (p, r) on k latent variables (NIPALS, PLS2), or on fewer that explain everything."""
     weights, loadings, responses = [], [], []
-    rounding = COLLINEAR_SHARE * float(np.linalg.norm(S_xy))
+    rounding = eigen.COLLINEAR_SHARE * float(np.linalg.norm(S_xy))
     for nth in range(k):
         if nth and np.linalg.norm(S_xy) <= rounding:
             break
@@ -503,26 +470,22 @@ def _fit_regression(
 ) -> Regression:
     """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; ``scale`` divides all features by their deviations first.
 
-    Raise DataError for constant responses, or if fewer directions of the features vary than a number in ``directions``.
+    Raise ConfigError as `inputs.scatter_blocks`, or if the rows or features are fewer than a number in ``directions``,
+    and DataError for constant responses, or if fewer directions of the features vary.
     """
-    parts = scatter_blocks(moments, responses, features)
-    require_varying(moments, parts.y)
+    parts = inputs.scatter_blocks(moments, responses, features)
+    inputs.require_varying(moments, parts.y)
     unit_x = unit_y = np.ones(1)
     if scale:
         spread = np.where(moments.is_constant, 1.0, np.sqrt(moments.moments.diagonal().clip(min=0.0)))
         unit_x, unit_y = spread[parts.x], spread[parts.y]
     S_xx, S_xy = parts.S_xx / unit_x / unit_x[:, None], parts.S_xy / unit_x[:, None] / unit_y
     for k in directions:
-        require_count("k", k, min(moments.n_samples - 1, len(parts.x)))
-        if (varying := count_varying_directions(S_xx)) < k:
+        inputs.require_count("k", k, min(moments.n_samples - 1, len(parts.x)))
+        if (varying := eigen.count_varying_directions(S_xx)) < k:
             raise DataError(f"'k' is {k}, but only {varying} directions of the features vary by more than rounding")
     slopes = slopes_of(S_xx, S_xy) / unit_x[:, None] * unit_y
     S_yy = np.diagonal(parts.S_yy)
     unexplained = S_yy - 2 * np.sum(slopes * parts.S_xy, axis=0) + np.sum(slopes * (parts.S_xx @ slopes), axis=0)
-    return Regression(
-        coefficients=slopes,
-        intercepts=parts.mean_y - parts.mean_x @ slopes,
-        explained_share=1 - unexplained / S_yy,
-        features=moments.names(parts.x),
-        responses=moments.names(parts.y),
-    )
+    intercepts, names = parts.mean_y - parts.mean_x @ slopes, (moments.names(parts.x), moments.names(parts.y))
+    return Regression(slopes, intercepts, 1 - unexplained / S_yy, *names)

@@ -40,13 +40,11 @@ class SparseComponents:
         not be orthogonal, and their scores may be correlated.
     adjusted_variances : ndarray of shape (k,)
         Variance (divisor n - 1) of the scores on each component that the scores on the earlier components do not
-        explain
-        (Zou, Hastie and Tibshirani 2006).
+        explain (Zou, Hastie and Tibshirani 2006).
     bounds : ndarray of shape (k,)
-        Upper bound on the variance that any component with s loadings can add to the earlier components. It is the
-        smaller of two numbers: the leading eigenvalue, and the largest sum, in a row of the covariance, of the variance
-        and the s - 1 largest other absolute entries. The bounds are those of the stored moments, which a secure sum
-        rounds (``error_bound``).
+        Upper bound on the variance that any component with s loadings can add to the earlier components: the leading
+        eigenvalue or, if smaller, the largest sum, in a row of the covariance, of the variance and the s - 1 largest
+        other absolute entries. It is for the stored moments, which a secure sum rounds (``error_bound``).
     exact : ndarray of bool of shape (k,)
         True if no component with the same number of loadings adds more variance, even if the bound is larger.
     total_variance : float
@@ -88,8 +86,7 @@ class SparseComponents:
         ndarray of shape (n, k)
         """
         rows = finite_rows(X, self.features, self.mean.size) - self.mean
-        scores: Array = rows / self.scale @ self.components.T
-        return scores
+        return np.asarray(rows / self.scale @ self.components.T)
 
 
 @takes_moments

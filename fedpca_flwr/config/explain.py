@@ -14,9 +14,10 @@ COLLECTIONS: dict[Any, str] = {list: "list", dict: "JSON object"}
 
 
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
-    """Return a line for each key that pydantic refused, with its value and the allowed values.
+    """Return a line for each key that pydantic refused, with its value, and the allowed values or the nearest key.
 
-    The keys of `fields` are in kebab-case. Unless `shows_values`, a line shows a value only if the value is a number.
+    `fields` has the fields by key in kebab-case, `faults` the entries of `ValidationError.errors`; each line begins
+    with `source`. Unless `shows_values`, a line shows a value only if the value is a number.
     """
     lines: list[str] = []
     by_key: dict[str, list[Any]] = {}
@@ -56,14 +57,14 @@ def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], sourc
 
 
 def explain_entry(kind: type, faults: Sequence[Any], source: str) -> str:
-    """Return a line on the first entry that pydantic refused in a typed dict or named tuple of a file."""
+    """Return the line on the first fault of an entry of a file, a typed dict or named tuple (`explain_faults`)."""
     hints = get_type_hints(kind, include_extras=True)
     fields = {name: FieldInfo(annotation=hint) for name, hint in hints.items()}
     return explain_faults(fields, faults[:1], source, shows_values=True)
 
 
 def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
-    """Return each allowed kind of value in words, from a type annotation and its limits (``Ge``, ``Lt``)."""
+    """Return each allowed kind of value but None in words, from an annotation and limits (``Ge``, ``Lt``)."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is NotRequired:
         return _describe_type(parts[0], limits)
@@ -89,14 +90,10 @@ def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
 
 def _describe_number(kind: type, limits: Sequence[Any]) -> str:
     """Describe a range of numbers, such as "a whole number from 1", by limits (``Ge``, ``Lt``)."""
-    bounds = {
-        name: getattr(constraint, name)
-        for constraint in limits
-        for name in ("ge", "gt", "le", "lt")
-        if hasattr(constraint, name)
-    }
+    names = ("ge", "gt", "le", "lt")
+    bounds = {name: getattr(limit, name) for limit in limits for name in names if hasattr(limit, name)}
     words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(bounds) else "a finite number"
     if {"gt", "lt"} <= set(bounds):
         return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
-    names = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
-    return " ".join([words, *(f"{names[name]} {bounds[name]:g}" for name in names if name in bounds)])
+    prefixes = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
+    return " ".join([words, *(f"{prefix} {bounds[name]:g}" for name, prefix in prefixes.items() if name in bounds)])

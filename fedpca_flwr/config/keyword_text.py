@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterable
 
-RUN_KEY = re.compile(r"run-config:? (?=')|run-config: ")
-
 
 def keyword_text(text: str, keys: Iterable[str]) -> str:
     """Rewrite an error's text for callers in Python: `keys` with underscores, True and False, no "run-config"."""
-    text = RUN_KEY.sub("", text)
+    text = re.sub(r"run-config:? (?=')|run-config: ", "", text)
     text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
     dashed = sorted({key for key in keys if "-" in key}, key=len, reverse=True)
     pattern = rf"(?<![\w./-])(?:{'|'.join(dashed)})(?![\w./-])"

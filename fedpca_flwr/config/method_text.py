@@ -4,8 +4,6 @@ The same grammar serves for run-config, for `fedpca_flwr.compare` and for record
 quotes keep spaces together, as in ``streaming leave="hospital 1"``; a backslash is an ordinary character, so that a
 path of Windows stays intact. The first word names the method, every other word is an option, ``key=value``. A value is
 the number or boolean that TOML reads, and else a text; an option that is a text takes the value as written.
-
-Keys of every run, whatever the method, are not among these options (`RunConfig`).
 """
 
 import difflib
@@ -24,25 +22,15 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, removal
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
 RUN_KEYS = RunConfig.keys()
-SHARED_RUN_KEYS = (
-    "features",
-    "weights",
-    "levels",
-    "seed",
-    "secure-aggregation",
-    "bound",
-    "blind",
-    "survivors",
-    "minimum",
-)
+SHARED_KEYS = ("features", "weights", "levels", "seed", "secure-aggregation", "bound", "blind", "survivors", "minimum")
 """Keys of the run on which answers depend."""
 
 
 @lru_cache
 def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple[str, ...]]:
-    """Split a text such as "sub-it block-size=10" into the method's name and its options' words.
+    """Split "sub-it block-size=10" into the method's name, empty if there is none, and its options' words, "key=value".
 
-    Raise ConfigError if a quote is not closed, or if the text or the number of options is too large.
+    Raise ConfigError if a quote is not closed, the text is too long or no Unicode, or there are more than 100 options.
     """
     require_short({"method": text}, source)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
@@ -59,10 +47,11 @@ def split_method_text(text: str, source: str = "run-config") -> tuple[str, tuple
 def parse_options(
     text: str, kind: type[Options], extra_options: Mapping[str, Any], source: str = "run-config"
 ) -> Options:
-    """Parse a method's options from the text of `method`, and raise all faults in a single ConfigError.
+    """Parse a method's options from the text of `method`, and raise all faults of options in a single ConfigError.
 
     `extra_options` are outside the text: ``n-components``, and options that callers in Python give by name. Faults are
-    words that are not ``key=value``, unknown options, options given twice, and values that are not allowed.
+    words that are not ``key=value``, unknown options, options given twice, and values that are not allowed. A text that
+    `split_method_text` refuses is refused alone.
     """
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
@@ -94,7 +83,7 @@ def parse_options(
 def parse_run_options(
     run: Mapping[str, Any], text: str, kind: type[Options], extra_options: Mapping[str, Any]
 ) -> Options:
-    """Parse a method's options (`parse_options`), check the keys of the run too, and raise all faults in one error."""
+    """Return a method's options (`parse_options`); raise all faults of options and run keys as one ConfigError."""
     faults: list[FedPCAError] = []
     options: Options | None = None
     try:
@@ -111,7 +100,7 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run-config from keys of the run and options; the options become part of the text `method`.
+    """Return a run-config: keys of the run, and ``method``, the name with the options that differ from their defaults.
 
     Raise ConfigError for the faults of `parse_run_options`.
     """
@@ -142,11 +131,11 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
-    """Return the text of a method, such as "sub-it block-size=10", with the options in order of their names."""
-    words = [name]
-    for key, value in sorted(options.items()):
-        words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
-    return " ".join(words)
+    """Return the text of a method, such as "sub-it block-size=10": options in order of their names, texts in quotes."""
+    values = {
+        key: shlex.quote(value) if isinstance(value, str) else json.dumps(value) for key, value in options.items()
+    }
+    return " ".join([name, *(f"{key}={value}" for key, value in sorted(values.items()))])
 
 
 def canonical_text(name: str, options: Config) -> str:
@@ -155,35 +144,32 @@ def canonical_text(name: str, options: Config) -> str:
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """Return the options in a method's text whose values differ from the defaults, by key in kebab-case."""
+    """Return the options that differ from their defaults, without keys of the run, by key in kebab-case and sorted."""
     values = options.model_dump(by_alias=True)
     default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
     return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
 
 
-MAX_SHOWN_CHARACTERS = 200  # characters of a value that is told as it is; of a longer one its digest is
+MAX_SHOWN_CHARACTERS = 200
 
 
 def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
-    """Return the settings that server and parties must share; long texts are replaced by digests.
+    """Return the settings that server and parties must share, by key: the method, all its options, and `SHARED_KEYS`.
 
-    Keys that only the server needs (path of the model, deadlines) are not among them.
+    A text of more than `MAX_SHOWN_CHARACTERS` is replaced by ``sha256:`` and its digest.
     """
     run = config.model_dump(by_alias=True)
-    values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_RUN_KEYS}}
+    values = {"method": name, **options.model_dump(by_alias=True), **{key: run[key] for key in SHARED_KEYS}}
     settings: dict[str, Scalar] = {}
     for key, value in values.items():
         if isinstance(value, bool | int | float):
             settings[key] = value
             continue
         text = str(value)
-        settings[key] = text if len(text) <= MAX_SHOWN_CHARACTERS else text_digest(text)
+        settings[key] = (
+            text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+        )
     return settings
-
-
-def text_digest(text: str) -> str:
-    """Return ``sha256:`` and the hexadecimal digest that stands for a long text among the settings of a run."""
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def settings_digest(name: str, options: Config, config: RunConfig) -> str:
@@ -192,7 +178,7 @@ def settings_digest(name: str, options: Config, config: RunConfig) -> str:
 
 
 def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> None:
-    """Raise ConfigError if the server's settings (JSON) differ from this party's, and name the differences.
+    """Raise ConfigError if the server's settings are no JSON object, or differ from one of this party's, and name each.
 
     If the methods differ, their options do too, and only the methods are named.
     """
@@ -204,15 +190,11 @@ def require_same_settings(settings: Mapping[str, Scalar], server_text: str) -> N
         raise ConfigError(
             "the server's settings of the run are not a JSON object; do all parties run the same version?"
         )
-    keys = (
-        ["method"]
-        if settings["method"] != server_settings.get("method")
-        else [key for key in settings if settings[key] != server_settings.get(key)]
-    )
+    keys = [key for key in settings if settings[key] != server_settings.get(key)]
     if keys:
         differences = "; ".join(
             f"'{key}' is {value_text(settings[key])} here and {value_text(server_settings.get(key))} at the server"
-            for key in keys
+            for key in (["method"] if "method" in keys else keys)
         )
         raise ConfigError(f"run-config: {differences}: give server and parties the same method and options")
 

@@ -1,8 +1,4 @@
-"""Configuration of a site, never sent to the server: place in the run, data and policy, validated once.
-
-The data are named by a path or by the url of a database. A password in the url or in the query is recognised and
-refused.
-"""
+"""Configuration of a site, never sent to the server: place in the run, data and policy, validated once."""
 
 import math
 import re
@@ -71,12 +67,12 @@ def _has_secret(text: str) -> bool:
 
 
 def _check_data_location(text: str) -> str:
-    """Return a path or a database URL unchanged; refuse an invalid location or a password."""
+    """Return a path or a database URL unchanged; raise `refusal` for a secret, an impossible path or another URL."""
     if _has_secret(text):
         raise refusal(
             "a node-config must not hold a password, because lists of processes show it. Put the password into the "
             "file that PGPASSFILE names (~/.pgpass), or into a service in the file that PGSERVICEFILE names, on the "
-            "machine of this node",
+            "machine of this node"
         )
     if not is_url(text):
         return require_possible_path(text)
@@ -85,13 +81,13 @@ def _check_data_location(text: str) -> str:
             "this is not the url of a database, expected "
             "'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or 'duckdb:///path' "
             "('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over files); in a "
-            "user's name write : / ? # @ as %3A %2F %3F %23 %40",
+            "user's name write : / ? # @ as %3A %2F %3F %23 %40"
         )
     return text
 
 
 def _check_query(text: str) -> str:
-    """Return an SQL query unchanged; refuse a query that contains a password or a key.
+    """Return an SQL query unchanged; raise `refusal` for one that contains a password or a key.
 
     Quotes tell a column of such a name apart: ``"password" = 1``.
     """
@@ -99,13 +95,13 @@ def _check_query(text: str) -> str:
         raise refusal(
             "a node-config must not hold a password or a key, because lists of processes show it. Leave it out of the "
             "query (PostgreSQL stores the password of another database in the user mapping of a foreign server). If a "
-            "column has such a name, put quotes around the name",
+            "column has such a name, put quotes around the name"
         )
     return text
 
 
 def _number_as_text(value: Any) -> Any:
-    """Return a number as text, since Flower parses ``leave-out=0`` as a number; other values unchanged."""
+    """Return a finite number as text, since Flower parses ``leave-out=0`` as a number; other values unchanged."""
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return str(value) if number else value
 
@@ -261,12 +257,12 @@ class NodeConfig(Config):
 
     @property
     def file_keys(self) -> dict[str, Any]:
-        """Keys about the format of a file, as keyword arguments of `fedpca_flwr.read`."""
+        """Keys `FILE_KEYS` as keyword arguments of `fedpca_flwr.read`; ``header`` is None if it is empty."""
         return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
 
     @model_validator(mode="after")
     def _require_matching_data_keys(self) -> Self:
-        """Refuse a database URL without 'query' or with keys of files, and 'query' without such a URL."""
+        """Raise `refusal` for a database without 'query' or with keys of files, and for 'query' without a database."""
         database = is_url(self.data)
         if database and not self.query:
             raise refusal(
@@ -284,7 +280,7 @@ class NodeConfig(Config):
 
     @model_validator(mode="after")
     def _require_companion_keys(self) -> Self:
-        """Refuse keys that lack another key they need, such as 'metrics' without 'journal'."""
+        """Raise `refusal` for keys that lack another key or a package, and for a 'partition-id' that is too large."""
         if self.epsilon_budget is not None and not self.journal:
             raise refusal(
                 "'epsilon-budget' needs 'journal', the folder in which this site records the epsilon that it has spent"

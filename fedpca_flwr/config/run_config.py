@@ -1,8 +1,7 @@
 """Configuration of a run, equal for everybody: typed and validated once.
 
-The values come from the run-config (``pyproject.toml``, ``flwr run --run-config``); the configuration of a site is
-`fedpca_flwr.config.node_config`. Keys are in kebab-case. An error of either names every key at fault, its value if that
-may be shown, and the allowed values.
+The values come from the run-config (``pyproject.toml``, ``flwr run --run-config``), with keys in kebab-case. The
+configuration of a site is `fedpca_flwr.config.node_config`.
 """
 
 from __future__ import annotations
@@ -26,12 +25,14 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return the error by which a validator refuses the value of a key; pydantic shows its text unchanged."""
+    """Return the error by which a validator refuses a value; `Config.parse` raises its text in a ConfigError."""
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Split a text of names at commas; a name that contains a comma is in double quotes.
+    """Split a text of names at commas, () for an empty text; a name that contains a comma is in double quotes.
+
+    Raise `csv.Error` if the csv module cannot read the text.
 
     Examples
     --------
@@ -44,7 +45,7 @@ def split_names(text: str) -> tuple[str, ...]:
 
 
 def require_distinct_names(text: str) -> str:
-    """Return a text of names, separated by commas, unchanged; refuse an empty name and one that occurs twice."""
+    """Return a text of names, separated by commas, unchanged; raise `refusal` if one is empty or occurs twice."""
     try:
         names = split_names(text)
     except csv.Error:
@@ -70,17 +71,16 @@ MAX_INTEGER_BITS = 1024  # of a whole number; no float is larger
 def require_short(values: Mapping[str, Any], source: str, long_keys: Mapping[str, int] = MappingProxyType({})) -> None:
     """Raise ConfigError for too many keys, too long a key or value, or a lone surrogate, before anything is parsed.
 
-    `long_keys` has the limits of keys whose texts may be longer. The error is of the first fault, and quotes nothing
-    that is too long.
+    `long_keys` has, by key in kebab-case, the limits of texts that may have more than `MAX_TEXT_CHARACTERS`. The error
+    is of the first fault, and quotes nothing that is too long.
     """
     if len(values) > MAX_KEYS:
         raise ConfigError(f"{source}: it has {len(values):,} keys, expected at most {MAX_KEYS}")
     for key, value in values.items():
         if len(key) > MAX_KEY_CHARACTERS:
             raise ConfigError(f"{source}: a key has {len(key):,} characters, expected at most {MAX_KEY_CHARACTERS}")
-        if (
-            isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS
-        ):  # Python writes no number of thousands of digits
+        # Python writes no number of thousands of digits
+        if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
             raise ConfigError(f"{source}: {value_text(key)} is a whole number of more than {MAX_INTEGER_BITS:,} bits")
         limit = long_keys.get(key.replace("_", "-"), MAX_TEXT_CHARACTERS)
         if isinstance(value, str | bytes) and len(value) > limit:
@@ -107,7 +107,7 @@ ComponentChoice = Annotated[Count | Fraction | Literal["auto"], Field(union_mode
 
 
 def require_possible_path(path: str) -> str:
-    """Return a path unchanged, whether its file exists or not; refuse a path that no file can have."""
+    """Return a path unchanged, whether its file exists or not; raise `refusal` for a path that no file can have."""
     try:
         Path(path).expanduser().lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -121,7 +121,7 @@ LocalPath = Annotated[str, AfterValidator(require_possible_path)]  # a path of t
 
 
 def refuse_home_path(path: str) -> str:
-    """Return a path unchanged; refuse "~" at its start, as a run must not read a user's home folder at a site."""
+    """Return a path unchanged; raise `refusal` for "~" at its start, as no run may read a home folder at a site."""
     if path.startswith("~"):
         raise refusal("expected a path that does not begin with '~': write the folder in full")
     return path
@@ -144,8 +144,8 @@ MAX_INDICATORS = 10_000
 def require_levels(text: str) -> str:
     """Return a JSON text of the levels of each column unchanged.
 
-    Refuse a column that occurs twice or has no level, a level that occurs twice or is 'other' or 'missing', and too
-    many levels.
+    Raise `refusal` for a column that occurs twice or has no level, a level that occurs twice, is not printable or is
+    'other' or 'missing', more than `MAX_LEVELS` in a column, or more than `MAX_INDICATORS`.
     """
     try:
         pairs = json.loads(text or "{}", object_pairs_hook=tuple)
@@ -170,7 +170,7 @@ def require_levels(text: str) -> str:
 
 
 def _are_levels(levels: object) -> bool:
-    """Return whether a value is a list of distinct texts, without the reserved 'other' and 'missing'."""
+    """Return whether a value is a list of distinct texts, at least one, without 'other' and 'missing'."""
     if not isinstance(levels, list) or not all(isinstance(level, str) and _is_visible(level) for level in levels):
         return False
     return bool(levels) and len(set(levels)) == len(levels) and not {"other", "missing"} & set(levels)
@@ -209,7 +209,7 @@ class Config(BaseModel):
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:
-        """Return the names of all keys in kebab-case."""
+        """Return the names of all keys, in kebab-case and in order of declaration."""
         return tuple(name.replace("_", "-") for name in cls.model_fields)
 
     @classmethod
@@ -217,7 +217,7 @@ class Config(BaseModel):
         """Validate keys (kebab-case or snake_case) and values; raise all faults in a single ConfigError.
 
         Keys with an empty text are ignored. The error has each key, its value if that may be shown, the allowed values,
-        and the nearest known key for a misspelt one.
+        and the nearest known key for a misspelt one; `source` is the beginning of its lines.
         """
         entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
         kinds = tuple(map(type, entries.values()))
@@ -232,7 +232,7 @@ SCALAR_TYPES = {bool, int, float, str}
 
 @lru_cache
 def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Validate (key, type, value) triples, whose types tell True from 1, as a configuration; cache the result."""
+    """Validate and cache (key, type, value) triples, whose types tell True from 1; raise ConfigError for faults."""
     values = {key: value for key, _, value in items}
     require_short(values, source, kind.long_keys)
     try:
@@ -245,11 +245,8 @@ def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any
 class RunConfig(Config):
     """Configuration of a run, the same for server and parties; options of a method are in the text `method`."""
 
-    long_keys: ClassVar[Mapping[str, int]] = {
-        "features": 10**7,
-        "columns": 10**7,
-        "levels": 10**6,
-    }  # names of all features
+    # names of all features
+    long_keys: ClassVar[Mapping[str, int]] = {"features": 10**7, "columns": 10**7, "levels": 10**6}
 
     method: str = "p-cov"
     """Name of the method, and the method's own options: 'sub-it block-size=10'."""
@@ -314,18 +311,18 @@ class RunConfig(Config):
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features that the key `features` lists."""
+        """Names that the key `features` lists, in the model's order; empty if it is not set."""
         return split_names(self.features)
 
     @cached_property
     def levels_by_column(self) -> dict[str, list[str]]:
-        """Levels of each column of categories, which the key `levels` declares as JSON."""
+        """Levels of each column of categories, which the key `levels` declares as JSON; empty if it is not set."""
         levels: dict[str, list[str]] = json.loads(self.levels or "{}")
         return levels
 
     @property
     def indicators(self) -> int:
-        """Number of 0/1 columns for categories: each column's levels, 'other' and 'missing'."""
+        """Number of 0/1 columns for categories: each column's levels, 'other' and 'missing'; 0 without `levels`."""
         return sum(len(levels) + 2 for levels in self.levels_by_column.values())
 
     @property
@@ -335,13 +332,14 @@ class RunConfig(Config):
 
     @cached_property
     def transport(self) -> Literal["clear", "masked", "surviving"]:
-        """How answers travel: in clear, masked, or masked such that parties may drop out."""
+        """How answers travel: "clear", "masked", or "surviving": masked such that parties may drop out."""
         if not self.secure_aggregation:
             return "clear"
         return "surviving" if self.survivors else "masked"
 
     @model_validator(mode="after")
     def _require_possible_survivors(self) -> Self:
+        """Raise `refusal` for 'survivors', 'blind' or 'minimum' beside a key that excludes it."""
         if self.survivors and not self.secure_aggregation:
             raise refusal(
                 f"'survivors' is {self.survivors}, but secure-aggregation is false; 'survivors' is an option of "

@@ -13,8 +13,6 @@ from fedpca_flwr.config.run_config import Config, LocalPath
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import read_text
 
-TABLES = ("supernode", "site")
-
 
 class SuperNodeConfig(Config):
     """Table ``[supernode]`` of a site's file: connection of the site's SuperNode, and the app that it answers."""
@@ -52,7 +50,7 @@ class SiteFile(NamedTuple):
 def read_site_file(path: Path) -> SiteFile:
     """Read and validate a site's file, in UTF-8 or as PowerShell writes it.
 
-    Raise ConfigError, without texts of the file, if it cannot be read, is no TOML, or has other tables or keys.
+    Raise ConfigError, without texts of the file, if it cannot be read, is no TOML, or has other tables, keys or values.
     """
     try:
         tables = tomllib.loads(read_text(path))
@@ -64,7 +62,7 @@ def read_site_file(path: Path) -> SiteFile:
             f'the site\'s file {path} is not TOML ({where}): write texts in quotes, as in name = "north", and paths '
             "with '/'"
         ) from None
-    if set(tables) != set(TABLES) or not all(isinstance(table, dict) for table in tables.values()):
+    if set(tables) != {"supernode", "site"} or not all(isinstance(table, dict) for table in tables.values()):
         present = ", ".join(f"[{name}]" if isinstance(table, dict) else name for name, table in tables.items())
         raise ConfigError(
             f"the site's file {path} has {present or 'nothing'}, expected two tables: [supernode] (superlink, "
@@ -76,5 +74,5 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def toml_lines(table: Mapping[str, object]) -> str:
-    """Return a table of texts, numbers and truth values as lines of TOML."""
+    """Return a table of texts, numbers and truth values as lines of TOML, each with a line feed at its end."""
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())

@@ -3,10 +3,8 @@
 A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
 other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
 that fewer rows of a party have than its minimum counts as other, and so is never told, in no run and by no difference
-of two runs.
-
-A level is a value, whatever library or file holds the value (`level_of`): 1, 1.0, True and the texts '1', '1.0' and
-'True' are the same level.
+of two runs. A level is a value, whatever library or file holds the value (`level_of`): 1, 1.0, True and the texts '1',
+'1.0' and 'True' are the same level.
 """
 
 import math
@@ -24,6 +22,7 @@ import numpy as np
 from fedpca_flwr.data.frames import Frame, as_array, as_rows, column_names, labels_text, open_frame
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import DataError
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import column_sums, to_array
 
 OTHER_LEVEL, MISSING_LEVEL = "other", "missing"
@@ -32,7 +31,7 @@ Levels = Mapping[str, Sequence[str]]
 
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
-    """Return the names of the 0/1 indicator columns: ``column=level``, ``column=other``, ``column=missing``."""
+    """Return the names of the 0/1 indicator columns: by column its levels, ``column=other``, ``column=missing``."""
     return tuple(
         f"{column}={level}" for column, declared in levels.items() for level in (*declared, OTHER_LEVEL, MISSING_LEVEL)
     )
@@ -42,7 +41,8 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
     """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
 
     A level of fewer than ``min_rows`` rows counts as 'other'; the last rows, beyond a multiple of ``round_rows``, do
-    not count for this. Raise DataError, which calls the frame ``name``, if it has no column names, or lacks columns.
+    not count for this. Raise DataError, which calls the frame ``name``, without column names or the columns of
+    ``levels``, for levels that are equal or mark missing values, and for other columns that are no numbers.
     """
     opened = open_frame(frame)
     if opened is None:
@@ -65,7 +65,7 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
 def append_indicators(
     table: Table, cells: Mapping[str, Sequence[Any]], levels: Levels, min_rows: int = 1, round_rows: int = 1
 ) -> Table:
-    """Append the 0/1 indicators of columns of categories to a table of numbers, with the minima of `encoded`."""
+    """Append the 0/1 indicators of columns of categories to a table of numbers, and raise DataError, as `encoded`."""
     parts = [_indicator_columns(cells[column], declared, min_rows, round_rows) for column, declared in levels.items()]
     return check_rows(np.column_stack([to_array(table.rows), *parts]), (*table.names, *indicator_names(levels)))
 
@@ -109,7 +109,7 @@ def level_of(cell: Any) -> str | None:
 
 
 def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
-    """Return the levels of a column that at least ``min_rows`` cells have, in alphabetical order."""
+    """Return the levels of a column that at least ``min_rows`` cells have, but 'other' and 'missing', sorted."""
     counts = Counter(map(level_of, cells))
     return sorted(
         level
@@ -119,7 +119,7 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have.
+    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have, sorted.
 
     Raise DataError, which names a frame by its key, if a frame lacks columns, or a column has no such level.
     """
@@ -151,7 +151,7 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
 
 
 def count_other_cells(table: Table, levels: Levels) -> int:
-    """Count the cells of an encoded table whose level counts as 'other' because it is rare or not declared."""
+    """Count the cells of an encoded table whose level counts as 'other'."""
     other_names = {f"{column}={OTHER_LEVEL}" for column in levels}
     columns = [position for position, name in enumerate(table.names) if name in other_names]
     return int(column_sums(as_rows(table, "X"))[columns].sum())
@@ -203,9 +203,7 @@ def _column_cells(data: Any, column: str) -> list[Any]:
     return [np.float32(cell) if isinstance(cell, float) else cell for cell in cells] if single else cells
 
 
-def _indicator_columns(
-    cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _indicator_columns(cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int) -> Array:
     """Return 0/1 indicators (n, m + 2) of m ``declared`` levels, 'other' (rare ones too), and 'missing'.
 
     Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
 MIN_ROWS = 20  # rows; of fewer nobody can tell what is usual
@@ -26,8 +27,7 @@ MAX_IDENTIFIERS = 3  # columns; where more hold unique whole numbers these are c
 MIN_CONSTANT = 5  # rows of a column that is one code throughout
 SINGLE_COLUMN_SHARE = 0.99  # share of a component, or of the variance, from which it is one column
 
-CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")
-"""How codes for missing values are written: 99, -999, 998, 77."""
+CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")  # how codes for missing values are written: 99, -999, 998, 77
 
 PartyRows = Mapping[str, Rows]
 """Rows of the parties by name; those of a single party by an empty text."""
@@ -36,7 +36,7 @@ PartyRows = Mapping[str, Rows]
 def column_fault_notes(
     parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Write notes on columns with codes for missing values, running numbers or identifiers.
+    """Write notes, if any, on columns with codes for missing values, running numbers or identifiers, in this order.
 
     The keys are the parties' names, empty for a single party. Rows that are sparse or read in blocks are not looked at.
     With ``same_columns`` values that are constant at one party are compared with the other parties' values.
@@ -83,7 +83,7 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []
-    single = [(int(k), int(row.argmax())) for k, row in enumerate(shares) if row.max() >= SINGLE_COLUMN_SHARE]
+    single = [(k, int(row.argmax())) for k, row in enumerate(shares) if row.max() >= SINGLE_COLUMN_SHARE]
     if not single:
         return []
     text = ", ".join(f"{k + 1} ({names[c]!r})" if len(names) else f"{k + 1} (column {c})" for k, c in single[:10])
@@ -107,7 +107,7 @@ def one_column_text(rows: Rows, names: Sequence[str]) -> str:
     return f"{name} has 99 % of the variance: is it an identifier, or in a smaller unit than others?"
 
 
-def _extremes(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _extremes(rows: NDArray[Any]) -> tuple[Array, Array]:
     """Return the least and the largest value of each column, in one pass; NaN for a column without values."""
     low, high = np.full(rows.shape[1], np.nan), np.full(rows.shape[1], np.nan)
     for chunk in chunks(rows):
@@ -116,8 +116,8 @@ def _extremes(rows: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float
     return low, high
 
 
-def _count_codes(rows: NDArray[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> dict[int, int]:
-    """Count, by column, the values that are codes for missing values, given each column's extremes."""
+def _count_codes(rows: NDArray[Any], low: Array, high: Array) -> dict[int, int]:
+    """Count, by column with any, the values that are codes for missing values, given each column's extremes (d,)."""
     n = len(rows)
     if n < MIN_CONSTANT or not rows.shape[1]:
         return {}
@@ -140,7 +140,7 @@ def _count_codes(rows: NDArray[Any], low: NDArray[np.float64], high: NDArray[np.
     return dict(sorted(counts.items()))
 
 
-def _count_end_codes(values: NDArray[np.float64], counts: NDArray[np.int64]) -> int:
+def _count_end_codes(values: Array, counts: NDArray[np.int64]) -> int:
     """Count the rows with codes for missing values, at either end of sorted unique values with ``counts``."""
     start, stop, previous = 0, len(values), (-1, -1)
     while (start, stop) != previous:
@@ -182,19 +182,13 @@ def _is_code(value: float) -> bool:
 
 
 def _constant_codes(
-    tables: Mapping[str, NDArray[Any]], extremes: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+    tables: Mapping[str, NDArray[Any]], extremes: Mapping[str, tuple[Array, Array]]
 ) -> dict[str, dict[int, int]]:
-    """Count, by party and column, values constant at a party and far from all other parties' values."""
-    widths, long, lows, highs = set[int](), dict[str, NDArray[Any]](), [], []
-    for party, rows in tables.items():
-        widths.add(rows.shape[1])
-        if len(rows) >= MIN_CONSTANT:
-            long[party] = rows
-            lows.append(extremes[party][0])
-            highs.append(extremes[party][1])
-    if len(widths) > 1 or len(long) < 2:
+    """Count, by party and column, values constant at a party and far from all others'; empty for unequal widths."""
+    long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
+    if len({rows.shape[1] for rows in tables.values()}) > 1 or len(long) < 2:
         return {}
-    low, high = np.array(lows), np.array(highs)
+    low, high = (np.array([extremes[party][end] for party in long]) for end in (0, 1))
     varies = high > low
     lowest = np.where(varies, low, np.inf).min(axis=0)
     highest = np.where(varies, high, -np.inf).max(axis=0)
@@ -204,9 +198,8 @@ def _constant_codes(
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
         min_distance = np.where(negative, 0, highest - lowest)
         is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
-        codes[party] = {}
-        for column in np.flatnonzero(is_code).tolist():
-            codes[party][column] = int(np.sum(rows[:, column] == values[column]))
+        columns = np.flatnonzero(is_code).tolist()
+        codes[party] = {column: int(np.sum(rows[:, column] == values[column])) for column in columns}
     return codes
 
 
@@ -227,7 +220,7 @@ def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
     return identifiers if len(identifiers) <= MAX_IDENTIFIERS else {}
 
 
-def _differ_by_chance(values: NDArray[np.float64]) -> bool:
+def _differ_by_chance(values: Array) -> bool:
     """Return whether sorted whole numbers may all differ by chance, as counts do, unlike identifiers.
 
     So many numbers drawn from their range seldom differ. Long numbers do, and are identifiers if all are as long.
@@ -238,7 +231,7 @@ def _differ_by_chance(values: NDArray[np.float64]) -> bool:
     return bool(collisions < 4.6 and not as_long)  # no two draws agree with probability exp(-4.6) = 1 %
 
 
-def _sample(rows: NDArray[Any]) -> NDArray[np.float64]:
+def _sample(rows: NDArray[Any]) -> Array:
     """Return every m-th row as float64, with m such that at most `SAMPLE_ROWS` rows remain."""
     return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
 
@@ -253,20 +246,17 @@ def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
 def count_isolated(rows: Rows) -> dict[int, int]:
     """Count, by column of rows (n, d), the extreme values that lie far from all other values of their column.
 
-    The largest or the smallest values, a tenth of the column at most, are isolated if the gap to all other values is
-    more than ten times the range of the other values. Rows that are sparse, read in blocks, or in bytes are not looked
-    at.
+    The largest or smallest values, a tenth of the column at most, are isolated if the gap to all others is more than
+    ten times the range of these. Columns without any, and rows that are sparse, in blocks, or in bytes have no entry.
     """
     if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
         return {}
     if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        counts = {}
-        for column in _columns_with_extremes(rows).tolist():
-            if count := _count_isolated_values(rows[:, column].astype(np.float64)):
-                counts[column] = count
-    return counts
+        columns = _columns_with_extremes(rows).tolist()
+        counts = {column: _count_isolated_values(rows[:, column].astype(np.float64)) for column in columns}
+    return {column: count for column, count in counts.items() if count}
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
@@ -291,8 +281,8 @@ def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
     return np.flatnonzero(outside & (reach > 0))
 
 
-def _count_isolated_values(column: NDArray[np.float64]) -> int:
-    """Count the values of a column beyond gaps of more than ten times the range of its middle values."""
+def _count_isolated_values(column: Array) -> int:
+    """Count the values of a column beyond gaps of more than ten times the range of its middle; 0 if they are many."""
     values = np.sort(column[np.isfinite(column)])
     max_count = int(MAX_ISOLATED_SHARE * len(values))
     low, high, last = max_count, len(values) - max_count, (0, 0)

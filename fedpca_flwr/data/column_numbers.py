@@ -33,12 +33,11 @@ NON_NUMERIC_KINDS = {
 """Kinds of cells that a column may hold instead of numbers, and advice besides leaving it out."""
 
 
-NumbersOrKind = NDArray[Any] | str
-"""The numbers (n,) of a column, or which of `NON_NUMERIC_KINDS` it holds instead."""
+NumbersOrKind = NDArray[Any] | str  # the numbers (n,) of a column, or which of `NON_NUMERIC_KINDS` it holds instead
 
 
 def series_numbers(series: nw.Series[Any]) -> NumbersOrKind:
-    """Convert a narwhals column to numbers (n,), floats if values are missing, or name the kind of its values."""
+    """Convert a narwhals column to numbers (n,), NaN where they are missing, or name the kind of its values."""
     import narwhals.stable.v2 as nw
 
     dtype, missing = series.dtype, series.null_count()
@@ -76,7 +75,7 @@ def non_numeric_kind(dtype: nw.dtypes.DType) -> str:
 
 
 def arrow_numbers(column: Any) -> NumbersOrKind:
-    """Convert an Arrow array to numbers (n,), floats if values are missing, or name the kind of its values."""
+    """Convert an Arrow array as `series_numbers` does."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -85,7 +84,7 @@ def arrow_numbers(column: Any) -> NumbersOrKind:
 
 
 def arrow_non_numeric_kind(kind: Any) -> str:
-    """Name the kind of values of an Arrow type, a key of `NON_NUMERIC_KINDS`; empty if they may be numbers."""
+    """Name the kind of values of an Arrow type as `non_numeric_kind` does."""
     import narwhals.stable.v2 as nw
     import pyarrow as pa
 
@@ -104,7 +103,7 @@ def object_numbers(column: Iterable[Any]) -> NumbersOrKind:
 
 
 def _cell_number(cell: Any) -> float | str:
-    """Return a cell as a float, NaN if missing, or name the kind of its value, such as "texts"."""
+    """Return a cell as a float, NaN if missing, or name its kind, a key of `NON_NUMERIC_KINDS`."""
     pandas = sys.modules.get("pandas")
     if cell is None or cell is np.ma.masked or (pandas and cell is pandas.NA):
         return math.nan

@@ -44,8 +44,8 @@ class Dataset:
 def load(name: str, root: str = ".") -> Dataset:
     """Load a data set by its name in `DATASETS` or ``openml:NAME``; pixels stay whole numbers from 0 to 255.
 
-    The folder ``root`` holds images and downloads. Raise ConfigError for an unknown name, and DataError if the data set
-    is not there, or damaged.
+    The folder ``root`` holds images and downloads. The last data set is kept for further calls. Raise ConfigError for
+    an unknown name or a library that is not installed, and DataError if the data set is not there, or damaged.
     """
     if name.startswith(OPENML_PREFIX):
         return _openml(name, Path(root).expanduser())
@@ -82,7 +82,7 @@ def _load_idx(name: str, folder: str, root: Path) -> Dataset:
     raw = root / folder / "raw"
 
     def part(stem: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return pixels (n, 784) and labels of the files that begin with a stem; refuse absent or damaged files."""
+        """Return pixels (n, 784) and labels of the files that begin with a stem."""
         images, labels = raw / f"{stem}-images-idx3-ubyte", raw / f"{stem}-labels-idx1-ubyte"
         if not images.exists() or not labels.exists():
             raise _absent_error(name, raw)
@@ -99,7 +99,7 @@ def _load_idx(name: str, folder: str, root: Path) -> Dataset:
 
 
 def _torchvision() -> Any:
-    """Import torchvision's data sets, or raise an error if torchvision is not installed."""
+    """Import torchvision's data sets, or raise ConfigError if torchvision is not installed."""
     try:
         from torchvision import datasets as vision
     except ImportError:
@@ -111,7 +111,7 @@ def _cifar10(root: Path) -> Dataset:
     """Load CIFAR-10 from its folder by torchvision, or raise DataError if it is not there."""
 
     def part(train: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return pixels (n, 3072) and labels of the training or the test set, or raise DataError if absent."""
+        """Return pixels (n, 3072) and labels of the training or the test set."""
         try:
             source = _torchvision().CIFAR10(root, train=train, download=False)
         except RuntimeError:
@@ -123,7 +123,10 @@ def _cifar10(root: Path) -> Dataset:
 
 
 def _images(root: Path) -> Dataset:
-    """Load images from a folder with a subfolder for each class, below ``train`` if there is ``train`` and ``test``."""
+    """Load images from a folder with a subfolder for each class, below ``train`` if there is ``train`` and ``test``.
+
+    Raise DataError without images; reading rows raises what `_decoded_rows` raises.
+    """
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
     train = root / "train" if has_test else root
     files, labels = _image_files(train)
@@ -140,8 +143,8 @@ def _images(root: Path) -> Dataset:
 def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
     """Return the memory map of a folder's decoded images, which is written when the images are new or changed.
 
-    The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the images.
-    Raise ConfigError if the map cannot be written.
+    The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the images;
+    other maps of the folder are removed. Raise ConfigError if the map cannot be written, and what `_decode` raises.
     """
     maps = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpca_flwr" / "images"
     stats = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
@@ -169,7 +172,7 @@ def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
 
 
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
-    """Return the image files in a folder's subfolders, and the subfolders' numbers; refuse a folder without any."""
+    """Return the image files in a folder's subfolders, and their subfolders' numbers; raise DataError if none."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     pairs = [
         (file, label)
@@ -216,8 +219,7 @@ def _synthetic(root: Path) -> Dataset:
     labels = np.repeat(np.arange(10), 200)
     basis, _ = np.linalg.qr(rng.standard_normal((50, 50)))
     noise = (rng.standard_normal((2000, 50)) / np.sqrt(np.arange(1, 51))) @ basis.T
-    means = rng.uniform(-5, 5, size=(10, 50))
-    rows = noise + means[labels]
+    rows = noise + rng.uniform(-5, 5, size=(10, 50))[labels]
     return Dataset(labels, rows.__getitem__)
 
 
@@ -231,13 +233,11 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
     "cifar10": _cifar10,
     "images": _images,
 }
-
-
 OPENML_PREFIX = "openml:"
 
 
 def _openml_file(name: str, root: Path) -> Path:
-    """Return the path of a downloaded OpenML data set, or refuse a name that is no plain file name."""
+    """Return the path of a downloaded OpenML data set; raise ConfigError for a name that is no plain file name."""
     short = name.removeprefix(OPENML_PREFIX)
     if not re.fullmatch(r"[\w.()-]*\w[\w.()-]*", short):
         raise ConfigError(f"'dataset' is {value_text(name)}, expected openml: and a name of letters, digits and ._-()")
@@ -255,7 +255,7 @@ def _openml(name: str, root: Path) -> Dataset:
 
 
 def _download_openml(name: str, root: Path) -> None:
-    """Download a data set of OpenML with its target, if any, as labels; refuse columns that are no numbers."""
+    """Download a data set of OpenML with its target as labels, else 0; raise DataError for columns of no numbers."""
     from sklearn.datasets import fetch_openml
 
     file = _openml_file(name, root)
@@ -284,6 +284,8 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
     ------
     ConfigError
         If the data set cannot be downloaded.
+    DataError
+        If a data set of OpenML has columns that are no numbers.
     """
     if name.startswith(OPENML_PREFIX):
         _download_openml(name, Path(data_root))

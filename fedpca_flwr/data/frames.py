@@ -2,10 +2,8 @@
 
 Data frames are those that narwhals knows (pandas, polars, Arrow, DuckDB, Dask and others, lazy frames too), AnnData,
 arrays of xarray with labels, and datasets of Hugging Face, which Flower Datasets gives. No library is imported here
-that the caller has not imported. Booleans are numbers, and so are nullable integers, decimals, and objects that are
-numbers; missing values become NaN. Texts, categories, dates and everything else that is no number are refused by the
-names of their columns, all at once, and so are whole numbers that float64 does not hold. Columns are matched by their
-labels with those of a run or a model.
+that the caller has not imported. What is no number (`fedpca_flwr.data.column_numbers`) is refused by the names of its
+columns, all at once. Columns are matched by their labels with those of a run or a model.
 """
 
 from __future__ import annotations
@@ -59,14 +57,15 @@ class Frame:
     @property
     def has_default_index(self) -> bool:
         """True if the labels of rows are a plain range of numbers, also as texts, or there are none."""
-        index = self.index
-        if not len(index) or type(index).__name__ == "RangeIndex":
-            return True
-        return all(str(label) == str(place) for place, label in enumerate(index))
+        is_range = type(self.index).__name__ == "RangeIndex"
+        return is_range or all(str(label) == str(place) for place, label in enumerate(self.index))
 
 
 def open_frame(X: Any) -> Frame | None:
-    """Return an object's labels and a function that reads its values; None for an object without labels."""
+    """Return an object's labels and a function that reads its values; None for an object without labels.
+
+    Raise DataError for columns of the same name, and a data set with images or lists beside other columns.
+    """
     kind = type(X)
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
         return None
@@ -101,7 +100,7 @@ def _dataset_frame(dataset: Any) -> Frame:
         )
 
     def values() -> NDArray[Any]:
-        """Return a row of all pixels for each image, or refuse images of different sizes."""
+        """Return a row of all pixels for each image; raise DataError for images of different sizes."""
         images = [np.asarray(image) for image in dataset.with_format("numpy")[:][nested[0]]]
         shapes = sorted({image.shape for image in images})
         if len(shapes) > 1:
@@ -113,7 +112,7 @@ def _dataset_frame(dataset: Any) -> Frame:
 
 
 def _to_narwhals(X: Any) -> Any:
-    """Wrap a data frame by narwhals, or return None if it does not know the type; refuse columns of the same name."""
+    """Wrap a data frame by narwhals, None for other types; raise DataError for columns of the same name."""
     import narwhals.stable.v2 as nw  # not at the start of a site's process, whose rows may be in an array
 
     if type(X).__name__ == "RecordBatch" and hasattr(X, "to_struct_array"):
@@ -121,10 +120,8 @@ def _to_narwhals(X: Any) -> Any:
     try:
         frame = nw.from_native(X, pass_through=True)
     except nw.exceptions.DuplicateError:
-        labels = tuple(X.column_names if hasattr(type(X), "column_names") else X.columns)
-        raise DataError(
-            f"a table has columns of the same name: {_duplicates_text(labels)}; {UNIQUE_NAMES_ADVICE}"
-        ) from None
+        names = _duplicates_text(X.column_names if hasattr(type(X), "column_names") else X.columns)
+        raise DataError(f"a table has columns of the same name: {names}; {UNIQUE_NAMES_ADVICE}") from None
     return frame if isinstance(frame, nw.DataFrame | nw.LazyFrame) else None
 
 
@@ -150,7 +147,7 @@ def column_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the row labels of a pandas data frame or an AnnData; an empty tuple for an object without labels."""
+    """Return the row labels of a pandas data frame, AnnData or xarray; an empty tuple for any other object."""
     frame = open_frame(X)
     return () if frame is None else tuple(frame.index)
 
@@ -162,16 +159,15 @@ def column_names(X: object) -> tuple[str, ...]:
 
 
 def labels_text(labels: Sequence[object]) -> str:
-    """Write labels, separated by commas, at most `MAX_LISTED_COLUMNS`."""
+    """Write labels, separated by commas, and of more than `MAX_LISTED_COLUMNS` how many more there are."""
     overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
     return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
-    """Convert a labelled table to an array or sparse matrix (n, d), or refuse columns that hold no numbers.
+    """Convert a labelled table to an array or sparse matrix (n, d); an AnnData gives its ``X``.
 
-    An AnnData gives its ``X``, and sparse columns of pandas stay sparse. The DataError, which calls the table ``name``,
-    names all such columns, or all that have the label of another column.
+    Raise DataError, which calls the table ``name``, and names all columns without numbers or with repeated labels.
     """
     if duplicates := _duplicates_text(frame.labels):
         raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
@@ -222,13 +218,16 @@ MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as
 
 
 def as_array(X: Any, name: str) -> NDArray[Any]:
-    """Convert a table of any supported type to a dense array; masked and missing values become NaN."""
+    """Convert as `as_rows` does, to a dense array; masked and missing values are NaN."""
     rows = as_rows(X, name)
     return to_array(rows) if isinstance(rows, Blocks) else rows
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Convert a table of any supported type to an array, or to blocks if sparse; refuse any other object."""
+    """Convert a table of any supported type to an array, or to blocks if sparse; raise DataError for anything else.
+
+    An array may have another number of axes than 2, and another dtype than of numbers.
+    """
     if isinstance(X, Table):
         return X.rows
     if isinstance(X, Blocks):
@@ -246,9 +245,7 @@ def as_rows(X: Any, name: str) -> Rows:
         else:
             array = np.asarray(data)
         if array.dtype == object and array.ndim == 2:
-            array = stack_columns(
-                [object_numbers(column) for column in array.T], range(array.shape[1]), len(array), name
-            )
+            array = stack_columns(list(map(object_numbers, array.T)), range(array.shape[1]), len(array), name)
         return row_major(array)
     except DataError:
         raise
@@ -262,7 +259,7 @@ def as_rows(X: Any, name: str) -> Rows:
 
 
 def _require_table(X: Any, name: str) -> None:
-    """Refuse an object that is no table of rows, with advice on what to give instead."""
+    """Raise DataError for an object that is no table of rows, with advice on what to give instead."""
     instead = ""
     if isinstance(X, str | os.PathLike):
         instead = " (read a file first, with pandas.read_csv or numpy.load)"
@@ -283,7 +280,7 @@ def _require_table(X: Any, name: str) -> None:
 
 
 def _require_exact(array: NDArray[Any], name: str) -> None:
-    """Refuse whole numbers that float64 cannot represent exactly."""
+    """Raise DataError for whole numbers that float64 cannot represent exactly."""
     if inexact_integers(array).any():
         raise DataError(f"{name} has {INEXACT_INTEGERS}: {NON_NUMERIC_KINDS[INEXACT_INTEGERS]}")
 
@@ -306,7 +303,7 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
 
 
 def check_names_digest(X: ArrayLike, digest: str) -> None:
-    """Refuse a data frame whose column names do not have an expected `names_digest`, if both are known."""
+    """Raise DataError if a data frame's column names do not have the `names_digest` expected, if both are known."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
         raise DataError(FOREIGN_NAMES_TEXT)
@@ -315,11 +312,10 @@ def check_names_digest(X: ArrayLike, digest: str) -> None:
 def align_rows(
     X: Any, width: int, names: Sequence[str] = (), *, digest: str = "", name: str = "X", model_name: str = "PCA"
 ) -> Rows:
-    """Return rows (n, width) with their columns in a fitted model's order, or raise a DataError if they do not match.
+    """Return rows (n, width) with their columns in a fitted model's order, matched by their names if both have names.
 
-    If both have names, columns are matched by their names, as `fedpca_flwr.run` matches those of the parties;
-    ``digest`` is that of names of which only the digest is known. Other names, another number of columns, no rows, and
-    several tables do not match. Errors call the rows ``name`` and the model ``model_name``.
+    ``digest`` is that of names of which only the digest is known. Raise DataError for other names, another number of
+    columns, no rows, and several tables; warn if only one side has names. Texts have ``name`` and ``model_name``.
     """
     several = (
         isinstance(X, list | tuple)
@@ -353,7 +349,7 @@ def align_rows(
 
 
 def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[int] | None:
-    """Return the given position of each expected label, None if already in order; refuse other labels."""
+    """Return the given position of each expected label, None if already in order; raise DataError for others."""
     comparison = match_labels(labels_given, expected)
     if not (comparison.missing or comparison.unexpected):
         return comparison.order

@@ -1,6 +1,6 @@
 """Partition of a data set among simulated parties: seeded, every row or feature exactly once, no empty party.
 
-Parts are sorted arrays of indices, a part for each party.
+Parts are arrays of indices, a part for each party; those of rows are sorted.
 """
 
 import re
@@ -15,15 +15,14 @@ from fedpca_flwr.maths.arrays import Array
 
 Parts = list[NDArray[np.int64]]
 
-MIN_PARTY_ROWS = 10
-"""An uneven draw is topped up from the largest party until every party has so many rows, or an even share if fewer."""
+MIN_PARTY_ROWS = 10  # of a party, or an even share if fewer, to which an uneven draw is topped up from the largest
 
 
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
-    """Split features among parties: evenly, by sizes, or by names of columns.
+    """Split features among parties; raise ConfigError if ``how`` does not fit them.
 
     ``how`` is "even" (consecutive, with sizes that differ by 1 at most), a size for each party ("20 20 24"), or the
-    names of each party's columns ("a, b; c, d"). Raise ConfigError if these do not fit the features.
+    names of each party's columns ("a, b; c, d"), in the order of which the parts are.
     """
     if how == "even":
         if parties > features:
@@ -41,7 +40,7 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
 
 
 def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
-    """Split features by the names of each party's columns, separated by ';'; refuse all but each name once."""
+    """Split features by the names of each party's columns, as `split_columns` does."""
     groups = [[name.strip() for name in group.split(",")] for group in how.split(";")]
     every = [name for group in groups for name in group]
     if not names or len(groups) != parties or sorted(every) != sorted(names):
@@ -59,14 +58,13 @@ def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
 
 PARTITIONS = ("iid", "dirichlet", "shards", "quantity")
 
-WITH_ALPHA = ("dirichlet", "quantity")
-"""Partitions that have an alpha."""
+WITH_ALPHA = ("dirichlet", "quantity")  # partitions that have an alpha
 
 
 def split(
     labels: NDArray[Any], parties: int, *, kind: str, seed: int, alpha: float = 0.1, shards_per_party: int = 2
 ) -> Parts:
-    """Split rows among parties at random, by their labels (n,) or in unequal sizes; refuse more parties than rows.
+    """Split rows among parties at random; raise ConfigError for more parties than rows, or another ``kind``.
 
     ``iid`` cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from Dirichlet(alpha): the
     smaller alpha, the more uneven (Hsu, Qi and Brown 2019, arXiv:1909.06335, as in NIID-Bench). ``shards`` sorts by

@@ -25,19 +25,11 @@ from fedpca_flwr.maths.rows import (
     weight_rows,
 )
 
-MAX_MAGNITUDE = 1e140
-"""Largest absolute value. Sums of squares of such values stay below the largest float64, 1.8e308."""
-
-MIN_COLUMN_MAGNITUDE = 1e-140
-"""No column's largest value is smaller, unless all are zero: the square of a difference in its last digits is not 0."""
-
-INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"
-"""Text in errors for values that would lose digits before any computation."""
-
+MAX_MAGNITUDE = 1e140  # largest absolute value; sums of squares stay below the largest float64, 1.8e308
+MIN_COLUMN_MAGNITUDE = 1e-140  # of a column's largest value, unless all are zero: squares of differences are not 0
+INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"  # in errors
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
-
-MAX_SPARSE_DENSITY = 0.1
-"""Share of entries that are not zero above which sparse rows are decoded before they are multiplied: it is faster."""
+MAX_SPARSE_DENSITY = 0.1  # of entries that are not zero; denser rows are decoded before they are multiplied: faster
 
 
 @represent_by_shapes
@@ -65,7 +57,7 @@ class Table(NamedTuple):
 def participating_rows(table: Table, round_rows: int) -> Rows:
     """Return the rows (n, d) of a table that take part in a run, with their weights if the table has weights.
 
-    Otherwise the last rows are left out, so that the number of rows is a multiple of ``round_rows``.
+    Without weights the last rows beyond a multiple of ``round_rows`` are left out.
     """
     included = slice(None) if table.excluded is None else ~table.excluded
     rows = table.rows if table.excluded is None else table.rows[included]
@@ -75,7 +67,7 @@ def participating_rows(table: Table, round_rows: int) -> Rows:
 
 
 def participation(table: Table, round_rows: int) -> NDArray[np.bool_]:
-    """Return the mask (n,) of the rows that `participating_rows` returns."""
+    """Return the mask (n,) of the rows of `participating_rows`, but those of weight 0."""
     mask = np.ones(len(table.rows), dtype=bool) if table.excluded is None else ~table.excluded
     if table.weights is not None:
         return np.asarray(mask & (table.weights > 0))
@@ -90,7 +82,7 @@ def names_digest(names: Sequence[str]) -> str:
 
 
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """Write the columns in a mask (d,), by name or by position, for the site's own log only."""
+    """Write the columns in a mask (d,), by name or without names by position, for the site's own log only."""
     positions = np.flatnonzero(columns).tolist()
     if names:
         return f"columns: {', '.join(repr(names[position]) for position in positions)}"
@@ -98,11 +90,10 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check that rows (n, d) are finite numbers that can be squared, and return the rows as a `Table`.
+    """Check that rows (n, d) are finite numbers that can be squared, or NaN if missing, and return them as a `Table`.
 
-    Raise DataError for other rows, for infinity and for no rows; the names of the columns at fault stay in the site's
-    log. NaN is a missing value. Whatever the order of the rows in memory, the table has the order of `row_major`, so
-    the same rows give the same bits. Blocks are counted; if they need no more than `HELD_BYTES`, they are kept, joined.
+    Raise DataError for other rows, and for no rows or columns. Rows in memory get the order of `row_major`, so the same
+    rows give the same bits. Blocks are counted; if they need no more than `HELD_BYTES`, they are kept, joined.
     """
     if rows.ndim != 2:
         raise DataError(
@@ -122,7 +113,7 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
-    """Return the rows (n, d) of a table, or refuse missing values; ``advice`` says what to do but fill them."""
+    """Return the rows (n, d) of a table; raise DataError, which ends with ``advice``, for missing values."""
     if table.missing.any():
         fault = f"missing values (NaN): fill or drop them first{advice}"
         raise _columns_error(table.missing > 0, fault, table.names)
@@ -133,15 +124,14 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
 
     Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become dense
-    blocks. Raise DataError for a block that is not as its loader declares, and for what `check_rows` refuses.
+    blocks. Raise DataError also for a block that is not as its loader declares.
     """
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are
         missing = sum((block.count_missing() for block in rows.read()), np.zeros(rows.width, np.int64))
         _require_extremes(rows.shape, np.zeros(rows.width), names)
         return Table(rows, missing, names)
     sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
-    cached: list[Block] = []
-    free_bytes = HELD_BYTES
+    cached, free_bytes = list[Block](), HELD_BYTES
     for block in rows.read():
         _check_block(block, rows)
         count += block.shape[0]
@@ -162,7 +152,7 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
 
 
 def _check_block(block: Any, rows: Blocks) -> None:
-    """Refuse a block whose type, dtype or width differs from what its loader declares."""
+    """Raise DataError for a block whose type, dtype or width differs from what its loader declares."""
     is_valid = sparse.issparse(block) and block.format == "csr" if rows.sparse else isinstance(block, np.ndarray)
     if not is_valid or block.ndim != 2 or block.shape[1] != rows.width or block.dtype != rows.dtype:
         kind = type(block).__name__
@@ -174,7 +164,7 @@ def _check_block(block: Any, rows: Blocks) -> None:
 
 
 def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
-    """Yield the blocks for another pass, and refuse blocks whose form or number of rows has changed."""
+    """Yield the blocks for another pass; raise DataError if their form or number of rows has changed."""
     rows_read = 0
     for block in rows.read():
         _check_block(block, rows)
@@ -186,7 +176,7 @@ def _reread_blocks(rows: Blocks, count: int) -> Iterator[Block]:
 
 
 def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return the mask of the integers that float64 cannot represent exactly."""
+    """Return the mask of the integers that float64 cannot represent exactly; all False for other dtypes."""
     if array.dtype.kind not in "iu" or array.dtype.itemsize < 8:
         return np.zeros(array.shape, dtype=bool)
     floats, end = array.astype(np.float64), 2.0 ** (63 if array.dtype.kind == "i" else 64)
@@ -196,13 +186,11 @@ def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Update each column's largest absolute value (d,) and number of NaN (d,) by a block, in place.
+    """Update each column's largest absolute value (d,), of floats only, and number of NaN (d,) by a block, in place.
 
-    Integers are refused if float64 does not hold them.
+    Raise DataError for integers that float64 does not hold.
     """
     is_sparse = sparse.issparse(block)
-    if block.dtype.kind != "f" and (block.dtype.kind == "b" or block.dtype.itemsize < 8):
-        return  # every value of such a dtype is a number that float64 holds
     if block.dtype.kind != "f":
         lost = inexact_integers(block.data if is_sparse else block)
         if lost.any():
@@ -219,7 +207,7 @@ def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], nam
 
 
 def _require_extremes(shape: tuple[int, ...], sizes: Array, names: Sequence[str]) -> None:
-    """Refuse empty data, and columns whose largest absolute value is infinite, or whose squares overflow."""
+    """Raise DataError for empty data, infinite values, and columns whose squares overflow or vanish."""
     if 0 in shape:
         raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
     too_large = (
@@ -245,7 +233,7 @@ def _columns_error(columns: NDArray[np.bool_], fault: str, names: Sequence[str])
 
 
 def require_same_rows(earlier: str, now: str) -> None:
-    """Refuse rows whose digest differs from the digest of an earlier pass."""
+    """Raise DataError if a digest of rows differs from that of an earlier pass."""
     if earlier != now:
         raise DataError(
             "the data are other rows, or the same in another order, than before in this run. A file must not be "

@@ -1,7 +1,4 @@
-"""Figures of results of `fedpca_flwr.analyses`, as in `fedpca_flwr.figures.plots`.
-
-The figures need the extra ``plots``.
-"""
+"""Figures of results of `fedpca_flwr.analyses`, as in `fedpca_flwr.figures.plots`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,9 +28,7 @@ from fedpca_flwr.figures.style import (
 )
 from fedpca_flwr.maths.arrays import Array
 
-MAX_NAMED_ROWS, MAX_NAME_CHARACTERS = 10, 20
-"""Number of odd rows that a map names, and characters of a name that it shows."""
-
+MAX_NAMED_ROWS, MAX_NAME_CHARACTERS = 10, 20  # odd rows that a map names, and characters of a name that it shows
 __all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
 
 
@@ -62,9 +57,8 @@ def how_many(result: HowMany) -> Figure:
     number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
     figure, axes = canvas(5.2, 3.8)
     axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
-    axes.fill_between(
-        number[: band.size], 0, band, color=GREY, alpha=0.3, linewidth=0, label="unrelated features: 95 % of draws"
-    )
+    look: dict[str, Any] = {"color": GREY, "alpha": 0.3, "linewidth": 0}
+    axes.fill_between(number[: band.size], 0, band, label="unrelated features: 95 % of draws", **look)
     stops = [(rule, k) for rule, k in result.by_rule.items() if k is not None and k <= first.size]
     for place, ((rule, k), colour) in enumerate(zip(stops, COLOURS[1:], strict=False)):
         axes.axvline(k + 0.38 + 0.06 * place, color=colour, linewidth=1.5, label=f"{k}: {rule}")
@@ -102,10 +96,9 @@ def outlier_map(outliers: Outliers) -> Figure:
     ):
         t2, spe = outliers.t_squared[rows], outliers.spe[rows]
         axes.plot(t2, spe, marker, color=colour, markersize=4, fillstyle="none", label=name)
-    axes.axvline(
-        outliers.t_squared_limit, color=GREY, linestyle="--", linewidth=1, label=f"limits of {100 * outliers.level:g} %"
-    )
-    axes.axhline(outliers.spe_limit, color=GREY, linestyle="--", linewidth=1)
+    line: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1}
+    axes.axvline(outliers.t_squared_limit, label=f"limits of {100 * outliers.level:g} %", **line)
+    axes.axhline(outliers.spe_limit, **line)
     axes.set(xlabel="T²: squared distance within the components", ylabel="SPE: squared distance off the components")
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
@@ -122,7 +115,7 @@ def outlier_map(outliers: Outliers) -> Figure:
 
 
 def _name_row(axes: Axes, name: str, point: tuple[float, float], occupied: Sequence[Bbox]) -> list[Bbox]:
-    """Write a name above or below its point, on the right or left; return its box, or nothing if there is no room."""
+    """Write a name above or below its point, on the right or left; return its box in a list, empty without room."""
     for offset, side in (((3, 3), "left"), ((-3, 3), "right"), ((3, -9), "left"), ((-3, -9), "right")):
         how: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": "small", "parse_math": False}
         text = axes.annotate(name, point, offset, **how)
@@ -156,9 +149,8 @@ def biplot(reading: Reading, scores: Array) -> Figure:
         If there are fewer than two components.
     """
     if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
-        raise ConfigError(
-            "a biplot shows the first two components; give at least two, of the reading and of the scores"
-        )
+        text = "a biplot shows the first two components; give at least two, of the reading and of the scores"
+        raise ConfigError(text)
     unit = np.abs(scores[:, :2]).max(axis=0)
     rows = (scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2] / unit).T
     figure, axes = canvas(6.8, 6.5)
@@ -178,7 +170,7 @@ def variables(reading: Reading) -> Figure:
     Parameters
     ----------
     reading : Reading
-            Reading of at least two components.
+        Reading of at least two components.
 
     Returns
     -------
@@ -320,9 +312,9 @@ def _dots(text: str) -> Line2D:
 
 
 def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D]) -> None:
-    """Draw the features' correlations with the first two components as arrows, with names that do not overlap.
+    """Draw the features' correlations with the first two components as arrows with names, and a legend.
 
-    The legend has an entry for the arrows behind ``handles``.
+    Entries for the arrows are appended to ``handles``.
     """
     x, y = reading.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
@@ -346,21 +338,18 @@ def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D])
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | None = None) -> None:
-    """Write each name near its point (n, 2), where there is room inside the axes, and beside other names and points.
+    """Write each name near its point (n, 2), and a line between, where there is room inside the axes.
 
-    A thin line joins the two. The places that are tried are those of a grid, so there is room for all names
-    that fit into the axes at all.
+    Names do not overlap other names, points and the points ``avoid`` (m, 2), if a grid of 61 x 61 places has room.
     """
-    inside, per_unit = axes.get_window_extent(), axes.transData.transform([(0, 0), (1, 1)])
+    inside, dots = axes.get_window_extent(), np.diff(axes.transData.transform([(0, 0), (1, 1)]), axis=0)[0]  # per unit
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
     marks = tips if avoid is None else np.concatenate([tips, avoid])
-    occupied = np.column_stack(
-        [marks, np.broadcast_to(5 / (per_unit[1] - per_unit[0]), marks.shape)]
-    )  # 5 dots of a mark
+    occupied = np.column_stack([marks, np.broadcast_to(5 / dots, marks.shape)])  # 5 dots of a mark
     paper = {"facecolor": PAPER, "alpha": 0.7, "edgecolor": "none", "pad": 0.5}
     for tip, name in zip(tips, names, strict=True):
         text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8, bbox=paper)
-        half = np.array(text.get_window_extent().size) / (per_unit[1] - per_unit[0]) / 2 + 0.01
+        half = np.array(text.get_window_extent().size) / dots / 2 + 0.01
         grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 61).T)), axis=-1).reshape(-1, 2)
         ideal = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]
         within = (np.hypot(*tip) - np.hypot(*grid.T)).clip(min=0.0)  # arrows are there, so it counts as farther away

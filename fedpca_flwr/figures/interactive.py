@@ -12,14 +12,14 @@ from fedpca_flwr.figures.style import COLOURS, thin_rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
-MAX_HOVER_ROWS = 20_000
-"""Rows of a party that are drawn, a mark each; every one of them is text of the notebook."""
+MAX_HOVER_ROWS = 20_000  # rows of a party that are drawn, a mark each; every one of them is text of the notebook
 
 
 def hover(parties: Any, model: PCAModel, *, components: tuple[int, int] = (1, 2)) -> Any:
     """Draw the scores of all parties' rows in two components, with the party and the name of the row under the mouse.
 
-    The figure holds the rows' names and scores, so a notebook that is saved with the figure has them, too.
+    A notebook that is saved with the figure holds the rows' names and scores. At most `MAX_HOVER_ROWS` of a party's
+    rows are drawn, evenly spread.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from fedpca_flwr.errors import printable_text
 
 
 def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Write a table in Markdown."""
+    """Write a table in Markdown, without a newline at the end; cells as in `row`."""
     return "\n".join([head(heads), *map(row, rows)])
 
 
@@ -16,5 +16,5 @@ def head(heads: Sequence[str]) -> str:
 
 
 def row(cells: Iterable[object]) -> str:
-    """Write a single line of cells of a table in Markdown."""
+    """Write a single line of cells of a table in Markdown, with "?" for characters that are not printable."""
     return f"| {' | '.join(printable_text(str(cell)) for cell in cells)} |"

@@ -1,7 +1,7 @@
 """Figures: each function returns a matplotlib `Figure` of its own (no global state), to show or to save.
 
-The figures need the extra ``plots``. Series differ in colour (`fedpca_flwr.figures.style`) and in markers. A figure is
-dark on white paper; ``savefig(..., facecolor="none")`` makes the paper transparent.
+The figures need the extra ``plots``. A figure is dark on white paper; ``savefig(..., facecolor="none")`` makes the
+paper transparent.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -16,6 +16,7 @@ from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes, takes_model
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
@@ -65,12 +66,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-EXACT_ANGLE_DEGREES = 1e-6  # degrees within which components are the same for every purpose: drawn as one
 MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
 
 
-MAX_BAR_FEATURES = 30
-"""Features that have bars and names; of more, those with the largest loadings."""
+MAX_BAR_FEATURES = 30  # features that have bars and names; of more, those with the largest loadings
 
 
 @takes_model
@@ -382,12 +381,12 @@ def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list
 
 
 def _reaches_zero(means: Array, half_widths: Array, floor: float) -> NDArray[np.bool_]:
-    """Return which intervals have no lower end on a logarithmic axis, which has no zero."""
+    """Return for which means (n,) above the floor the interval reaches zero, which a logarithmic axis has not."""
     return np.asarray((means > floor) & (half_widths > 0) & (means - half_widths <= max(floor, 0.0)))
 
 
 def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
-    """Draw the means of a method with their intervals, shifted by a share of the distance between positions."""
+    """Draw a method's line (n, 3) of positions, means and half widths, shifted by a share of the least gap."""
     x, means, half_widths = line.T
     gap = np.diff(np.log(positions) if axes.get_xscale() == "log" else positions).min(initial=np.inf)
     step = 0.15 * shift * (gap if np.isfinite(gap) else 1.0)
@@ -414,8 +413,7 @@ def _draw_intervals(
     return entry
 
 
-MAX_NAMED_PARTIES = 36
-"""Bars of parties that all have names; of more, evenly spread ones have."""
+MAX_NAMED_PARTIES = 36  # bars of parties that all have names; of more, evenly spread ones have
 
 
 @takes_model
@@ -434,11 +432,9 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
     Figure
     """
     tables = tables_by_name(parties, model.log)
-    panels: dict[str, list[float]] = {
-        "rows": [],
-        "distance of the mean\n(deviations of all rows)": [],
-        "explained variance (%)\nabout the party's own mean": [],
-    }
+    titles = ["rows", "distance of the mean\n(deviations of all rows)"]
+    titles.append("explained variance (%)\nabout the party's own mean")
+    bars: list[tuple[float, ...]] = []
     for X in tables.values():
         rows = model.centred(X)
         shift = rows.mean(axis=0)
@@ -446,13 +442,12 @@ def heterogeneity(parties: Any, model: PCAModel) -> Figure:
         total, scores = float(np.vdot(centred, centred)), centred @ model.loadings()[0].T
         explained = 100 * float(np.vdot(scores, scores)) / total if total else 0.0
         distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
-        for values, value in zip(panels.values(), (len(rows), distance, explained), strict=True):
-            values.append(value)
+        bars.append((len(rows), distance, explained))
     names = short_names(tables)
     height = min(0.22 * len(tables), 8.0)
     figure = Figure(figsize=(_names_width(names) + 6.3, 1.2 + max(1.0, height)))
     grid = figure.subplots(1, 3, sharey=True)
-    for axes, (title, values), colour in zip(grid, panels.items(), COLOURS, strict=False):
+    for axes, title, values, colour in zip(grid, titles, zip(*bars, strict=True), COLOURS, strict=False):
         axes.barh(range(len(tables)), values, color=colour)
         axes.set_xlabel(title)
         axes.locator_params(axis="x", nbins=5)
@@ -511,7 +506,7 @@ def component_images(model: PCAModel, shape: tuple[int, ...], *, count: int = 10
 
 
 def _require_models(models: Mapping[str, Any]) -> None:
-    """Refuse an empty mapping, and values that are no models."""
+    """Raise ConfigError for an empty mapping, and for values that are no models."""
     others = [name for name, model in models.items() if not isinstance(model, PCAModel)]
     if others or not models:
         raise ConfigError(
@@ -532,9 +527,8 @@ def _overlay(axes: Axes, reference: PCAModel, model: PCAModel, X: Any, labels: N
     marks = np.zeros(len(theirs), int) if labels is None else labels[shown]
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
     theirs, ours = _on_plane(theirs), _on_plane(ours)
-    axes.add_collection(
-        LineCollection(list(np.stack([theirs, ours], axis=1)), colors=GREY, linewidths=0.4, rasterized=True)
-    )
+    pairs = list(np.stack([theirs, ours], axis=1))
+    axes.add_collection(LineCollection(pairs, colors=GREY, linewidths=0.4, rasterized=True))
     classes = np.unique(marks)
     look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5}
     handles = [
@@ -563,7 +557,7 @@ def _on_plane(points: Array) -> Array:
 
 
 def _pareto_front(pairs: Array) -> list[tuple[float, float]]:
-    """Return the pairs (size, degrees) that no other pair beats in both, by size; exact angles count as equal."""
+    """Return the pairs (size, degrees) of (n, 2) that no other beats in both, by size; exact angles count as equal."""
     best, front = np.inf, []
     for size, degrees in sorted((size, max(degrees, EXACT_ANGLE_DEGREES)) for size, degrees in pairs.tolist()):
         if degrees < best:

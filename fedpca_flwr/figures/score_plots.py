@@ -33,25 +33,16 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import tables_by_name
 
-MAX_SCORE_MARKS = 3000
-"""Rows of all parties together that are drawn, a mark each."""
-
-MAX_RASTER_FREE_MARKS = 300
-"""Marks beyond which they are an image in a vector file."""
-
-MAX_PANELS = 36
-"""Parties or classes that have a panel, or a strip, of their own; all smaller ones share the last."""
-
-MIN_ELLIPSE_ROWS = 10
-"""Rows below which a covariance says too little for an ellipse."""
-
+MAX_SCORE_MARKS = 3000  # rows of all parties together that are drawn, a mark each
+MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector file
+MAX_PANELS = 36  # parties or classes that have a panel, or a strip, of their own; all smaller ones share the last
+MIN_ELLIPSE_ROWS = 10  # rows below which a covariance says too little for an ellipse
 Ellipses = Literal["rows", "mean", "none"]
+Names = NDArray[np.str_]
+Texts = Sequence[str]
 
-ELLIPSE_TEXTS = {
-    "rows": "ellipse: 95 % of rows,\nif they are normal",
-    "mean": "ellipse: the mean,\nwith 95 % confidence",
-}
-"""Entries of the legend by kind of ellipse."""
+ELLIPSE_TEXTS = {"rows": "ellipse: 95 % of rows,\nif they are normal"}  # entries of the legend by kind of ellipse
+ELLIPSE_TEXTS |= {"mean": "ellipse: the mean,\nwith 95 % confidence"}
 
 
 @rc_context(STYLE)
@@ -129,7 +120,7 @@ def scores(
 def _take_column(
     tables: Mapping[str, Any], column: str, model: PCAModel | None
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return the values of a column by party, and the tables without that column unless it is one of the model's.
+    """Return the values of a column by party, and the tables by party without that column unless the model has it.
 
     Raise ConfigError if a table is no data frame with this column.
     """
@@ -171,7 +162,7 @@ def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int
 
 
 def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
-    """Return the class of each row of each party, as texts, and refuse labels of another number of rows."""
+    """Return the class of each row by party, as texts; raise ConfigError for labels of another number of rows."""
     party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
     classes = [[str(label) for label in part] for part in party_labels]
     rows = [len(part) for part in points.values()]
@@ -186,25 +177,21 @@ def _natural_key(text: str) -> list[tuple[int, str]]:
 
 
 def component_title(model: PCAModel | None, component: int) -> str:
-    """Return the axis label of a component (from 1), with its share of the variance if the model knows it."""
+    """Return the axis label of a component (from 1), with its share of the variance unless unknown (NaN, no model)."""
     shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
     return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
 
 
 def _single(
-    points: Array,
-    names: NDArray[np.str_],
-    parties: Sequence[str],
-    classes: NDArray[np.str_],
-    order: Sequence[str],
-    titles: Sequence[str],
-    ellipses: Ellipses,
+    points: Array, names: Names, parties: Texts, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses
 ) -> Figure:
-    """Draw all rows into the same axes: colours are of classes, and marks of at most ten parties."""
+    """Draw all rows (n, 2) into the same axes: colours are of at most ten classes, and marks of at most ten parties.
+
+    ``names`` (n,) and ``classes`` (n,) are each row's, ``parties`` and ``order`` list the different ones.
+    """
     colours, by_party = dict(zip(order, COLOURS, strict=False)), list(order) == list(parties)
-    marks = {
-        name: mark if len(parties) <= len(COLOURS) else "o" for name, (_, mark) in zip(parties, looks(), strict=False)
-    }
+    few = len(parties) <= len(COLOURS)
+    marks = {name: mark if few else "o" for name, (_, mark) in zip(parties, looks(), strict=False)}
     figure, axes = canvas(5.2, 4.6)
     for name in parties:
         own = np.flatnonzero(names == name)
@@ -223,22 +210,20 @@ def _single(
         return [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, wrapped_names(items), strict=True)]
 
     dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}
-    few = list(parties) if by_party or 1 < len(parties) <= len(COLOURS) else []
+    named = list(parties) if by_party or (few and len(parties) > 1) else []
     handles: list[Artist] = [
         Line2D([], [], marker=marks[name], color=colours[name] if by_party else GREY, label=text, **dot)
-        for name, text in zip(few, texts(few, names), strict=True)
+        for name, text in zip(named, texts(named, names), strict=True)
     ]
     if not by_party:  # patches of colours, because a square is the mark of a party
-        patches = [
-            Patch(color=colours[item], label=text) for item, text in zip(order, texts(order, classes), strict=True)
-        ]
-        handles = [*patches, *handles]
+        entries = zip(order, texts(order, classes), strict=True)
+        handles = [*(Patch(color=colours[item], label=text) for item, text in entries), *handles]
     add_legend(figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
     return figure
 
 
 def _ellipse_entries(ellipses: Ellipses, drawn: Sequence[bool]) -> list[Line2D]:
-    """Return the entries of a legend that say what ellipses hold, and where there is none."""
+    """Return the entries of a legend on what ellipses hold, and on why any is not ``drawn``; [] for "none"."""
     if ellipses == "none":
         return []
     handles = [Line2D([], [], color=GREY, linewidth=1.2, label=ELLIPSE_TEXTS[ellipses])] if any(drawn) else []
@@ -248,10 +233,8 @@ def _ellipse_entries(ellipses: Ellipses, drawn: Sequence[bool]) -> list[Line2D]:
     return handles
 
 
-def _panels(
-    points: Array, classes: NDArray[np.str_], order: Sequence[str], titles: Sequence[str], ellipses: Ellipses
-) -> Figure:
-    """Draw a panel of each class among all rows in grey."""
+def _panels(points: Array, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses) -> Figure:
+    """Draw a panel of each class among all rows (n, 2) in grey; arguments as of `_single`."""
     merged, order = _merge_smallest(classes, order)
     columns = 6
     lines = -(-len(order) // columns)
@@ -281,8 +264,8 @@ def _panels(
     return figure
 
 
-def _merge_smallest(classes: NDArray[np.str_], order: Sequence[str]) -> tuple[NDArray[np.str_], list[str]]:
-    """Return classes and their order, where all beyond the largest `MAX_PANELS` - 1 are a single class."""
+def _merge_smallest(classes: Names, order: Texts) -> tuple[Names, list[str]]:
+    """Return classes and their order; if they are more than `MAX_PANELS`, the smallest are one class, the last."""
     if len(order) <= MAX_PANELS:
         return classes, list(order)
     sizes = [int(np.sum(classes == item)) for item in order]
@@ -292,15 +275,8 @@ def _merge_smallest(classes: NDArray[np.str_], order: Sequence[str]) -> tuple[ND
     return np.array([item if item in own else rest for item in classes.tolist()]), [*own, rest]
 
 
-def _strips(
-    points: Array,
-    names: NDArray[np.str_],
-    parties: Sequence[str],
-    classes: NDArray[np.str_],
-    order: Sequence[str],
-    title: str,
-) -> Figure:
-    """Draw a strip of each party, in which rows lie one above the other only to be seen, coloured by classes."""
+def _strips(points: Array, names: Names, parties: Texts, classes: Names, order: Texts, title: str) -> Figure:
+    """Draw a strip of each party, in which rows (n,) lie one above the other only to be seen, coloured by classes."""
     by_party = list(order) == list(parties)
     merged, strips = _merge_smallest(names, parties)
     figure, axes = canvas(5.8, max(2.4, 0.9 + 0.45 * len(strips) if len(strips) <= 8 else 1.2 + 0.24 * len(strips)))
@@ -326,7 +302,7 @@ def _strips(
 
 
 def _draw_ellipse(axes: Axes, points: Array, ellipses: Ellipses, colour: str) -> bool:
-    """Draw the ellipse of points (n, 2), and return whether there is one."""
+    """Draw the ellipse of points (n, 2); return False if there is none: too few rows, several clouds, or "none"."""
     n = len(points)
     if ellipses == "none" or n < MIN_ELLIPSE_ROWS or (ellipses == "rows" and _several_clouds(points)):
         return False
@@ -341,15 +317,13 @@ def _draw_ellipse(axes: Axes, points: Array, ellipses: Ellipses, colour: str) ->
     return True
 
 
+# Sarle's coefficient of bimodality, (skewness^2 + 1) / kurtosis, beyond which points lie in several clouds: a normal
+# distribution has 1/3, a uniform one 5/9, two or three equal clouds that do not touch 0.7 and more
 BIMODALITY = 0.65
-"""Sarle's coefficient of bimodality, (skewness^2 + 1) / kurtosis, beyond which points lie in several clouds.
-
-A normal distribution has 1/3, a uniform one 5/9, two or three equal clouds that do not touch 0.7 and more.
-"""
 
 
 def _several_clouds(points: Array) -> bool:
-    """Return whether points (n, 2) lie in several clouds along any direction, judged by their moments."""
+    """Return whether points (n, 2) lie in several clouds along any direction, by their moments; not if on a line."""
     centred = points - points.mean(axis=0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     if singular[-1] <= 1e-9 * singular[0]:

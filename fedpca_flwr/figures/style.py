@@ -1,8 +1,8 @@
 """Look of all figures: the colours of Okabe and Ito (2008), four more where there are ten classes, and marks.
 
-All ten differ for protanopes and deuteranopes too (a test simulates both), and so do the marks. A figure brings its
-paper: no single colour of text is legible on white and on the dark pages of notebooks, as the contrasts of a colour
-with white and with #111 multiply to 18.9, which is less than 4.5 times 4.5. Needs the extra ``plots``.
+All ten differ for protanopes and deuteranopes too (a test simulates both). A figure brings its paper: no single colour
+of text is legible on white and on the dark pages of notebooks, as the contrasts of a colour with white and with #111
+multiply to 18.9, which is less than 4.5 times 4.5.
 """
 
 import textwrap
@@ -23,8 +23,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B
 MARKERS = "osD^vP*X<>"
 PAPER, INK = "#FFFFFF", "#333333"
 
+# of lines: its contrast is 4 or more on white and on dark pages, which a drawing without its paper may stand on
 GREY = "#767676"
-"""Of lines: its contrast is 4 or more on white and on dark pages, which a drawing without its paper may stand on."""
 
 STYLE: Any = {
     "text.color": INK,
@@ -63,7 +63,7 @@ def thin_rows(rows: int, maximum: int) -> slice:
 
 
 def few_ticks(axis: Axis, values: Array) -> None:
-    """Set ticks of a logarithmic axis at 1, 2 and 5 of each power of ten, over a wide range only at powers of ten."""
+    """Set ticks of a logarithmic axis at 1, 2 and 5 of powers of ten; over more than a factor 100 at powers only."""
     positive = values[values > 0]
     wide = positive.size > 0 and np.log10(positive.max() / positive.min()) > 2
     axis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=8 if wide else 99))
@@ -71,14 +71,9 @@ def few_ticks(axis: Axis, values: Array) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-MAX_NAME_LETTERS = 28
-"""Letters of a name in a legend, on an axis or at an arrow; of a longer name the middle is left out."""
-
-MAX_LEGEND_LINES = 20
-"""Entries of a column of a legend."""
-
-MAX_LEGEND_ENTRIES = 40
-"""Entries of a legend; of more the last one says how many are not named."""
+MAX_NAME_LETTERS = 28  # of a name in a legend, on an axis or at an arrow; of longer ones the middle is left out
+MAX_LEGEND_LINES = 20  # entries of a column of a legend
+MAX_LEGEND_ENTRIES = 40  # entries of a legend; of more the last one says how many are not named
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
@@ -104,14 +99,10 @@ def wrapped_names(names: Iterable[object]) -> list[str]:
     return wrapped if sum(text.count("\n") + 1 for text in wrapped) <= MAX_LEGEND_LINES else short_names(full)
 
 
-def markers() -> Iterator[str]:
-    """Return an iterator of markers by colour, shifted after each cycle of the colours so that 100 pairs differ."""
-    return (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
-
-
 def looks() -> Iterator[tuple[str, str]]:
-    """Return an iterator of pairs of a colour and a marker, of which 100 differ."""
-    return zip(cycle(COLOURS), markers(), strict=False)
+    """Return an endless iterator of pairs of a colour and a marker, of which the first 100 differ."""
+    marks = (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
+    return zip(cycle(COLOURS), marks, strict=False)
 
 
 def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -> None:

@@ -171,5 +171,4 @@ def _peers_in_other_unit(logs: Array, signs: Array, party: int, peers: NDArray[n
     distant = (np.minimum(mean, deviation) >= np.log(MIN_UNIT_RATIO)) & same_factor
     near = np.maximum(mean, deviation) <= np.log(SIMILAR_RATIO)
     decided = (distant | near | np.isnan(mean)) & (signs[peers] == signs[party])
-    unlike: NDArray[np.bool_] = distant & decided.all(axis=0) & (distant.mean(axis=0) > 0.5)
-    return unlike
+    return np.asarray(distant & decided.all(axis=0) & (distant.mean(axis=0) > 0.5))

@@ -43,8 +43,7 @@ class Anderson:
         self.point = start  # whose image is wanted next
         self.steps_ahead: float | None = None
         self._is_valid = is_valid
-        self._points: list[Array] = []
-        self._images: list[Array] = []
+        self._points, self._images = list[Array](), list[Array]()
         self._best_objective = -np.inf
 
     def add(self, image: Array, objective: float | None = None) -> None:
@@ -81,5 +80,4 @@ class Anderson:
         weights = np.divide((1 + DAMPING) * s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
         inverse = (Vt.T * weights) @ U.T / sizes[:, None]  # of the differences of residuals
         self.steps_ahead = max(1.0, float(np.linalg.eigvals(-inverse @ np.diff(points)).real.max()))
-        combined: Array = images[:, -1] - np.diff(images) @ (inverse @ residuals[:, -1])
-        return combined
+        return np.asarray(images[:, -1] - np.diff(images) @ (inverse @ residuals[:, -1]))

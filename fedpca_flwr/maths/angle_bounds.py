@@ -24,20 +24,19 @@ eigenspace, however long it goes on. So once the first j Ritz vectors U of :math
 block starts again with what they leave, :math:`B = (I - U U^T) A (I - U U^T)`, and
 :math:`\lambda_{j+1}(A) \le \lambda_1(B)` (Courant and Fischer), whatever U is. One direction suffices to bound
 :math:`\lambda_1(B)`: any column of the block shows a part of it, since the block was drawn after U was found. So
-nothing is presumed of multiplicities (`first_bound`).
+nothing is presumed of multiplicities (`Probe.ceilings`).
 """
 
 import numpy as np
 import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
-from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg import lapack
 
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
 from fedpca_flwr.maths.refine import RefinedSketch
 
-# probability that an eigenvector exists although a random block shows less of it than `least_overlap`
-MISS_PROBABILITY = 1e-6
+MISS_PROBABILITY = 1e-6  # that an eigenvector exists although a random block shows less of it than `least_overlap`
 LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz value at which a bound is tried
 
 
@@ -53,7 +52,8 @@ def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None
     base, ceiling = max(float(other_values[0]), outside), np.inf
     gram = residuals.T @ residuals
     for level in _trial_levels(base, above) if target is None else [target]:
-        if level <= base or not _is_positive_definite(np.diag(level - other_values) - gram / (level - outside)):
+        # no Cholesky factor: the matrix of the module's formula is not positive definite
+        if level <= base or lapack.dpotrf(np.diag(level - other_values) - gram / (level - outside), lower=1)[1]:
             break
         ceiling = level + 2 * ritz.error
     return ceiling
@@ -63,8 +63,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
     """Bound eigenvalue j + 1 of a matrix from the random first block of an iteration, but for `MISS_PROBABILITY`.
 
     With at most j columns in the block, the bound presumes that no eigenvalue occurs more often than the block has
-    columns. Only `target` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
-    The bound is infinity if none holds.
+    columns. `target` is that of `proven_bound`; infinity if no bound holds.
     """
     above, columns, values = float(ritz.values[j - 1]), start.columns, ritz.values
     lowest = float(values[j]) if values.size > j else 0.0
@@ -76,15 +75,6 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
         above -= 10 * ritz.residual_norm(j) * float(np.linalg.norm(coordinates[:j], 2)) / bound
     levels = _trial_levels(lowest, above) if target is None else [min(target, above)]
     return _lowest_excluded_level(ritz, j, start, levels, bound)
-
-
-def first_bound(ritz: Ritz, start: FirstBlock, above: float) -> float:
-    """Bound the largest eigenvalue of a matrix from a random first block, but for `MISS_PROBABILITY`.
-
-    The bound is at most `above`, but for rounding; infinity if no such bound holds.
-    """
-    levels = [above, *_trial_levels(float(ritz.values[0]), above)]
-    return _lowest_excluded_level(ritz, 0, start, levels, least_overlap(start.columns, 1))
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
@@ -202,15 +192,6 @@ def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np
     return 2 * largest
 
 
-def _is_positive_definite(matrix: Array) -> bool:
-    """Return whether a symmetric matrix has a Cholesky factor."""
-    try:
-        cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return False
-    return True
-
-
 class AngleBounds:
     """Bounds on the angles between an iteration's Ritz vectors and eigenvectors, which only become sharper with time.
 
@@ -282,10 +263,7 @@ class AngleBounds:
         return eigen.sine_theorem(self._ritz.residual_norm(j), float(self._ritz.values[j - 1]) - self.eigenvalue(j))
 
     def eigenvalue(self, j: int, level: float | None = None) -> float:
-        """Bound eigenvalue j + 1 of the matrix from above, and set `proven`; infinity if no bound holds.
-
-        Only `level` is tried if it is given; otherwise several levels are, and the smallest that holds counts.
-        """
+        """Bound eigenvalue j + 1 from above (infinity if no bound holds), and set `proven`; `level` is tried alone."""
         ritz, width = self._ritz, self._start.columns
         if not self._products.room:
             self.proven = True
@@ -409,7 +387,9 @@ class Probe:
         level -= self._wrong
         first = float(self._ritz.values[0]) + 2 * self._ritz.error
         if self.room:
-            first = first_bound(self._ritz, self._start, level - 2 * self._ritz.error)
+            above = level - 2 * self._ritz.error
+            levels = [above, *_trial_levels(float(self._ritz.values[0]), above)]
+            first = _lowest_excluded_level(self._ritz, 0, self._start, levels, least_overlap(self._start.columns, 1))
         if first > level:
             return {}
         between = {i: max(float(self._values[i]), first) + self._wrong for i in range(1, self.j)}  # Weyl

@@ -1,13 +1,18 @@
-"""The array type of the package's signatures, and a digest of arrays."""
+"""The array type of the package's signatures, slices, and a digest of arrays."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]  # double precision; its shape stands in the docstring of what takes or returns it
+
+
+def slices(size: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of ``step`` entries, the last with the rest, of an array of ``size`` entries."""
+    return (slice(start, min(start + step, size)) for start in range(0, size, step))
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:

@@ -30,8 +30,7 @@ from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Renewal, Ritz
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 
-# after so many rounds in a row in which residuals no longer fall, they are taken for the error of the products
-MAX_IDLE_ROUNDS = 3
+MAX_IDLE_ROUNDS = 3  # in a row, after which residuals that no longer fall are taken for the error of the products
 
 
 class BlockIteration:
@@ -70,18 +69,15 @@ class BlockIteration:
             self.products, self.width = start.products, width
             self.block, self.pairs = start.next_block(width), start.leading(k)
         else:
-            self.products, self.width = ProductBasis(len(start)), start.shape[1]
-            self.block = start
+            self.products, self.width, self.block = ProductBasis(len(start)), start.shape[1], start
         self._unit = 1.0 if self._sketch else 2.0 ** np.frexp(trace)[1]  # squares of eigenvalues may overflow
         self._trace = trace / self._unit
         self._start = FirstBlock(self.block)
         self._angles = AngleBounds(k, self._trace, accelerated=accelerated, sketch=self._sketch)
         self._noise, self.above_edge = noise, 0
         self._renewal = Renewal(k, tolerance) if rounded else None
-        self.renewal_vectors = None
-        self.determined_count = k  # components above a tie at the cut, whose variance is not lost in rounding
-        self._bound = 90.0
-        self.proven = False
+        self.renewal_vectors, self.determined_count = None, k
+        self._bound, self.proven = 90.0, False
         self._probe: Probe | None = None
         self.product_count = self._probes = self._idle = 0
 
@@ -91,7 +87,6 @@ class BlockIteration:
         V is `block`, or its rounded copy that was multiplied, and AV the product. `error` bounds the Frobenius norm of
         the product's error besides rounding in float64. `renewal_product` is that with `renewal_vectors`, if there are
         any.
-
         Shapes: V, AV (d, b), renewal_product (d, k).
         """
         if self._probe is not None:
@@ -153,13 +148,11 @@ class BlockIteration:
         self._angles.update(self.products, self.ritz, self._start, self.product_count)
         self._reset_bound()
         self._set_pairs()
-        idle = self.ritz.values.size >= self.k and self.ritz.residual_norm(self.k) <= 2 * self.ritz.error_bound(self.k)
+        enough = self.ritz.values.size >= self.k
+        idle = enough and self.ritz.residual_norm(self.k) <= 2 * self.ritz.error_bound(self.k)
         self._idle = self._idle + 1 if idle and not self._probes else 0  # what hid may take longer to converge
         # in most rounds the residuals alone are larger than the tolerance: the bound is not worth its search
-        worth_bounding = self.ritz.values.size >= self.k and (
-            self._probes > 0 or self._angles.can_reach(self.tolerance)
-        )
-        if worth_bounding and self._bound <= self.tolerance:
+        if enough and (self._probes or self._angles.can_reach(self.tolerance)) and self._bound <= self.tolerance:
             return self.proven or self._begin_probe()
         if self._probes and self._angles.level(self.tolerance) > self._angles.following:
             return self._begin_probe()  # what the first block shows has been found wrong
@@ -217,10 +210,7 @@ class BlockIteration:
         return False
 
     def _add_to_probe(self, probe: Probe, V: Array, AV: Array, error: float) -> bool:
-        """Take the product with a probe's block, and return whether the products suffice.
-
-        The probe ends once no eigenvalue can hide, or one is found.
-        """
+        """Take the product with a probe's block, end the probe once it decides, and return if products suffice."""
         self.product_count, level = self.product_count + 1, self._angles.level(self.tolerance)
         probe.add(V, AV, error=error)
         if ceilings := probe.ceilings(level):

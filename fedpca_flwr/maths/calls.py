@@ -14,39 +14,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.arrays import Array, slices
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, Transposed, native_chunks, row_chunks
 
-BLOCK_CALLS = 2**24
-"""Calls of a block of people: 4 MiB packed, and 64 MiB where they are read as float32."""
-
-MIN_PEOPLE, MAX_PEOPLE = 64, 2048
-"""Fewest and most people of a block. Of more the products leave a processor's cache."""
-
-COPIES = np.array([2, np.nan, 1, 0])
-"""Copies of the first allele that two bits of a .bed file say (PLINK's documentation of the format)."""
-
+BLOCK_CALLS = 2**24  # of a block of people: 4 MiB packed, and 64 MiB where they are read as float32
+MIN_PEOPLE, MAX_PEOPLE = 64, 2048  # of a block: of more the products leave a processor's cache
+COPIES = np.array([2, np.nan, 1, 0])  # of the first allele, by two bits of a .bed file (PLINK's documentation)
+# by byte, the calls of its four people: the first person has the lowest two bits
 CALLS_OF_BYTE = COPIES[np.arange(256)[:, None] >> np.array([0, 2, 4, 6]) & 3]
-"""Calls of the four people of a byte: the first person has the lowest two bits."""
-
+# by byte, the byte with the calls of the other allele
 SWAPPED_BYTE = np.array(
     [sum({0: 3, 1: 1, 2: 2, 3: 0}[byte >> bit & 3] << bit for bit in (0, 2, 4, 6)) for byte in range(256)], np.uint8
 )
-"""Byte with the calls of the other allele for each byte."""
 
 
 class PackedCalls:
     """Calls of m people at d variants as in a .bed file, four people to a byte of ``packed`` (d, bytes).
 
-    ``people`` selects those whose calls count, among the four times as many as each variant has bytes.
+    ``people`` selects the m whose calls count, among the four times as many as each variant has bytes.
     """
 
     dtype = np.dtype(np.float32)
 
     def __init__(self, packed: NDArray[np.uint8], people: slice | NDArray[np.intp]) -> None:
         self.packed, self.people = packed, people
-        everybody = np.empty(4 * packed.shape[1], np.bool_)
-        self.shape = len(everybody[people]), len(packed)
+        self.shape = len(np.empty(4 * packed.shape[1], np.bool_)[people]), len(packed)
 
     def __len__(self) -> int:
         """Return the number of people."""
@@ -62,20 +54,19 @@ class PackedCalls:
 
     def count_missing(self) -> NDArray[np.int64]:
         """Count the missing calls (d,) of each variant."""
-        parts = (self.variants(start, stop) for start, stop in variant_ranges(self.shape))
-        return np.concatenate([np.isnan(calls).sum(axis=1) for calls in parts])
+        parts = variant_ranges(self.shape)
+        return np.concatenate([np.isnan(self.variants(part)).sum(axis=1) for part in parts])
 
-    def variants(self, start: int, stop: int) -> Array:
-        """Decode a new array (stop - start, m) of copies of the first allele: 0 to 2, or NaN for a missing call."""
-        part = self.packed[start:stop]
-        calls: Array = CALLS_OF_BYTE.take(part, axis=0).reshape(len(part), -1)[:, self.people]
-        return calls
+    def variants(self, part: slice) -> Array:
+        """Decode some variants to an array (w, m) of copies of the first allele: 0 to 2, or NaN for a missing call."""
+        packed = self.packed[part]
+        return np.asarray(CALLS_OF_BYTE.take(packed, axis=0).reshape(len(packed), -1)[:, self.people])
 
     def toarray(self) -> NDArray[np.float32]:
         """Decode all calls (m, d), as `variants` does."""
         array = np.empty(self.shape, np.float32)
-        for start, stop in variant_ranges(self.shape):
-            array[:, start:stop] = self.variants(start, stop).T
+        for part in variant_ranges(self.shape):
+            array[:, part] = self.variants(part).T
         return array
 
 
@@ -90,18 +81,16 @@ def people_blocks(rows: Rows) -> Iterator[Block]:
     return native_chunks(rows) if lazy else row_chunks(rows, people_per_block(rows.shape[1]))
 
 
-def variant_ranges(shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yield ranges (start, stop) of variants of a block (people, variants) whose calls stay in a processor's cache."""
-    step = max(1, CACHE_ELEMENTS // max(1, shape[0]))
-    for start in range(0, shape[1], step):
-        yield start, min(start + step, shape[1])
+def variant_ranges(shape: tuple[int, int]) -> Iterator[slice]:
+    """Yield slices of the variants of a block (people, variants) whose calls stay in a processor's cache."""
+    return slices(shape[1], max(1, CACHE_ELEMENTS // max(1, shape[0])))
 
 
-def read_variants(block: Block, start: int, stop: int) -> Array:
-    """Read the variants from `start` to before `stop` of a block (m, d) to a new array (stop - start, m)."""
+def read_variants(block: Block, part: slice) -> Array:
+    """Read some variants of a block (m, d) to a new array (w, m)."""
     if isinstance(block, PackedCalls):
-        return block.variants(start, stop)
-    return np.array(block[:, start:stop].T, dtype=np.float64, order="C")
+        return block.variants(part)
+    return np.array(block[:, part].T, dtype=np.float64, order="C")
 
 
 class StandardisedCalls:
@@ -129,18 +118,17 @@ class StandardisedCalls:
         """Return the block less a centre (d,), 0 where a variant is zero, divided by a scale (d,), 1 by default."""
         divisor = np.ones_like(self.unit) if scale is None else scale
         shift = np.where(np.isfinite(self.unit), self.unit, 0.0) * centre
-        return StandardisedCalls(
-            self.calls, self.centre + shift, self.unit * divisor, (self.missing - centre) / divisor
-        )
+        missing = (self.missing - centre) / divisor
+        return StandardisedCalls(self.calls, self.centre + shift, self.unit * divisor, missing)
 
     def parts(self) -> Iterator[tuple[slice, Array]]:
         """Yield a few variants at a time, with their calls (w, m) less the centre, not divided by the unit."""
         missing = np.where(np.isfinite(self.unit), self.unit, 0.0) * self.missing
-        for start, stop in variant_ranges(self.shape):
-            calls = read_variants(self.calls, start, stop)
-            calls -= self.centre[start:stop, None]
-            np.copyto(calls, missing[start:stop, None], where=np.isnan(calls))
-            yield slice(start, stop), calls
+        for part in variant_ranges(self.shape):
+            calls = read_variants(self.calls, part)
+            calls -= self.centre[part, None]
+            np.copyto(calls, missing[part, None], where=np.isnan(calls))
+            yield part, calls
 
     def __matmul__(self, V: Array) -> Array:
         """Multiply the block (m, d) by a matrix V (d, b)."""

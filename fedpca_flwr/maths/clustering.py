@@ -17,14 +17,9 @@ from scipy.linalg import cholesky, solve_triangular
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.krylov import random_block
 
-RIDGE_SHARE = 1e-6
-"""Share of the mean variance of the points that is added to the variances of each component of a mixture."""
-
-MAX_LOG_DENSITY = 1e6
-"""Largest absolute value of points for a mixture. Points beyond it count as this value."""
-
-CENTRE_TOLERANCE = 1e-9
-"""Centres that move by less, in deviations of the points, stay where they are."""
+RIDGE_SHARE = 1e-6  # of the points' mean variance: it is added to the variances of each component of a mixture
+MAX_LOG_DENSITY = 1e6  # largest absolute value of a point's log density; larger ones count as this value
+CENTRE_TOLERANCE = 1e-9  # centres that move by less, in deviations of the points, stay where they are
 
 
 def draw_starts(variances: Array, clusters: int, sets: int, seed: int) -> Array:
@@ -75,7 +70,10 @@ class Mixture:
     covariances: Array  # (m, k, k), positive definite
 
     def log_densities(self, points: Array) -> Array:
-        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight."""
+        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight.
+
+        Raise LinAlgError if a covariance is not positive definite.
+        """
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)
@@ -87,7 +85,8 @@ class Mixture:
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
         """Compute each component's posterior probability (n, m) at points (n, k), and the mixture's log density (n,).
 
-        The log density is limited to `MAX_LOG_DENSITY` in size.
+        The log density is limited to `MAX_LOG_DENSITY` in size. Raise LinAlgError if a covariance is not positive
+        definite.
         """
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)

@@ -4,8 +4,7 @@ Numbers become small integers times a scale (float32, rounded up so that nothing
 into byte planes, all low bytes before the next ones, and the planes are compressed with zstd. Decoding trusts no
 length: zstd writes into as many bytes as the receiver expects, and into no others.
 
-What an encoding gets wrong its sender can measure, since `encode` returns what `decode` will return: the spectral norm
-of the difference. No bound has to be derived for a codec, and none is loose.
+`encode` returns what `decode` will return, so that the sender can measure the error.
 """
 
 from dataclasses import dataclass
@@ -26,9 +25,7 @@ from fedpca_flwr.maths.stiefel import polar_factor
 ZSTD_LEVEL = 9  # higher levels take 2 % fewer bytes of covariances, and ten times as long
 SCALE_BLOCK = 128  # so many consecutive numbers share a scale
 FORECAST_RUN = 16  # of so many consecutive entries one mean size makes the forecast of their bytes
-
-ORTHONORMALITY_TOLERANCE = 0.1
-"""Rounding may change inner products of an orthonormal block's columns by as much."""
+ORTHONORMALITY_TOLERANCE = 0.1  # rounding may change inner products of an orthonormal block's columns by as much
 
 
 @dataclass(frozen=True)
@@ -52,28 +49,19 @@ def quantise(values: Array, bits: int, block: int) -> tuple[Coded, Array]:
     units = scales.astype(np.float64)[:, None]
     integers = np.rint(blocks / units).astype(np.int32)
     rounded: Array = (integers * units).reshape(-1)[: values.size]
-    return Coded(scales, _compress_integers(integers.reshape(-1)[: values.size], _byte_count(bits))), rounded
+    return Coded(scales, _compress_integers(integers.reshape(-1)[: values.size], -(-bits // 8))), rounded
 
 
 def dequantise(coded: Coded, bits: int, block: int, size: int) -> Array:
-    """Decode the numbers (size,) that `quantise` encoded with the same bits and block.
-
-    Raise ValueError if the code is not that of `size` numbers.
-    """
+    """Decode the numbers (size,) that `quantise` encoded with the same bits and block, or raise ValueError."""
     blocks = -(-size // block)
     if coded.scales.size != blocks or not (np.isfinite(coded.scales).all() and (coded.scales > 0).all()):
         raise ValueError(f"{coded.scales.size} scales, expected {blocks} positive ones")
     max_integer = 2 ** (bits - 1) - 1
-    integers = _decompress_integers(coded.code, size, _byte_count(bits))
+    integers = _decompress_integers(coded.code, size, -(-bits // 8))
     if integers.max(initial=0) > max_integer or integers.min(initial=0) < -max_integer:
         raise ValueError("a code word that no number has")
-    numbers: Array = integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
-    return numbers
-
-
-def _byte_count(bits: int) -> int:
-    """Return the number of byte planes that hold integers of some bits and a sign."""
-    return -(-bits // 8)
+    return integers * np.repeat(coded.scales.astype(np.float64), block)[:size]
 
 
 def _compress_integers(integers: NDArray[np.int32], count: int) -> NDArray[np.uint8]:
@@ -91,15 +79,12 @@ def _decompress_integers(code: NDArray[np.uint8], size: int, count: int) -> NDAr
 
 
 def power_of_two_unit(size: float) -> float:
-    """Return the power of two near a size, 1 for size 0: numbers divided by it have scales in float32's range."""
+    """Return the power of two near a size, 1 for size 0, at most 2^1023; over it, numbers have scales in float32."""
     return float(np.ldexp(1.0, min(int(np.frexp(size)[1]), 1023))) if size > 0 else 1.0
 
 
 def encode_block(block: Array, bits: int) -> tuple[Coded, Array]:
-    """Encode a block (d, b) of columns as integers of few bits, each column with a scale of its own.
-
-    Return the code, and the block (d, b) that `decode_block` returns.
-    """
+    """Encode a block (d, b), with a scale for each column; return the code, and what `decode_block` returns."""
     coded, rounded = quantise(block.T.reshape(-1), bits, len(block))
     return coded, rounded.reshape(block.T.shape).T
 
@@ -150,10 +135,7 @@ def compress(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def decompress(code: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Decompress bytes, never into more memory than their expected size, whatever the compressed bytes claim.
-
-    Raise ValueError if the code is damaged, or holds another number of bytes.
-    """
+    """Decompress ``size`` bytes, or raise ValueError if the code holds others; it takes no more memory than these."""
     try:
         return np.frombuffer(_zstd().decompress(np.ascontiguousarray(code), size), np.uint8)
     except OSError:  # damaged, too short, or of another number of bytes: zstd writes none beyond them
@@ -194,10 +176,7 @@ class SharedStep:
     step: float  # in squared units of the data
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
-        """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns.
-
-        Raise ValueError if an entry has more than 27 bits in multiples of the step.
-        """
+        """Encode a packed triangle; return the code and what `decode` returns. ValueError for entries over 27 bits."""
         integers = np.rint(triangle / self.step)
         if np.abs(integers).max(initial=0) >= 2**27:
             raise ValueError("the step is too small: entries have more than 27 bits")
@@ -210,10 +189,9 @@ class SharedStep:
 
     def decode(self, coded: Coded, d: int) -> Array:
         """Decode a packed triangle (d (d + 1) / 2,), or raise ValueError if the code is not that of one."""
-        size = packed_size(d)
         if coded.scales.size or coded.code.size < 1 or coded.code[0] > 1:
             raise ValueError("damaged code")
-        integers = _decompress_integers(coded.code[1:], size, 4).astype(np.float64)
+        integers = _decompress_integers(coded.code[1:], packed_size(d), 4).astype(np.float64)
         return self.step * (_sum_differences(integers, d) if coded.code[0] else integers)
 
 
@@ -256,8 +234,7 @@ def forecast_bytes(triangle: Array, d: int, steps: Array) -> Array:
     each `FORECAST_RUN` consecutive entries. It is within some tenth of what zstd needs for covariances.
     """
     bits = np.array([_entropy_bits(entries, steps) for entries in (triangle, mixed_differences(triangle, d))])
-    forecast: Array = bits.min(axis=0) / 8
-    return forecast
+    return np.asarray(bits.min(axis=0) / 8)
 
 
 def _entropy_bits(entries: Array, steps: Array) -> Array:
@@ -305,7 +282,7 @@ class LowRank:
 class Sketch:
     """A codec of a matrix's products with random vectors, which both sides draw from a common seed (Nystroem method).
 
-    The codec is for comparison: it takes the same bytes as `LowRank`, and its result is worse.
+    For comparison: it takes the same bytes as `LowRank`, and its result is worse.
     """
 
     rank: int  # number of random vectors
@@ -314,9 +291,8 @@ class Sketch:
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
-        products = blas.dsymm(
-            1.0, unpack(triangle, d), np.asfortranarray(random_block(d, self.rank, self.seed)), lower=1
-        )
+        vectors = np.asfortranarray(random_block(d, self.rank, self.seed))
+        products = blas.dsymm(1.0, unpack(triangle, d), vectors, lower=1)
         coded, rounded = quantise(products.T.reshape(-1), self.bits, d)
         return coded, self._scatter(rounded, d)
 
@@ -337,8 +313,5 @@ class Sketch:
         return pack(blas.dsyrk(1.0, np.ascontiguousarray(rows).T, lower=1))
 
 
+# `decode` raises ValueError for what is not the code of a triangle of d features, and needs no more memory than that
 ScatterCodec = Quantise | SharedStep | LowRank | Sketch
-"""Codec of the packed scatter of d features: ``encode`` returns its code, and the triangle that ``decode`` returns.
-
-``decode`` raises `ValueError` for what is not the code of such a triangle, and never needs more memory than that.
-"""

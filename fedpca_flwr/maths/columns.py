@@ -26,13 +26,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs, project_out
-from fedpca_flwr.maths.moments import (
-    constant_features,
-    head_and_diagonal,
-    pack,
-    safe_deviation,
-    unpack_symmetric,
-)
+from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 # where other directions leave a smaller share of a direction than this, what they leave is rounding
@@ -151,7 +145,7 @@ def leading_directions(X: Array, rank: int) -> Array:
 def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
     """Compute the k leading left singular vectors of all parties' columns side by side from their `leading_directions`.
 
-    Return the orthonormal vectors (n, k), and the squared singular value after them.
+    Return the orthonormal vectors (n, k), and the squared singular value after them, 0 if there is none.
     """
     U, s, _ = svd(np.hstack(blocks), full_matrices=False, check_finite=False)
     return U[:, :k], float(s[k] ** 2) if s.size > k else 0.0
@@ -160,14 +154,12 @@ def merge_directions(blocks: Sequence[Array], k: int) -> tuple[Array, float]:
 def projection_energies(X: Array | Columns, U: Array) -> Array:
     """Compute the squared lengths ``|X' u|^2`` (k,) of the projections on columns u of ``U`` (n, k)."""
     projected = X.T @ U
-    squares: Array = np.einsum("ij,ij->j", projected, projected)
-    return squares
+    return np.asarray(np.einsum("ij,ij->j", projected, projected))
 
 
 def order_free_sum(arrays: Sequence[Array]) -> Array:
     """Add arrays of one shape so that the bits of the sum do not depend on their order."""
-    total: Array = np.sort(np.stack(arrays), axis=0).sum(axis=0)
-    return total
+    return np.asarray(np.sort(np.stack(arrays), axis=0).sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -209,8 +201,7 @@ class Kernel:
 
 def packed_distances(X: Array) -> Array:
     """Compute the packed squared distances (n (n - 1) / 2,) of rows of X (n, f) from differences: nothing cancels."""
-    distances: Array = pdist(X, "sqeuclidean")
-    return distances
+    return np.asarray(pdist(X, "sqeuclidean"))
 
 
 def centre_kernel(K: Array) -> Array:
@@ -300,8 +291,7 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
     remainder = project_out(u, basis)
     if norm(remainder) <= MIN_DIRECTION_SHARE * norm(u):
         remainder = project_out(np.eye(1, len(u), int(np.square(basis).sum(axis=1).argmin()))[0], basis)
-    unit: Array = remainder / norm(remainder)
-    return unit
+    return np.asarray(remainder / norm(remainder))
 
 
 def deflate(X: Array, basis: Array) -> Array:

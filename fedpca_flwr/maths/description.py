@@ -14,9 +14,7 @@ import numpy as np
 from fedpca_flwr.errors import value_text
 
 Described = TypeVar("Described")
-
-MAX_NAMES = 10
-"""Names, or other members of a sequence, that a description lists."""
+MAX_NAMES = 10  # names, or other members of a sequence, that a description lists
 
 
 def describe(value: Any) -> str:

@@ -65,37 +65,16 @@ def format_upper_bound(bound: float, *, digits: int = 2) -> str:
 
 
 def certificate_text(degrees: float, *, first: int | None = None) -> str:
-    """Return a certified angle as a text, "no bound" from 90 degrees on.
-
-    `first` is the number of leading components that the bound is for, and by default all.
-    """
+    """Return a certified angle as text, "no bound" from 90 degrees on; for the ``first`` components, or all if None."""
     if degrees >= 90:
         return "no bound"
-    return (
-        f"{format_upper_bound(degrees)} degrees at most{'' if first is None else f', of the first {first} components'}"
-    )
+    components = "" if first is None else f", of the first {first} components"
+    return f"{format_upper_bound(degrees)} degrees at most{components}"
 
 
 def principal_angles(a: Array, b: Array) -> Array:
-    """Compute the principal angles in degrees between the spans of two sets of columns.
-
-    Björck and Golub (1973) with sines for small angles, as `scipy.linalg.subspace_angles` has it. The arccosine of the
-    singular values of ``a.T @ b`` cannot see angles below 1e-6 degrees.
-
-    Parameters
-    ----------
-    a : ndarray of shape (d, k)
-        Columns of the first space.
-    b : ndarray of shape (d, m)
-        Columns of the second space.
-
-    Returns
-    -------
-    ndarray of shape (min(k, m),)
-        Angles in degrees, largest first.
-    """
-    angles: Array = np.degrees(subspace_angles(a, b))
-    return angles
+    """Compute the principal angles in degrees, largest first, between spans of columns (d, k), (d, m): (min(k, m),)."""
+    return np.asarray(np.degrees(subspace_angles(a, b)))
 
 
 def projector_distance(a: Array, b: Array) -> float:
@@ -216,10 +195,8 @@ def leading_eigenpairs(
     count = min(k + 1, d)
     unit = _power_of_two_unit(matrix)  # LAPACK's bisection of a subset takes off-diagonal entries below 1e-154 for zero
     try:
-        subset = d - count, d - 1
-        values, vectors = eigh(
-            matrix / unit, overwrite_a=True, driver="evr", subset_by_index=subset, check_finite=False
-        )
+        ends = d - count, d - 1
+        values, vectors = eigh(matrix / unit, overwrite_a=True, driver="evr", subset_by_index=ends, check_finite=False)
     except LinAlgError:  # LAPACK's MRRR fails on some graded matrices
         values, vectors = np.empty(0), np.empty((d, 0))
     if values.size < count:  # or it loses pairs of a tight cluster at the edge of a subset, and says nothing
@@ -322,8 +299,7 @@ def whitening_matrix(S: Array) -> Array:
     unit = diagonal_roots(S)
     values, vectors = eigh(S / unit / unit[:, None])
     varying = _is_varying(values)
-    matrix: Array = vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None]
-    return matrix
+    return np.asarray(vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None])
 
 
 def diagonal_roots(S: Array) -> Array:
@@ -334,8 +310,7 @@ def diagonal_roots(S: Array) -> Array:
 
 def _is_varying(values: Array) -> NDArray[np.bool_]:
     """Return which of a scatter's ascending eigenvalues are larger than its rounding error."""
-    varying: NDArray[np.bool_] = values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0)
-    return varying
+    return np.asarray(values > COLLINEAR_SHARE * len(values) * max(values[-1], 0.0))
 
 
 def largest_singular_value(X: Array) -> float:

@@ -20,8 +20,7 @@ s' is the mean of the expected variance without D. At rest, the likelihood and t
 in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration runs on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the mean
-and log s beside, and is accelerated by `fedpca_flwr.maths.anderson.Anderson`: it took 23 to 46 steps where SQUAREM took
-26 to more than 70.
+and log s beside, and is accelerated (`fedpca_flwr.maths.anderson`).
 
 Source: Tipping and Bishop 1999, Journal of the Royal Statistical Society B 61; Ilin and Raiko 2010, Journal of Machine
 Learning Research 11.
@@ -141,7 +140,6 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
     """Compute the sum of squares that components leave of rows whose missing values a factor model fills.
 
     Factors are those of `fill_by_factors`. Filled rows are centred and scaled before orthonormal components meet them.
-
     Shapes: factors (q + 1, d), mean, scale (d,), components (k, d).
     """
     unit, k, q = np.sqrt(factors[-1]), len(components), len(factors) - 1
@@ -180,8 +178,7 @@ def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float
     grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
     A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
     logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
-    factors = np.einsum("nij,nj->ni", A, deviations @ W) / s
-    return A[:, i, j], logarithms, factors
+    return A[:, i, j], logarithms, np.einsum("nij,nj->ni", A, deviations @ W) / s
 
 
 def _grams(chosen: Array, W: Array) -> Array:
@@ -220,10 +217,7 @@ class FactorEM:
         self._anderson = Anderson(_to_vector(mean, basis @ turn, 1.0), _is_valid)
 
     def add(self, sums: FactorSums) -> None:
-        """Take the sums that all rows have under the current `model`, and choose the next model.
-
-        Raise ValueError if no rows can have these sums.
-        """
+        """Take the sums of all rows under the current `model`, and choose the next; ValueError if no rows have them."""
         V, n, weight = self.model.basis, self.rows, self.rows + self.prior
         d, q = V.shape
         self.mean = self.model.mean + sums.first / n
@@ -231,9 +225,8 @@ class FactorEM:
         self.total = sums.square - float(sums.first @ sums.first) / n
         values, rotation = eigh(V.T @ TV, check_finite=False)
         self.values, self.vectors = values[::-1], V @ rotation[:, ::-1]
-        if not (
-            values[0] >= -NEGATIVE_TOLERANCE * self.total and values.sum() <= (1 + NEGATIVE_TOLERANCE) * self.total
-        ):  # of NaN, too
+        positive = values[0] >= -NEGATIVE_TOLERANCE * self.total
+        if not (positive and values.sum() <= (1 + NEGATIVE_TOLERANCE) * self.total):  # of NaN, too
             raise ValueError("the expected scatter is not positive semidefinite")
         P, D, R = svd((TV + self.prior * V) / weight, full_matrices=False, check_finite=False)
         noise = max((self.total + d * self.prior) / weight - float(D.sum()), (d - q) * self.prior / weight) / (d - q)

@@ -79,8 +79,7 @@ class Factor:
         ndarray of shape (d,)
             Sum of squares of each feature.
         """
-        squares: Array = np.einsum("ij,ij->j", self.rows, self.rows)
-        return squares
+        return np.asarray(np.einsum("ij,ij->j", self.rows, self.rows))
 
     def times(self, V: Array) -> Array:
         """Multiply the factor's scatter with a block.
@@ -100,9 +99,7 @@ class Factor:
     def with_floor(self) -> Factor:
         """Return the factor with half of the first omitted eigenvalue in each omitted direction: half the error.
 
-        The omitted eigenvalues lie between zero and the first of them, so the error bound halves without more bytes.
-        The method subtracts the assumed variance from the rows, which must be orthogonal, as `truncated_factor` makes
-        them.
+        The rows, from which the assumed variance is subtracted, must be orthogonal, as `truncated_factor` makes them.
 
         Returns
         -------
@@ -118,7 +115,7 @@ class Factor:
 def triangular_factor(data: Rows) -> tuple[Head, Array]:
     """Compute head and triangular factor R (min(n - 1, d), d) of centred rows (n, d): R'R is their scatter.
 
-    The method is QR in chunks. The largest entry of each row of R is positive.
+    The method is QR in chunks; n >= 1. The largest entry of each row of R is positive.
     """
     n, d = data.shape
     R = np.empty((0, d))
@@ -143,10 +140,7 @@ def triangular_factor(data: Rows) -> tuple[Head, Array]:
 
 
 def truncated_factor(data: Rows, rank: int) -> Factor:
-    """Compute the best factor of a rank, at most d, of rows (n, d): scaled leading eigenvectors of their scatter.
-
-    With fewer rows than features no (d, d) matrix is formed.
-    """
+    """Compute the best factor of a rank, at most d, of rows (n, d); if n <= d without a (d, d) matrix."""
     n, d = data.shape
     if n <= d:
         head, R = triangular_factor(data)
@@ -191,11 +185,12 @@ def stack_factors(parts: list[Factor]) -> Factor:
 def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     """Compute the k leading eigenpairs of a factor's scatter from singular values, so that no number is squared.
 
-    A float k is the share of the trace that the eigenvalues must exceed. Rows are orthogonalised first, by whichever
-    side is shorter, so that no (d, d) matrix is formed if there are fewer rows than features. The features go in by
-    descending size: then the rounding of a feature is relative to its own size, not to that of the largest (Barlow
-    2002, on bidiagonalisation of graded matrices). If there are fewer rows than features, the rows are first reflected
-    among themselves: else one huge value in a row would round all features of that row.
+    An integer k is at most the smaller side of the rows; a float is the share of the trace that the eigenvalues must
+    exceed. Rows are orthogonalised first, by whichever side is shorter, so that no (d, d) matrix is formed if there are
+    fewer rows than features. The features go in by descending size: then the rounding of a feature is relative to its
+    own size, not to that of the largest (Barlow 2002, on bidiagonalisation of graded matrices). If there are fewer rows
+    than features, the rows are first reflected among themselves: else one huge value in a row would round all features
+    of that row.
     """
     rows = factor.rows
     sizes = np.sqrt(np.einsum("ij,ij->j", rows, rows))
@@ -203,8 +198,7 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
     s, right_vectors = _singular_values(rows, order)
     values = s**2 + factor.floor
     if isinstance(k, float):
-        total = float(sizes @ sizes) + sizes.size * factor.floor
-        k = count_to_exceed_share(values, total, k)
+        k = count_to_exceed_share(values, float(sizes @ sizes) + sizes.size * factor.floor, k)
     vectors = np.empty((sizes.size, k))
     vectors[order] = right_vectors(k)
     following = float(values[k]) if k < values.size else factor.floor
@@ -212,10 +206,7 @@ def factor_eigenpairs(factor: Factor, k: int | float) -> Eigenpairs:
 
 
 def _singular_values(rows: Array, order: NDArray[np.int64]) -> tuple[Array, Callable[[int], Array]]:
-    """Return the singular values (h,) of ``rows[:, order]`` (m, d), and a function that gives right singular vectors.
-
-    The function gives the first k right singular vectors; h = min(m, d).
-    """
+    """Return the h = min(m, d) singular values of ``rows[:, order]``, and a function for the first k right vectors."""
     m, d = rows.shape
     if m < d:
         graded = _wide_triangle(rows, order)  # descending rows, too

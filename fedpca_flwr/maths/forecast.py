@@ -25,10 +25,9 @@ from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, rows_bet
 from fedpca_flwr.maths.rows import Rows
 
 MAX_FORECAST_ROUNDS = 200  # more are not forecast
-
+# steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a step
+# that is small beside all rows is large
 CODED_STEPS = np.logspace(-7, 3, 21)
-"""Steps whose bytes a party tells, in units of the mean variance of its own scatter: of a small part of all rows a
-step that is small beside all rows is large."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +101,9 @@ class Forecast:
         values = self.spectrum[: rank + block]  # of directions without variance a block meets no more than it is wide
         start = np.random.default_rng(0).standard_normal((values.size, min(block, values.size)))
         iteration = BlockIteration(start, k, trace=float(values.sum()), tolerance=tolerance)
-        while (
-            not iteration.add(iteration.block, values[:, None] * iteration.block)
-            and iteration.product_count < MAX_FORECAST_ROUNDS
-        ):
-            pass
+        for _ in range(MAX_FORECAST_ROUNDS):
+            if iteration.add(iteration.block, values[:, None] * iteration.block):
+                break
         return iteration.product_count
 
     def coded_bytes(self, step: float) -> float:

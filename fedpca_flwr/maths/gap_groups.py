@@ -128,8 +128,7 @@ class GappedRows:
     """Rows (n, d) with NaN for missing values, read in groups of rows that have the same missing features."""
 
     def __init__(self, rows: Rows, patterns: Patterns) -> None:
-        self.rows = rows
-        self.patterns = patterns
+        self.rows, self.patterns = rows, patterns
 
     @cached_property
     def totals(self) -> Array:
@@ -211,10 +210,7 @@ class GappedRows:
         return Groups(self.patterns.missing[[large]], np.array([float(count)]), mean[None], residuals)
 
     def _rows_of_patterns(self, selected: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.int64]]]:
-        """Yield the rows of selected patterns (p,) piece by piece, and the pattern of each row.
-
-        Rows are less the reference, 0 for missing values, each piece in the order of the patterns.
-        """
+        """Yield rows of selected patterns (p,) less the reference, 0 for gaps, in pieces, and each row's pattern."""
         start = 0
         for chunk in chunks(self.rows, MAX_ELEMENTS):
             of = self.patterns.of[start : start + len(chunk)]

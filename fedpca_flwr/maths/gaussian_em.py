@@ -1,8 +1,7 @@
 """EM for a Gaussian model of rows with missing values.
 
-With mean m and covariance S of n rows, the E-step at the parties
-(`fedpca_flwr.maths.incomplete_rows`) gives the sums ``a`` of the expected deviations from m, and ``A`` of their
-expected products. The M-step at the server is::
+With mean m and covariance S of n rows, the E-step at the parties (`fedpca_flwr.maths.incomplete_rows`) gives the sums
+``a`` of the expected deviations from m, and ``A`` of their expected products. The M-step at the server is::
 
     m' = m + a / n,    T = A - a a' / n,    S' = (T + prior I) / (n + prior)
 
@@ -13,9 +12,7 @@ rows. Without the prior, S may become singular if few rows are complete, and fit
 
 The iteration converges slowly where many values are missing, or where a few rows decide about a feature and some of
 these have gaps. So it is accelerated (`fedpca_flwr.maths.anderson`), on m and the logarithm of S: variances that shrink
-by a constant factor in each step are a straight path there, and every point has a positive definite S. On 1,797 digits
-with 5 % of their values missing it takes 45 steps to 0.01 degrees; on the Cholesky factor of S it takes 70, and SQUAREM
-(Varadhan and Roland 2008) is 1.7 degrees away after 80.
+by a constant factor in each step are a straight path there, and every point has a positive definite S.
 """
 
 from typing import NamedTuple
@@ -98,10 +95,7 @@ class GaussianEM:
         return Gaussian(self.mean, covariance / (self.rows + self.prior))
 
     def add(self, sums: Expected) -> None:
-        """Take the M-step on the expected sums of all parties under `model`, and choose the next `model`.
-
-        Raise ValueError if no rows can have these sums.
-        """
+        """Take the M-step on all parties' sums under `model`, and choose the next; ValueError if no rows have these."""
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))

@@ -17,9 +17,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.calls import StandardisedCalls, people_blocks, read_variants, variant_ranges
 from fedpca_flwr.maths.rows import Blocks, Rows, chunks
 
-MIN_FREQUENCY = (
-    2.0**-42
-)  # lower bound on the share of an allele that occurs at all, and on the share of the other allele
+MIN_FREQUENCY = 2.0**-42  # lower bound on the shares of both alleles, where both occur
 
 
 class AlleleCounts(NamedTuple):
@@ -68,8 +66,8 @@ def count_alleles(rows: Rows) -> AlleleCounts:
     n, d = rows.shape
     called, alleles, squares = np.zeros((3, d))
     for block in people_blocks(rows):
-        for start, stop in variant_ranges(block.shape):
-            calls, variants = read_variants(block, start, stop), slice(start, stop)
+        for variants in variant_ranges(block.shape):
+            calls = read_variants(block, variants)
             missing = np.isnan(calls)
             np.copyto(calls, 0.0, where=missing)
             called[variants] += len(block) - missing.sum(axis=1)

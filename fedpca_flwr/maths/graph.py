@@ -35,10 +35,7 @@ from fedpca_flwr.maths.moments import Head, head_order, pool_heads
 Adjacency = NDArray[np.bool_]
 
 MAX_DRAWS = 1000  # so many Erdős-Rényi graphs are drawn before the edge probability is called too small
-POWER_STEPS, PROBE_COLUMNS = (
-    10,
-    4,
-)  # products, and columns of each, by which a party finds the largest eigenvalue of its scatter
+POWER_STEPS, PROBE_COLUMNS = 10, 4  # of the iteration by which a party finds the largest eigenvalue of its scatter
 MIN_RATE_STEPS = 16  # a rate can be told from so many steps
 MIN_SLOPE = 1e-9  # a slope of the steps' logarithms below this is rounding, not a rate
 
@@ -70,10 +67,7 @@ def make_graph(kind: str, parties: int, *, probability: float = 0.5, seed: int =
 
 
 def diameter(graph: Adjacency) -> int:
-    """Count the edges of the shortest path between the two parties of a graph (K, K) that are farthest apart.
-
-    After so many rounds of exchange between neighbours, each party's message has reached all parties.
-    """
+    """Count the edges of the shortest path between the two parties of a connected graph (K, K) farthest apart."""
     return int(_hops(graph).max())
 
 
@@ -90,10 +84,7 @@ def metropolis_weights(graph: Adjacency) -> Array:
 
 
 def mixing_rate(weights: Array) -> float:
-    """Compute the largest share of the parties' deviations from their mean that weights (K, K) may leave.
-
-    It is the second largest ``|eigenvalue|`` of the averaging weights, and 0 for a single party.
-    """
+    """Compute the share of deviations that weights (K, K) may leave: the second ``|eigenvalue|``; 0 for one party."""
     sizes = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(sizes[-2]) if sizes.size > 1 else 0.0
 
@@ -109,8 +100,7 @@ def _adjacency(
 
 def _hops(graph: Adjacency) -> Array:
     """Return the numbers of edges (K, K) on the shortest paths between all parties; infinite without a path."""
-    hops: Array = shortest_path(graph.astype(np.float64), directed=False, unweighted=True)
-    return hops
+    return np.asarray(shortest_path(graph.astype(np.float64), directed=False, unweighted=True))
 
 
 class MeanTable(NamedTuple):
@@ -128,8 +118,7 @@ class MeanTable(NamedTuple):
     @classmethod
     def for_party(cls, party: int, parties: int, head: Head, trace: float, top: float) -> MeanTable:
         """Create the table that a party has before any exchange, from count, mean, trace and largest eigenvalue."""
-        d = head.mean.size
-        alone, vectors = np.zeros(parties), np.zeros((parties, d))
+        alone, vectors = np.zeros(parties), np.zeros((parties, head.mean.size))
         table = cls(np.zeros(parties, np.int64), alone, alone.copy(), vectors, vectors.copy())
         table.counts[party], table.traces[party], table.tops[party] = head.n, trace, top
         table.means[party], table.remainders[party] = head.mean, head.remainder
@@ -203,9 +192,7 @@ def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     neighbours changes no bit.
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
-    products = [(1 - weights.sum()) * local, *weighted]
-    total: Array = np.sort(products, axis=0).sum(axis=0)
-    return total
+    return np.asarray(np.sort([(1 - weights.sum()) * local, *weighted], axis=0).sum(axis=0))
 
 
 def orthonormalise(X: Array) -> Array:
@@ -222,7 +209,6 @@ def linear_rate(steps: Sequence[float]) -> float | None:
     """
     if len(steps) < MIN_RATE_STEPS or min(steps) <= 0:
         return None
-    # the three slopes: within the third quarter, within the last quarter, and between the means of both
     quarter = len(steps) // 4
     logs = np.log(steps[-2 * quarter :]).reshape(2, quarter)
     before, after = np.polyfit(np.arange(quarter), logs.T, 1)[0]

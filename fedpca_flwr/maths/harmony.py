@@ -18,14 +18,9 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 
-CLUSTER_WIDTH = 0.1
-"""Width of a cluster, in squared chords between unit vectors (sigma of the paper)."""
-
-DIVERSITY = 2.0
-"""How strongly a batch is kept from clusters that hold more than its part (theta)."""
-
-RIDGE = 1.0
-"""Rows of no effect that are added to each batch in each cluster (lambda)."""
+CLUSTER_WIDTH = 0.1  # in squared chords between unit vectors (sigma of the paper)
+DIVERSITY = 2.0  # how strongly a batch is kept from clusters that hold more than its part (theta)
+RIDGE = 1.0  # rows of no effect that are added to each batch in each cluster (lambda)
 
 
 @dataclass(frozen=True)
@@ -78,14 +73,11 @@ def cluster_shares(units: Array, centres: Array, penalty: Array) -> tuple[Array,
 
     Return the memberships, which sum to 1 in each row, and each row's term of Harmony's objective: its mean squared
     distance less the weighted entropy.
-
     Shapes: units (n, k), centres (m, k), penalty (m,) -> (n, m), (n,).
     """
-    # squared distances between unit vectors: |u - c|^2 = 2 (1 - u.c)
-    chords = 2 * (1 - units @ centres.T)
+    chords = 2 * (1 - units @ centres.T)  # squared distances
     logits = penalty - chords / CLUSTER_WIDTH
-    # the largest logit becomes 0, so that no exponential overflows
-    logits -= logits.max(axis=1, keepdims=True)
+    logits -= logits.max(axis=1, keepdims=True)  # so that no exponential overflows
     memberships = np.exp(logits)
     memberships /= memberships.sum(axis=1, keepdims=True)
     logs = np.log(memberships, out=np.zeros_like(memberships), where=memberships > 0)
@@ -129,7 +121,8 @@ def ridge_moves(counts: Array, sums: Array) -> Array:
     """Estimate the offset (m, B, k) of each batch in each cluster by a ridge regression of scores on the batch.
 
     `counts` (m, B) sum the memberships of each batch's rows, and `sums` (m, B, k) their scores, weighted so. The
-    intercept of a cluster has no ridge penalty, and is no part of the offsets.
+    intercept of a cluster has no ridge penalty, and is no part of the offsets. Raise LinAlgError for a cluster without
+    rows.
     """
     m, batches, k = sums.shape
     moves = np.empty((m, batches, k))

@@ -22,8 +22,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import diagonal_roots
 from fedpca_flwr.maths.gap_groups import GappedRows, Groups
 
-# lower bound on the eigenvalues of a covariance of standardised features, so that predictions stay finite
-MIN_EIGENVALUE = 2.0**-40
+MIN_EIGENVALUE = 2.0**-40  # of a covariance of standardised features, so that predictions stay finite
 MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inverted at once
 
 
@@ -59,7 +58,6 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
 
     The model, mean and precision (inverse covariance), is of the rows less ``centre``, divided by ``unit``; the sums
     are of deviations from the mean.
-
     Shapes: precision (d, d), centre, unit, mean (d,).
     """
     total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
@@ -87,7 +85,7 @@ def _add_groups(
     pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
     for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
-    for indices, u in _batches_by_missing_count(groups.missing, MAX_MATRIX_ELEMENTS):
+    for indices, u in _batches_by_missing_count(groups.missing):
         positions = u[:, :, None] * d + u[:, None, :]
         covariances = _inverses(flat[positions])
         means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
@@ -132,10 +130,7 @@ def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
 
 
 def fill_by_covariance(centred: Array, covariance: Array) -> Array:
-    """Fill the NaN of rows (n, d) less the model's mean by their expectation under a Gaussian covariance (d, d).
-
-    Raise ValueError as `unit_and_precision` does.
-    """
+    """Fill the NaN of centred rows (n, d) by a Gaussian covariance (d, d); raise ValueError as `unit_and_precision`."""
     unit, precision = unit_and_precision(covariance)
     return complete_deviations(centred / unit, precision) * unit
 
@@ -147,7 +142,6 @@ def squared_error_by_covariance(
 
     Filled rows are centred and scaled before orthonormal components meet them. Raise ValueError as `unit_and_precision`
     does.
-
     Shapes: covariance (d, d), mean, scale (d,), components (k, d).
     """
     unit, precision = unit_and_precision(covariance)
@@ -155,21 +149,18 @@ def squared_error_by_covariance(
     factor = unit / scale
     second *= factor
     second *= factor[:, None]
-    # trace(S) - trace(V S V') for the second moments S and the components V
     return float(np.trace(second) - np.vdot(components, components @ second))
 
 
-def _batches_by_missing_count(
-    missing: NDArray[np.bool_], max_elements: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _batches_by_missing_count(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield batches: indices (g,) of groups that miss u features each, and the features (g, u).
 
-    The g matrices (u, u) of a batch have about ``max_elements`` elements at most, or g is 1.
+    The g matrices (u, u) of a batch have about `MAX_MATRIX_ELEMENTS` at most, or g is 1.
     """
     numbers = missing.sum(axis=1)
     for u in np.unique(numbers[numbers > 0]):
         members = np.flatnonzero(numbers == u)
-        for indices in np.array_split(members, -(-members.size * int(u) ** 2 // max_elements)):
+        for indices in np.array_split(members, -(-members.size * int(u) ** 2 // MAX_MATRIX_ELEMENTS)):
             if indices.size:
                 yield indices, np.nonzero(missing[indices])[1].reshape(indices.size, u)
 
@@ -179,7 +170,6 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
     incomplete = np.flatnonzero(missing.any(axis=1))
     if not incomplete.size:
         return
-    # the bits of a pattern as a few bytes, by which rows are grouped
     packed = np.packbits(missing[incomplete], axis=1)
     _, first, pattern = np.unique(packed, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(pattern.ravel(), kind="stable")

@@ -55,10 +55,8 @@ from fedpca_flwr.maths.sums import pool
 MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is none
 NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
-# share of the first eigenvalue below which another is rounding, on which nothing is regressed
-MIN_REGRESSED_SHARE = 1e-12
-# where components leave a smaller share of the variance, what they leave is rounding and has no directions
-MIN_REMAINDER_SHARE = 1e-10
+MIN_REGRESSED_SHARE = 1e-12  # of the first eigenvalue: below it another is rounding, on which nothing is regressed
+MIN_REMAINDER_SHARE = 1e-10  # of the variance: where components leave less, it is rounding and has no directions
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -98,7 +96,7 @@ def parallel_analysis(values: Array, band: Array) -> int:
 def broken_stick(values: Array) -> int:
     """Count the leading eigenvalues (d,), descending, above the broken-stick lengths (Jackson 1993).
 
-    These are the expected lengths, longest first, of d pieces of the total variance that is broken at random points.
+    These are the expected lengths, longest first, of d pieces of the total variance, broken at random points.
     """
     d = len(values)
     # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
@@ -112,7 +110,7 @@ def components_for_share(values: Array, share: float) -> int:
 
 
 def minka(values: Array, n: int) -> int | None:
-    """Choose the number of components of greatest evidence (Minka 2000) by descending eigenvalues; None if n < d."""
+    """Choose the number of components of greatest evidence (Minka 2000), from 1, by eigenvalues (d,); None if n < d."""
     d = len(values)
     if n < d:
         return None
@@ -163,8 +161,7 @@ def validation_errors(parts: Sequence[Moments]) -> Array:
         # a block is every `blocks`-th feature
         errors += [_fold_errors(S, T, np.arange(first, d, blocks)) for first in range(blocks)]
     count = min(fold_errors.size for fold_errors in errors)
-    total: Array = np.sum([fold_errors[:count] for fold_errors in errors], axis=0)
-    return total
+    return np.asarray(np.sum([fold_errors[:count] for fold_errors in errors], axis=0))
 
 
 def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
@@ -187,10 +184,7 @@ def _fold_errors(S: Array, T: Array, block: NDArray[np.intp]) -> Array:
 
 
 def _folds(rows: Sequence[int]) -> list[list[int]]:
-    """Divide parties, given their numbers of rows, into folds of nearly equal numbers of rows.
-
-    The largest party goes first, each into the fold with the fewest rows; a fold is a list of party indices.
-    """
+    """Divide parties, by their numbers of rows, into folds (lists of party indices) of nearly equal numbers of rows."""
     folds: list[list[int]] = [[] for _ in range(min(MAX_ROW_FOLDS, len(rows)))]
     for party in sorted(range(len(rows)), key=lambda i: (-rows[i], i)):
         min(folds, key=lambda fold: sum(rows[i] for i in fold)).append(party)
@@ -198,10 +192,8 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
 
 
 def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Compute confidence intervals (k, 2) for the population's eigenvalues (k,), for normal rows (Anderson 1963)."""
-    step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt(2 / (n - 1))
-    upper = values / (1 - step) if step < 1 else np.full_like(values, np.inf)
-    return np.column_stack([values / (1 + step), upper])
+    """Compute confidence intervals (k, 2) of the population's eigenvalues (k,) for normal rows (`robust_intervals`)."""
+    return robust_intervals(values, np.full_like(values, 3.0), n - 1, level)
 
 
 def variance_units(variances: Array) -> Array:
@@ -212,7 +204,7 @@ def variance_units(variances: Array) -> Array:
 def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> Array:
     """Compute confidence intervals (k, 2) of the population's eigenvalues from the kurtosis (k,) of scores.
 
-    The kurtosis of normal rows is 3 (Waternaux 1976).
+    The kurtosis of normal rows is 3 (Waternaux 1976). An upper end is infinite if rows are too few to bound it.
     """
     step = scipy.special.ndtri(0.5 + level / 2) * np.sqrt((kurtosis - 1).clip(min=0.0) / n)
     with np.errstate(divide="ignore"):
@@ -222,13 +214,11 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
 
 def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
     """Compute standard errors (d, k) of normal rows' loadings from all d eigenpairs; infinite for tied eigenvalues."""
-    # Var(v_i) = sum over j != i of l_i l_j / (l_i - l_j)^2 v_j v_j' / (n - 1) (Anderson 1963)
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
     tied = (gaps == 0).any(axis=1)
     gaps[tied] = np.inf
-    errors: Array = np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T)
-    return np.where(tied, np.inf, errors)
+    return np.where(tied, np.inf, np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T))
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
@@ -237,7 +227,6 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     By the spiked model, from all eigenvalues (d,), descending. A component that noise alone may have gets the variance
     of the noise, and 90 degrees.
     """
-    # solve l = r (1 + g s2 / (r - s2)) for the population's variance r, with the ratio g and the noise variance s2
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
     above = leading > noise_edge(values, n, d)
@@ -259,8 +248,7 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)
     estimate = groups * statistic - np.sum((1 - share) * leave_out_statistics, axis=0)
     pseudo = statistic / share - (1 / share - 1) * leave_out_statistics
-    variance = np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
-    return estimate, variance
+    return estimate, np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
 
 
 def student_quantile(groups: int, level: float) -> float:
@@ -272,7 +260,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     """Compute the factor by which scores of new rows are too small for each component (Lee, Zou and Wright 2010).
 
     `variances` (k,) are the sample's, `total` is the sum of the variances of all features, and d counts the features
-    that vary. The factors (k,) are at most 1, and NaN for a component that is not above the noise.
+    that vary. The factors (k,) are at most 1 (1 without noise), and NaN for a component that is not above the noise.
     """
     # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
@@ -284,8 +272,7 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     root = b**2 - 4 * variances / level
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
     stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    factor: Array = np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out)
-    return factor
+    return np.asarray(np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out))
 
 
 def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
@@ -306,19 +293,16 @@ def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
     first = float(diagonal.sum())
     if first <= MIN_REMAINDER_SHARE:
         return None
-    # squared trace over the squared Frobenius norm, from the lower triangle
     return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 
 
 def t_squared(scores: Array, variances: Array) -> Array:
     """Compute Hotelling's T squared (n,): the sum of squared scores (n, k) over the components' variances (k,)."""
-    distances: Array = np.sum(scores**2 / variances, axis=1)
-    return distances
+    return np.asarray(np.sum(scores**2 / variances, axis=1))
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that Hotelling's T squared of a new normal row exceeds with probability 1 - ``level``."""
-    # T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy, Young and Mason 1992)
+    """Compute the limit that T squared of a new normal row exceeds with probability 1 - ``level``, for n > k rows."""
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
@@ -327,7 +311,6 @@ def spe_limit(residual_variance: float, directions: float, level: float) -> floa
 
     `residual_variance` is the variance that the components omit, and `directions` comes from `residual_directions`.
     """
-    # SPE is distributed nearly as residual_variance / directions times chi-square of that many directions (Box 1954)
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 
 
@@ -336,5 +319,4 @@ def t_squared_contributions(centred: Array, components: Array, variances: Array)
 
     The parts sum to Hotelling's T squared; a part may be negative. Components (k, d) are orthonormal.
     """
-    scores = centred @ components.T
-    return centred * ((scores / variances) @ components)
+    return centred * ((centred @ components.T / variances) @ components)

@@ -64,10 +64,7 @@ MAX_SPREAD = 10.0  # a party is named whose rows vary more than so many times as
 MIN_FIT_RATIO, MIN_TYPICAL_FIT = 0.4, 0.4
 
 Reason = Literal["rows", "share", "spread", "fit"]
-
-
-Part = Moments | Factor
-"""One party's rows: their head, and the diagonal and products of their scatter."""
+Part = Moments | Factor  # one party's rows: their head, and the diagonal and products of their scatter
 
 
 @dataclass(frozen=True)
@@ -136,9 +133,8 @@ def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]
     """
     if len(influences) == 1:
         return {}
-    rows, largest, fits, spread = np.array(
-        [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
-    ).T
+    table = [(record.rows, record.components.max(), record.fit, record.spread) for record in influences]
+    rows, largest, fits, spread = np.array(table).T
     many = rows > MAX_ROW_SHARE
     fair = rows / (rows[~many].sum() or 1.0)  # shares of rows without parties that claim nearly all
     finite_fits = fits[~np.isnan(fits)]

@@ -60,7 +60,7 @@ class Ritz:
 
     @property
     def vectors(self) -> Array:
-        """All Ritz vectors, the approximate eigenvectors, as columns (d, m)."""
+        """All Ritz vectors as columns (d, m)."""
         return self.leading_vectors(self.values.size)
 
     @property
@@ -69,7 +69,7 @@ class Ritz:
         return self.leading_residuals(self.values.size)
 
     def leading_vectors(self, k: int) -> Array:
-        """Return the first k Ritz vectors, the approximate eigenvectors, as orthonormal columns (d, k)."""
+        """Return the first k Ritz vectors as orthonormal columns (d, k)."""
         if k > (made := self._vectors.shape[1]):
             self._vectors = np.hstack([self._vectors, self.basis @ self.rotation[:, made:k]])
         return self._vectors[:, :k]
@@ -89,7 +89,6 @@ class Ritz:
         """Bound the spectral norm of the rounding error in the residuals of the first k Ritz pairs."""
         if not self.fine_columns:
             return self.error
-        # part of the first k vectors outside the columns whose products have the finer error
         coarse = float(np.linalg.norm(self.rotation[self.fine_columns :, :k], 2))
         return min(self.error, self.fine_error + self.error * coarse)
 
@@ -157,8 +156,7 @@ class ProductBasis:
         first, last = self.Q.shape[1], self.Q.shape[1] + V.shape[1]
         self._projected = np.block([[self._projected, across], [across.T, (inner + inner.T) / 2]])
         if last > self._stored.shape[1]:
-            # double the room, so that columns are copied seldom
-            previous, self._stored = self._stored, np.empty((2, 2 * last, len(V)))
+            previous, self._stored = self._stored, np.empty((2, 2 * last, len(V)))  # so that columns are copied seldom
             self._stored[:, :first] = previous[:, :first]
         self._stored[0, first:last], self._stored[1, first:last] = V.T, AV.T
 
@@ -172,8 +170,7 @@ class ProductBasis:
     def truncate(self, ritz: Ritz, count: int) -> None:
         """Replace the basis by the ``count`` leading Ritz vectors (thick restart, Wu and Simon 2000)."""
         U = ritz.leading_vectors(count)
-        AU = ritz.leading_residuals(count) + U * ritz.values[:count]
-        self.reset(U, AU)
+        self.reset(U, ritz.leading_residuals(count) + U * ritz.values[:count])
 
     def reset(self, Q: Array, AQ: Array) -> None:
         """Replace the basis by orthonormal columns Q (d, m), whose products with A are AQ (d, m)."""
@@ -211,8 +208,7 @@ class ProductBasis:
     @property
     def room(self) -> int:
         """Number of dimensions of the space outside the span of the basis."""
-        room: int = self.Q.shape[0] - self.Q.shape[1]
-        return room
+        return len(self.Q) - len(self._projected)
 
     def _fill_block(self, block: Array, size: int) -> Array:
         """Append random orthonormal columns, orthogonal to block and basis, up to ``size`` columns or a whole basis."""
@@ -261,10 +257,7 @@ def random_block(d: int, b: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Restart:
-    """One restart of a block Krylov basis: of m Ritz vectors the last g are given up.
-
-    It holds the small matrices by which `FirstBlock.coordinates` follows the first block through the restart.
-    """
+    """One restart of a block Krylov basis, which gives up the last g of m Ritz vectors, as `FirstBlock` follows it."""
 
     turn: Array  # (m, c), maps coordinates in the basis after the last restart (first: in the first block) to Ritz ones
     values: Array  # (g,), Ritz values of the vectors that are given up
@@ -304,7 +297,7 @@ class FirstBlock:
         for restart in self.restarts:
             ritz_coordinates = restart.turn @ block_coordinates
             retained = len(ritz_coordinates) - restart.values.size
-            # S(lambda) = U U'S + V C (lambda - T)^-1 W'S: U retained, W with values T given up, V the next block
+            # the module's formula
             shown = ritz_coordinates[retained:] / (eigenvalue - restart.values)[:, None]
             into = restart.into @ shown
             outside += restart.wrong * float(np.linalg.norm(shown, 2))
@@ -348,7 +341,6 @@ def basis_limits(d: int, k: int, width: int) -> tuple[int, int]:
     A basis and its products take `MAX_BASIS_BYTES` at most, but there is room for 2 k columns and ten blocks of
     ``width`` columns: the information of the first block is lost if restarts follow each other closely.
     """
-    # bytes of a basis and of its products; but k vectors twice and ten blocks fit at least
     max_columns = max(MAX_BASIS_BYTES // (2 * np.float64().nbytes * d), 2 * k + 10 * width)
     return max_columns, max_columns // 2
 

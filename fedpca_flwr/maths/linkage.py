@@ -20,10 +20,7 @@ from fedpca_flwr.maths.rows import Rows, chunks, select_columns
 PLINK_MARGIN = 1 + 2.0**-44  # PLINK's margin for frequencies that are the same, and for a correlation at the limit
 BLOCK_VARIANTS = 256  # variants whose products with their neighbours are formed at a time
 BLOCK_ELEMENTS = 2**24  # calls of a block of people
-
-GAP_SUMS = 5
-"""Sums over the people who miss a call at a variant, for each neighbour: genotypes and squares at the next neighbours,
-genotypes and squares at the previous neighbours, and how many of them miss the call at the next neighbours, too."""
+GAP_SUMS = 5  # number of sums of `gap_sums` for each variant and neighbour
 
 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
@@ -59,11 +56,10 @@ def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np
     sums = np.zeros((GAP_SUMS, gapped.size, reach))
     distances = 1 + np.arange(reach)
     for calls in _band(rows, start, span):
-        # with as many columns of nothing on both sides, so that all neighbours of a variant are there
+        # with columns of nothing on both sides, where a variant has no neighbours
         padded = np.full((len(calls), span + 2 * reach), 0.0)
         padded[:, reach : reach + calls.shape[1]] = calls
-        missing = np.isnan(padded)
-        genotypes, missed = np.nan_to_num(padded), missing.astype(np.float64)
+        genotypes, missed = np.nan_to_num(padded), np.isnan(padded).astype(np.float64)
         for block in _runs(gapped - start):
             low, high = int(gapped[block].min()) - start, int(gapped[block].max()) - start + 2 * reach + 1
             places = gapped[block] - start + reach - low

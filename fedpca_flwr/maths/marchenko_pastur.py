@@ -44,7 +44,7 @@ def law_median(ratio: float) -> float:
 
 
 def noise_edge(values: Array, n: int, d: int) -> float:
-    """Compute the largest covariance eigenvalue of pure noise, ``s2 (1 + sqrt(d / (n - 1)))^2``, in the limit.
+    """Compute the largest covariance eigenvalue of pure noise in the limit, ``s2 (1 + sqrt(d / (n - 1)))^2``.
 
     The noise variance ``s2`` is estimated from all eigenvalues (d,), descending, of n rows (`noise_variance`).
     """
@@ -84,10 +84,7 @@ class MarchenkoPastur:
         return float(remaining_trace / (f * d) * (roots**2 + TRACY_WIDOM_95 * spread))
 
     def count_above(self, values: Array, trace: float, k: int) -> int:
-        """Count the leading of descending eigenvalues, at most k, that are above the noise edge.
-
-        The edge is that of the trace which earlier eigenvalues leave.
-        """
+        """Count the leading of descending eigenvalues, at most k, above the `edge` that earlier ones leave."""
         remaining_traces = trace - np.concatenate([[0.0], np.cumsum(values[:k])])
         j = 0
         while j < min(k, values.size) and values[j] > self.edge(float(remaining_traces[j]), j):

@@ -62,7 +62,6 @@ def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
     (d,).
     """
     deviation = np.sqrt(diagonal / n)
-    # so that 1 marks constant features only
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
     return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
 
@@ -162,7 +161,6 @@ class Moments:
                 return cls(*pooled, scatter=packed)
             scatter = unpack(packed, d)
             del packed
-        # add the scatter between the means of the chunks
         blas.dsyrk(1.0, np.ascontiguousarray(between).T, beta=1.0, c=scatter, overwrite_c=1, lower=1)
         return cls(*pooled, scatter=pack(scatter))
 
@@ -184,8 +182,7 @@ class Moments:
     def scatter_about(self, centre: Array) -> Array:
         """Compute the packed scatter of the same n rows of mean m about a centre c (d,): S + n (m - c)(m - c)'."""
         deviation = (self.mean - centre) + self.remainder
-        scatter: Array = blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1)
-        return scatter
+        return np.asarray(blas.dspr(self.n_features, float(self.count), deviation, self.scatter, lower=1))
 
     def diagonal(self) -> Array:
         """Return the diagonal (d,) of the scatter: the sum of each feature's squared deviations."""
@@ -193,8 +190,7 @@ class Moments:
 
     def times(self, V: Array) -> Array:
         """Multiply the scatter matrix (d, d) with a block of columns V (d, b)."""
-        product: Array = blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1)
-        return product
+        return np.asarray(blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1))
 
 
 def pack(matrix: Array) -> Array:
@@ -396,10 +392,8 @@ def subtract_part(total: Moments, part: Moments) -> Moments:
     remaining = total.count - part.count
     delta = (part.mean - total.mean) + (part.remainder - total.remainder)
     mean, remainder = two_sum(total.mean, total.remainder - part.count / remaining * delta)
-    scatter = total.scatter - part.scatter
-    scatter = blas.dspr(
-        total.n_features, -total.count * part.count / remaining, delta, scatter, lower=1, overwrite_ap=1
-    )
+    factor, scatter = -total.count * part.count / remaining, total.scatter - part.scatter
+    scatter = blas.dspr(total.n_features, factor, delta, scatter, lower=1, overwrite_ap=1)
     return Moments(remaining, mean, remainder, scatter)
 
 

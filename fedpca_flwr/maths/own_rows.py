@@ -7,10 +7,8 @@ their own mean, wherever c lies, and c only meets their sums. If c were subtract
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import blas
 
 from fedpca_flwr.errors import ContractError
@@ -20,10 +18,8 @@ from fedpca_flwr.maths.moments import Head, Moments, centre_rows, head_and_diago
 from fedpca_flwr.maths.rows import Rows, to_array
 from fedpca_flwr.maths.stiefel import transpose
 
-# bound on the squared distance to a centre, so that no product of a row with it is infinite
-MAX_SQUARED_DISTANCE = 1e300
-# numbers of a column that are smaller, beside its largest, are taken for zero: products with rows may be rounded
-MIN_ENTRY_SHARE = 1e-100
+MAX_SQUARED_DISTANCE = 1e300  # to a centre, so that no product of a row with it is infinite
+MIN_ENTRY_SHARE = 1e-100  # of a column's largest: smaller numbers are taken for zero, as products may be rounded
 
 
 @dataclass(frozen=True)
@@ -127,8 +123,10 @@ def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | 
     if n > d:
         head = head or head_and_diagonal(rows)[0]
         centred: Array | Columns = Columns(rows, head.mean, head.remainder, np.ones(d), np.zeros(d, dtype=bool))
-    else:
-        head, centred = _centre_array(to_array(rows))
+    elif n:
+        head, centred = centre_rows(to_array(rows))
+    else:  # zero means
+        head, centred = Head(0, np.zeros(d), np.zeros(d)), np.empty((0, d))
     return LocalRows(centred, _shift(n, head, centre, remainder))
 
 
@@ -138,10 +136,8 @@ def centre_local_moments(moments: Moments, centre: Array, remainder: Array) -> L
     Raise ContractError if the centre is so far away that squares would overflow, whatever the rows are.
     Shapes: centre, remainder (d,).
     """
-    n = int(moments.count)
-    return LocalRows(
-        FormedScatter(unpack(moments.scatter, moments.n_features), n), _shift(n, moments.head, centre, remainder)
-    )
+    scatter = FormedScatter(unpack(moments.scatter, moments.n_features), int(moments.count))
+    return LocalRows(scatter, _shift(scatter.rows, moments.head, centre, remainder))
 
 
 def _shift(n: int, head: Head, centre: Array, remainder: Array) -> Array:
@@ -152,11 +148,3 @@ def _shift(n: int, head: Head, centre: Array, remainder: Array) -> Array:
     if too_far:
         raise ContractError("the server tells a mean so far from this site's that the squares of distances overflow")
     return shift
-
-
-def _centre_array(rows: NDArray[Any]) -> tuple[Head, Array]:
-    """Return the number and mean of rows (n, d), and the rows less their mean; zero means if there are none."""
-    if not len(rows):
-        none = np.zeros(rows.shape[1])
-        return Head(0, none, none), rows.astype(np.float64)
-    return centre_rows(rows)

@@ -8,7 +8,7 @@ with P_V the projection to the tangent space at V, s2 the variance of the noise 
 
 *Closed form.* The least ``|P_V(U Q)|^2`` over rotations Q is ``r - |V'U|^2``, and rotations change nothing else. So for
 a given V the best U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of
-``sum_i U_i U_i'``. The strength c is in squared units of the data. No d x d matrix is formed.
+``sum_i U_i U_i'``. The strength c is in squared units of the data.
 
 *Algorithm 1* of the paper is alternating gradient descent on the Stiefel manifold (`fedpca_flwr.maths.stiefel`).
 
@@ -37,8 +37,7 @@ from fedpca_flwr.maths.own_rows import LocalRows
 from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 
 KRYLOV_BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
-# smallest diagonal entry of the Cholesky factor of nearly orthonormal columns' products; below, they are rounding
-MIN_CHOLESKY_DIAGONAL = 0.1
+MIN_CHOLESKY_DIAGONAL = 0.1  # of the factor of nearly orthonormal columns' products; below, columns are rounding
 MAX_FINAL_STEPS = 200  # how many improvements there are at most at the end of a run
 
 
@@ -91,9 +90,6 @@ def subspace_distance(U: Array, V: Array) -> Array:
 def project_components(U: Array, V: Array) -> Array:
     """Project the shared components V to the span of a party's components U, both (..., d, r): ``U U' V``."""
     return U @ (transpose(U) @ V)
-
-
-# The closed form
 
 
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
@@ -215,9 +211,6 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
     while not iteration.add(iteration.block, scatter_times(rows, iteration.block)):
         pass
     return iteration.pairs
-
-
-# Algorithm 1: alternating Stiefel gradient descent
 
 
 def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:

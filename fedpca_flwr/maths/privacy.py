@@ -23,8 +23,8 @@ privacy", corollary 2).
 
 **Integer noise** comes from the discrete Gaussian distribution, exactly, by the operating system's randomness: the
 probability of an integer x is proportional to :math:`e^{-x^2 / 2 \sigma^2}` (Canonne, Kamath and Steinke 2020, "The
-discrete Gaussian for differential privacy"). Only integers are drawn, and nothing is rounded: floats that hide a
-sum show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
+discrete Gaussian for differential privacy"). Only integers are drawn, and nothing is rounded: floats that hide a sum
+show it again, since they are not evenly spaced and so few of them can be reached (Mironov 2012).
 
 With an integer :math:`\sigma`, :math:`|x| = k \sigma + j` for integers k and :math:`0 \le j < \sigma`. So a sign, k
 with probability :math:`2^{-k-1}` (how often a coin falls on one side) and a uniform j are drawn, and accepted with
@@ -39,18 +39,17 @@ as do: no rounding ever decides (a floating-point filter, as Shewchuk 1997 has t
 **Why the noise is private.** Integers plus this noise are as private as plus continuous normal noise of variance
 :math:`\sigma^2 - 4`. From the latter the former follows: draw an integer x about each value y with probability
 proportional to :math:`e^{-(x - y)^2 / 8}`. The sum of these weights over all x depends on y by a factor within
-:math:`1 \pm 10^{-33}` (Poisson's summation: :math:`2 e^{-8 \pi^2}`), and so the result differs from the discrete
-Gaussian by no more (Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1).
-Post-processing of private numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and
-without another delta. For the same reason the sum of several parties' shares is one draw of the summed variance, up to
-such factors (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian mechanism").
+:math:`1 \pm 10^{-33}` (Poisson's summation: :math:`2 e^{-8 \pi^2}`), so the result is as near to the discrete Gaussian
+(Peikert 2010, "An efficient and parallel Gaussian sampler for lattices", theorem 3.1). Post-processing of private
+numbers costs no privacy, so the accounting of continuous noise holds, in any dimension and without another delta. For
+the same reason the sum of several parties' shares is one draw of the summed variance, up to such factors (Kairouz, Liu
+and Steinke 2021, "The distributed discrete Gaussian mechanism").
 
 **Rows on a grid.** Rows are shortened, measured in steps of ``bound / GRID_STEPS`` and rounded *as vectors*: to the
 nearest integers, which makes a row longer by ``sqrt(d) / 2`` steps at most, and rows are first shortened to so much
 less than the bound. No row is longer than the bound then, and so no sum over rows becomes more sensitive, as it would
 if the sum were rounded. Sums of rows are integers of steps, and sums of products integers of squared steps. (Rounding
-toward zero would need no such margin, but it makes all variances smaller: by 2 % if the bound is ten times the length
-of rows.)
+toward zero needs no margin, but makes variances smaller, by 2 % for rows of a tenth of the bound.)
 """
 
 import math
@@ -85,8 +84,7 @@ COINS_PER_WORD = 10  # bits of a random 64-bit word that are coin tosses, beside
 ZEROS_BEFORE_ONE = np.array([COINS_PER_WORD, *((i & -i).bit_length() - 1 for i in range(1, 2**COINS_PER_WORD))])
 # bound on the float64 error of an acceptance probability: a hundred times the sum of its rounding errors
 PROBABILITY_ERROR = 2.0**-45
-# variance by which whole noise is larger than continuous noise that protects as well; half of it is needed, so that it
-# suffices for entries that have half the variance too
+# variance of whole noise beyond continuous noise that protects as well: half of it is needed, for entries of half of it
 VARIANCE_MARGIN = 8
 MAX_DEVIATION = 2**39  # standard deviation up to which the noise of 2^16 parties adds up in a word of 64 bits
 # steps of a grid in the bound. On MNIST 2^10 and 2^16 give the same components behind the noise of epsilon 2.
@@ -95,28 +93,26 @@ MAX_ROWS = 2**26  # most rows of one party: their sums of products, and noise, a
 # a clipped row is this much shorter than the bound, so that no rounding of floating point makes it longer
 CLIP_MARGIN = 1 - 1e-12
 
-
 Relation = Literal["add-remove", "replace-one"]
 
 
 def sensitivity(relation: Relation, *, sums: float = 0.0, products: float = 0.0, count: float = 0.0) -> float:
     """Compute the sensitivity of ``(sums * sum u, products * sum uu', count * n)`` over n rows u with ``|u| <= 1``.
 
-    It is the largest Euclidean distance of this statistic between data sets that differ by ``relation``.
+    It is the largest Euclidean distance of this statistic between data sets that differ by ``relation``; `replace-one`
+    leaves the count.
     """
     if relation == "add-remove":
         return math.hypot(sums, products, count)
-    # the largest a^2 (2 - 2t) + b^2 (2 - 2t^2) over cosines t of the two rows: at t = -a^2 / 2b^2, else at t = -1
     if sums**2 <= 2 * products**2 and products:
         return (sums**2 + 2 * products**2) / (math.sqrt(2) * products)
     return 2 * sums
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Compute the smallest delta for which Gaussian noise is (epsilon, delta)-private (Balle and Wang, theorem 8)."""
+    """Compute the smallest delta of (epsilon, delta)-private Gaussian noise (Balle and Wang, theorem 8)."""
     if multiplier == math.inf:
         return 0.0
-    # exp(first) - exp(second), by logarithms so that no digits cancel
     first = float(scipy.special.log_ndtr(0.5 / multiplier - epsilon * multiplier))
     second = epsilon + float(scipy.special.log_ndtr(-0.5 / multiplier - epsilon * multiplier))
     return -math.exp(first) * math.expm1(min(0.0, second - first))
@@ -136,7 +132,7 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """Compute the smallest epsilon for which Gaussian noise is (epsilon, delta)-private; infinity for no noise."""
+    """Compute the smallest epsilon, from 0, of (epsilon, delta)-private Gaussian noise; infinity for no noise."""
     if multiplier == 0:
         return math.inf
     if gaussian_delta(0.0, multiplier) <= delta:
@@ -148,7 +144,7 @@ def gaussian_epsilon(multiplier: float, delta: float) -> float:
 
 
 def compose_multipliers(multipliers: Iterable[float]) -> float:
-    """Compute the noise multiplier as private as several together: ``1 / s^2 = sum 1 / s_i^2``; infinity for none."""
+    """Compute the multiplier as private as several: ``1 / s^2 = sum 1 / s_i^2``; infinity for none, 0 if any is 0."""
     costs = [s**-2 if s > 0 else math.inf for s in multipliers]
     total = math.fsum(costs) if math.inf not in costs else math.inf
     return total**-0.5 if total else math.inf
@@ -162,7 +158,6 @@ def _find_root(function: Callable[[float], float], low: float, high: float, *, a
 
 
 Source = Callable[[int], bytes]  # gives as many random bytes as it is asked for
-
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
@@ -235,7 +230,6 @@ def _accept(bits: NDArray[np.uint64], k: Integers, sizes: Integers, deviation: i
     # the probability is 2^(k - 1) exp((1 - (size / deviation)^2) / 2): that of the Gaussian over that of the proposal
     margins = np.ldexp(np.exp((1 - (sizes / deviation) ** 2) / 2), k - 1) - bits * 2.0**-53
     accepted: Mask = margins > 0
-    # where rounding errors could decide, compare with more digits
     for i in np.flatnonzero(np.abs(margins) <= PROBABILITY_ERROR):
         accepted[i] = _accept_exactly(int(bits[i]), int(sizes[i]), deviation, source)
     return accepted
@@ -268,9 +262,8 @@ def _uniform_integers(limit: int, size: int, source: Source) -> Integers:
 
 
 def clip_rows(rows: Array, bound: float) -> Array:
-    """Scale each of the rows (n, d) that is longer than ``bound`` down to this Euclidean length."""
-    divisors = np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)
-    clipped: Array = rows / divisors[:, None]
+    """Scale rows (n, d) that are longer than ``bound`` down to this Euclidean length, and all rows by `CLIP_MARGIN`."""
+    clipped: Array = rows / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), bound)[:, None]
     clipped *= bound * CLIP_MARGIN
     return clipped
 
@@ -280,7 +273,6 @@ def round_to_grid(rows: Array, bound: float) -> Array:
 
     Return the multiples, as floats; no row of them is longer than `GRID_STEPS`.
     """
-    # rounding lengthens a row by at most half a step per feature: sqrt(d) / 2 steps
     margin = math.sqrt(rows.shape[1]) / (2 * GRID_STEPS)
     steps = clip_rows(rows, bound * (1 - margin))
     steps *= GRID_STEPS / bound
@@ -345,8 +337,7 @@ def integer_energies(data: Rows, centre: Array, shells: Array) -> Array:
 
 def integer_octave_counts(data: Rows, centre: Array) -> Array:
     """Count rows (n, d) by distance from a centre (d,), in octaves (`octave_counts`), and multiply by `GRID_STEPS`."""
-    counts: Array = np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0)
-    return GRID_STEPS * counts
+    return np.asarray(GRID_STEPS * np.sum([octave_counts(rows) for rows in _differences(data, centre)], axis=0))
 
 
 def integer_score_squares(data: Rows, centre: Array, components: Array, bound: float) -> Array:

@@ -32,26 +32,20 @@ from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.maths.rows import row_lengths
 
-# columns of an array of shells (ranges of distances from a centre): where a shell begins, where it ends, and the
-# distance up to which the direction of a row has a length in proportion to the row's (0: all have length 1)
+# columns of an array of shells: where a shell of distances begins, where it ends, and up to which distance the
+# direction of a row has a length in proportion to the row's (0: all have length 1)
 SHELL_START, SHELL_END, SHELL_LENGTH_LIMIT = range(3)
-# exponents of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
-MIN_EXPONENT, MAX_EXPONENT = -500, 500
+MIN_EXPONENT, MAX_EXPONENT = -500, 500  # of the public range, 1e-150 to 1e150; rows beyond are counted at its ends
 OCTAVES = MAX_EXPONENT - MIN_EXPONENT + 1
-# of all noisy numbers of no rows, one is above so many standard deviations in one of 10,000 cases
-DETECTION_DEVIATIONS = 5.2
+DETECTION_DEVIATIONS = 5.2  # of all noisy numbers of no rows, one is above these in one of 10,000 cases
 BOUND_ROW_SHARE = 0.9  # this share of the rows is to be within the bound that is read off; the others may be anywhere
 MAX_NOISE_SHARE = 0.05  # a bound is made larger only where the noise stays below this share of what most rows reach
-# a coordinate is dropped when its noisy sum of squares is below so many standard deviations of its noise
-COORDINATE_DEVIATIONS = 2.0
+COORDINATE_DEVIATIONS = 2.0  # of its noise: a coordinate whose noisy sum of squares is less is dropped
 # a spike counts for at most so many times the middle one where coordinates are chosen: one direction alone, which rows
 # that are far off may have made, must not decide it
 MAX_SPIKE_RATIO = 4.0
-# the largest eigenvalue of the noise, less 2q and over q m^(-2/3), is below this in 99 of 100 cases (Tracy and Widom
-# 1996)
-TRACY_WIDOM_99 = 2.02
-# a function of normal values exceeds its mean by so many Lipschitz constants in 1 of 100 cases: exp(-t^2/2)
-LIPSCHITZ_TAIL = 3.04
+TRACY_WIDOM_99 = 2.02  # the noise's largest eigenvalue, less 2q and over q m^(-2/3), is below this in 99 of 100 cases
+LIPSCHITZ_TAIL = 3.04  # constants by which a function of normal values exceeds its mean in 1 of 100 cases: exp(-t^2/2)
 NORMAL_99 = 2.33  # in 99 of 100 cases a normal value is below so many standard deviations
 
 
@@ -74,12 +68,11 @@ def octave_counts(rows: Array) -> Array:
 
 
 def assign_shells(length: Array, shells: Array) -> NDArray[np.intp]:
-    """Find the index of the range of distances ("shell") that contains each centred row's length (n,).
+    """Find the index of the shell (range of distances) with each length (n,); the first holds those before it.
 
-    Shells (s, 3) ascend, and begin at their first column; rows before the first are in the first.
+    Shapes: length (n,), shells (s, 3), ascending, by where they begin -> (n,).
     """
-    indices: NDArray[np.intp] = (length[:, None] >= shells[1:, SHELL_START]).sum(axis=1)
-    return indices
+    return np.asarray((length[:, None] >= shells[1:, SHELL_START]).sum(axis=1))
 
 
 def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
@@ -87,8 +80,7 @@ def bounded_scores(rows: Array, components: Array, bound: float) -> Array:
 
     Shapes: rows (n, d), components (k, d), orthonormal -> (n, k + 1).
     """
-    unit = row_directions(rows)
-    scores = unit @ components.T
+    scores = row_directions(rows) @ components.T
     remainder = np.sqrt((1.0 - np.einsum("ij,ij->i", scores, scores)).clip(min=0.0))
     return np.column_stack([scores, remainder]) * np.minimum(row_lengths(rows), bound)[:, None]
 
@@ -148,9 +140,7 @@ def make_descending(noisy: Array, deviation: float) -> Array:
     """Fit descending variances to noisy ones (k,) (isotonic regression), none below half the noise's deviation."""
     from scipy.optimize import isotonic_regression  # a tenth of a second to import, and used once in a run
 
-    fitted = isotonic_regression(noisy, increasing=False).x
-    variances: Array = np.maximum(fitted, deviation / 2)
-    return variances
+    return np.asarray(np.maximum(isotonic_regression(noisy, increasing=False).x, deviation / 2))
 
 
 class NoisyCentre(NamedTuple):
@@ -168,11 +158,7 @@ class NoisyCentre(NamedTuple):
 
     @property
     def radius(self) -> float:
-        """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise.
-
-        The mean's length is at most the bound of the rows, or at most the centre's length and this radius.
-        """
-        # a normal vector of d values is longer than sqrt(d) + LIPSCHITZ_TAIL deviations in 1 of 100 cases at most
+        """Bound on the centre's distance from the mean of the clipped rows, in 99 of 100 cases of the noise."""
         z = self.sum_deviation * (np.sqrt(self.value.size) + LIPSCHITZ_TAIL)
         g, length = LIPSCHITZ_TAIL * self.count_deviation, np.linalg.norm(self.value)
         near = (z + g * length) / (self.rows - g) if self.rows > g else np.inf
@@ -211,7 +197,6 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
     diagonal = np.diagonal(matrix)
     order = np.argsort(-diagonal, kind="stable")
     above = max(k, int((diagonal > COORDINATE_DEVIATIONS * deviation).sum()))
-    # two choices: the coordinates whose diagonal is well above the noise, and all
     choices: list[_CoordinateSubset] = []
     for count in sorted({above, d}):
         selected = np.sort(order[:count])
@@ -232,8 +217,8 @@ def denoise(scatter: Array, d: int, k: int, deviation: float, *, excess: float =
 def count_detectable(noisy: Array, d: int, deviation: float, excess: float) -> int:
     """Count the eigenvalues (k,) of a noisy scatter above the largest of noise alone, in 99 of 100 cases.
 
-    The limit for all d features (`noise_limit`) holds for a choice of features too, even one that depends on the noise:
-    no principal submatrix has a larger eigenvalue than the matrix (Cauchy interlacing).
+    The limit for all d features (`noise_limit`) holds for any choice of features too: no principal submatrix has a
+    larger eigenvalue than the matrix (Cauchy interlacing).
     """
     return int((noisy > noise_limit(d, deviation, excess)).sum())
 
@@ -284,5 +269,4 @@ def denoise_eigenvalues(theta: Array, edge: float) -> Array:
     The noise alone has eigenvalues up to 2q, for q = ``edge``; a ``theta`` below this is halved. No result is negative.
     """
     theta = theta.clip(min=0.0)
-    behind: Array = (theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2
-    return behind
+    return np.asarray((theta + np.sqrt((theta - 2 * edge).clip(min=0.0)) * np.sqrt(theta + 2 * edge)) / 2)

@@ -21,9 +21,8 @@ The block holds U and W but for a little, so the two terms of W, whose gap is sm
 **How many corrections** a scatter in multiples of a step will need (`Corrections`). Errors of rounding that are
 independent have a norm of :math:`2 \sqrt{d}` deviations, and a block of b columns meets :math:`\sqrt{d} + \sqrt{b}` of
 them. The components lie off a block by as much as rounding moved them since the block was chosen, and by the rounding
-of the block itself. The part of a block off the block before it meets the whole error. This is a forecast only: errors
-that are not independent, and eigenvalues that are not as surveyed, make it wrong by a round. A run that follows the
-forecast ends by the bound.
+of the block itself. The part of a block off the block before it meets the whole error. Errors that are not independent,
+and eigenvalues that are not as surveyed, make the forecast wrong by a round; a run ends by the bound.
 """
 
 from collections.abc import Callable
@@ -49,8 +48,7 @@ from fedpca_flwr.maths.krylov import ProductBasis, Ritz, random_block
 
 CORRECTION_BITS = 8  # bits of each value of an approximation's error on a block, as it is sent
 MAX_BITS = 32  # most bits of each value of a block
-# components are called exact if the error of their variances is at most this share of the last of these variances
-EXACT_ERROR_SHARE = 1e-9
+EXACT_ERROR_SHARE = 1e-9  # of the last of the variances of exact components: they are off by no more
 # the largest of the numbers that share a scale is about so many times their root mean square: some 4 of Gaussians, more
 # of features that do not vary alike
 PEAK_TO_RMS = 6.0
@@ -59,8 +57,8 @@ PEAK_TO_RMS = 6.0
 def block_bits(number: int) -> int:
     """Return the bits with which each value of a block of columns is sent for correction ``number``, from 0.
 
-    A correction shrinks the error on the block by some two digits. The error off the block counts in proportion to the
-    components' part off the block, so the block's rounding must shrink alike: 8 bits more each time, up to 32.
+    A correction shrinks the error on the block by some two digits, and the block's rounding must shrink alike: 8 bits
+    more each time, up to 32.
     """
     return min(8 * (number + 1), MAX_BITS)
 
@@ -71,18 +69,12 @@ def correct_on_block(matrix: Array, V: Array, E: Array) -> Array:
     This is the symmetric block secant update ``M + E V' + V E' - V sym(V' E) V'``, for V and E (d, b).
     """
     inner = V.T @ E
-    half = E - V @ ((inner + inner.T) / 4)
-    change = half @ V.T
+    change = (E - V @ ((inner + inner.T) / 4)) @ V.T
     return matrix + change + change.T
 
 
 def corrected_angle_bound(
-    pairs: Eigenpairs,
-    k: int,
-    error: float,
-    on_block: float,
-    block: NDArray[Any] | None,
-    on_first: float | None = None,
+    pairs: Eigenpairs, k: int, error: float, on_block: float, block: NDArray[Any] | None, on_first: float | None = None
 ) -> tuple[float, float]:
     """Bound the errors of k components computed from an approximation of a matrix that was corrected on a block.
 
@@ -92,7 +84,6 @@ def corrected_angle_bound(
     before any) and with the block's first k columns (None if not known).
     Shapes: block (d, b).
     """
-    # split the approximation's eigenvectors into their parts inside and outside of the block's span
     values = np.append(pairs.values, pairs.following)
     rounded = rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     errors = CorrectionErrors(error + rounded, on_block + rounded, on_block + rounded, 1.0, 1.0)

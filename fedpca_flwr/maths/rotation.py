@@ -31,9 +31,7 @@ from scipy.linalg import lapack
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
 
-VECTOR_BITS = 52
-"""Bits after the point of the entries of unit vectors in the exact check."""
-
+VECTOR_BITS = 52  # after the point of the entries of unit vectors in the exact check
 _MATRIX_DIGIT_BITS, _VECTOR_DIGIT_BITS = 16, 12  # digits of integers in `sign_products`, whose sums float64 holds
 _MATRIX_DIGITS, _VECTOR_DIGITS = 4, 5
 
@@ -48,8 +46,7 @@ def secret_normals(key: bytes, n: int) -> Array:
     from scipy.special import ndtri  # takes longer to import than most of a site's messages
 
     words = np.frombuffer(secret_stream(key, 8 * n), "<u8")
-    normals: Array = ndtri(((words >> np.uint64(12)) + 0.5) / 2.0**52)
-    return normals
+    return np.asarray(ndtri(((words >> np.uint64(12)) + 0.5) / 2.0**52))
 
 
 def secret_signs(key: bytes, shape: tuple[int, int]) -> Array:
@@ -63,7 +60,6 @@ class HaarRotation:
     """Haar-distributed orthogonal matrix Q (d, d) of Householder reflectors, from a 32-byte key for this use only."""
 
     def __init__(self, key: bytes, d: int) -> None:
-        """Draw the reflectors."""
         normals, start = secret_normals(key, packed_size(d)), 0
         self._reflectors, self._scales, self._signs = np.zeros((d, d), order="F"), np.empty(d), np.empty(d)
         for j in range(d):  # H = I - scale v v' with v = (1, rest) maps the column to a multiple of a unit vector

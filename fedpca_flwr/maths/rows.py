@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,8 +31,7 @@ from scipy import sparse
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
 
-# elements of a chunk that is not multiplied d by d: 2 MiB as float64, which stays in a processor's cache
-CACHE_ELEMENTS = 2**18
+CACHE_ELEMENTS = 2**18  # of a chunk that is not multiplied d by d: 2 MiB as float64 stay in a processor's cache
 # a feature with a larger share of nonzero entries is centred densely; below it, at least a tenth of the subtracted
 # squares remains
 DENSE_SHARE = 0.9
@@ -147,8 +147,7 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int
 def weight_rows(data: Rows, weights: Array) -> Blocks:
     """Attach weights (n,), at least 0, to rows (n, d); rows of weight 0 are left out, and sparse rows become dense."""
     counts = np.asarray(weights, dtype=np.float64)
-    decoded = Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)
-    return decoded[counts > 0]
+    return Blocks(lambda: chunks(data), data.shape[1], data.dtype, count=len(data), weights=counts)[counts > 0]
 
 
 def weighted_count(data: Rows) -> int | float:
@@ -228,10 +227,7 @@ def sparse_rows(matrix: Any) -> Blocks:
 
 
 def to_csr(matrix: Any) -> Block:
-    """Return a `scipy.sparse` matrix in CSR format without duplicate entries, copied only if necessary.
-
-    Raise ValueError if the matrix's indices do not fit its shape.
-    """
+    """Return a `scipy.sparse` matrix as CSR without duplicates, or raise ValueError if indices do not fit its shape."""
     if matrix.format in {"bsr", "csc", "csr"}:  # an index beyond the shape would be written beyond an array
         matrix.check_format(full_check=True)
     rows = sparse.csr_array(matrix)
@@ -268,8 +264,7 @@ class Transposed:
 
     def __matmul__(self, Y: Array) -> Array:
         """Multiply the transposed rows by a matrix: ``X' Y``."""
-        product: Array = self.T.transposed_times(Y)
-        return product
+        return np.asarray(self.T.transposed_times(Y))
 
 
 class CentredBlock:
@@ -280,14 +275,8 @@ class CentredBlock:
     with zeros for the dense columns; `centre` (d,) is the centre of the others, with zeros for the dense columns.
     """
 
-    dense_columns: NDArray[np.intp]
-    dense: Array
-    rest: Any
-    centre: Array
-
     def __init__(self, block: Block, centre: Array, scale: Array | None = None) -> None:
         m, d = block.shape
-        # columns with hardly a zero are centred densely; of the others, values stay sparse and the centre is implied
         self.zeros = m - np.bincount(block.indices, minlength=d)
         self.dense_columns = dense_columns = np.flatnonzero(self.zeros < (1 - DENSE_SHARE) * m)
         self.dense = np.empty((m, 0))
@@ -308,8 +297,7 @@ class CentredBlock:
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows and of columns."""
-        shape: tuple[int, int] = self.rest.shape
-        return shape
+        return self.rest.shape[0], self.rest.shape[1]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -386,9 +374,7 @@ def dense_rows(centred: Any) -> Iterator[Array]:
 
 def chunk_energy(centred: Any) -> float:
     """Sum the squares of all entries of a block of centred rows, dense, sparse or packed."""
-    if not isinstance(centred, np.ndarray):
-        return float(centred.squares().sum())
-    return float(np.vdot(centred, centred))
+    return float(np.vdot(centred, centred) if isinstance(centred, np.ndarray) else centred.squares().sum())
 
 
 def native_chunks(data: Rows) -> Iterator[Block]:
@@ -404,7 +390,7 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
     pending_entries = 0
     for block in data.read():
         m = block.shape[0]
-        # cumulative cost of the rows, in entries: stored entries and ROW_OVERHEAD for each row
+        # cumulative cost of the rows, in entries
         ends: NDArray[np.int64] = block.indptr + ROW_OVERHEAD * np.arange(m + 1)
         start = 0
         while start < m:
@@ -424,8 +410,7 @@ def row_lengths(rows: Array) -> Array:
     largest = np.abs(rows).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows / unit[:, None]
-    norms: Array = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
-    return norms
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit)
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
@@ -434,12 +419,9 @@ def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:
 
 
 def row_digests(rows: Rows, key: bytes) -> list[bytes]:
-    """Compute a BLAKE2b digest (16 bytes), keyed by at most 64 bytes, of each row's bytes, where -0.0 counts as 0.0."""
-    return [
-        hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest()
-        for chunk in chunks(rows)
-        for row in chunk
-    ]
+    """Compute a BLAKE2b digest (16 bytes) of each row's bytes, -0.0 as 0.0; ValueError for a key of over 64 bytes."""
+    all_rows = chain.from_iterable(chunks(rows))
+    return [hashlib.blake2b((row + 0.0).tobytes(), key=key, digest_size=16).digest() for row in all_rows]
 
 
 def first_fifth(row_digests: Sequence[bytes]) -> NDArray[np.bool_]:

@@ -2,10 +2,10 @@
 
 **Fixed point** for sums of integers modulo 2^64: exact addition in any order, with resolution where the data are. A
 value x travels as ``rint(x 2^e)`` in two's complement. The exponent e is the largest for which the *sum over all
-parties* stays below 2^63, given a limit on that sum which both sides know. As limits are public they say little of the
-data, so further *digits* hold the rounding of those before: each is a full word, or shares a word with the same digit
-of other values. A digit has room for the rounding of all parties, so that digits need not carry while they are added
-up, and a vector stays one of independent words. If a limit says much, all digits of a value share a word with others
+parties* stays below 2^63, given a limit on that sum which both sides know. As public limits say little of the data,
+further *digits* hold the rounding of those before: each is a full word, or shares a word with the same digit of other
+values. A digit has room for the rounding of all parties, so that digits need not carry while they are added up, and a
+vector stays one of independent words. If a limit says much, all digits of a value share a word with others
 (`fedpca_flwr.maths.short_words`).
 
 **Neighbours on a ring**: how many neighbours connect honest parties, if the colluding ones stand anywhere on the ring.
@@ -18,22 +18,21 @@ party drops out it follows exactly. Two honest parties with only colluders betwe
 **Shares of a secret** (Shamir, How to share a secret, CACM 1979) of 32 bytes: t shares give the secret, fewer say
 nothing. The secret is the value at 0 of a polynomial of degree t - 1 over the field of the smallest prime above 2^256,
 whose other coefficients are random; the share of party i (from 0) is the value at i + 1. For any t - 1 shares each
-secret has exactly one polynomial through them, so they say nothing about it. (PyCryptodome, which Flower brings along,
-has a field of 16 bytes, and its arithmetic goes bit by bit.)
+secret has exactly one polynomial through them, so they say nothing about it.
 """
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import count, pairwise
+from itertools import count, pairwise, takewhile
 from math import comb
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.arrays import Array, slices
 from fedpca_flwr.maths.moments import two_sum
 from fedpca_flwr.maths.short_words import ShortWords
 
@@ -44,11 +43,9 @@ PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 
-
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
-Digits = tuple[int, ...]
-"""By digit of a value, the first one first: how many values share the word that this digit travels in."""
+Digits = tuple[int, ...]  # by digit of a value, the first one first: how many values share the digit's word
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Layout:
 
     The vector's first word is 1, so that the first word of the sum counts the parties in it. Each value is one or more
     fixed-point integers ("digits"): the first holds the value rounded, and each further one what the digits before
-    rounded off.
+    rounded off. Methods raise ValueError as `further_digit_bits` and `ShortWords` do.
     """
 
     limits: Mapping[str, Array]  # by field, the largest absolute value of each entry of the sum over all parties
@@ -92,7 +89,7 @@ class Layout:
                 raise ValueError(f"'{name}' is beyond its public limit")
             flat = [value if value.shape == (limit.size,) else value.reshape(-1) for value in values]
             flat_limit, regions = _flat(limit), self._regions(name)
-            for part in _slices(limit.size):
+            for part in slices(limit.size, BLOCK_VALUES):
                 block_values = [np.asarray(value[part], dtype=np.float64) for value in flat]
                 limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
                 if not (np.abs(sum(block_values)) <= limits).all():
@@ -131,7 +128,7 @@ class Layout:
         for name, limit in self.limits.items():
             flat_limit = _flat(limit)
             sums, rest = np.empty(limit.size), np.empty(limit.size)
-            for part in _slices(limit.size):
+            for part in slices(limit.size, BLOCK_VALUES):
                 exponents = self._exponents(name, flat_limit[part] if flat_limit.size > 1 else flat_limit)
                 sums[part], rest[part] = _decode_digits(self._digits_of(total, name, part), exponents)
             high[name], low[name] = sums.reshape(limit.shape), rest.reshape(limit.shape)
@@ -143,10 +140,7 @@ class Layout:
         return high, low
 
     def decode_exactly(self, total: Words, name: str) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-        """Decode one field exactly from a sum of encoded vectors (size,): whole numbers n and exponents e, for n 2^-e.
-
-        Both have the field's shape. Fields of `ShortWords` cannot be decoded so.
-        """
+        """Decode a field, not of `ShortWords`, from a sum (size,): whole numbers n and exponents e, for n 2^-e."""
         limit = self.limits[name]
         exponents, digits = self._exponents(name, _flat(limit)), self._digits_of(total, name, slice(0, limit.size))
         numbers = digits[0].astype(object)
@@ -157,11 +151,8 @@ class Layout:
 
     def _regions(self, name: str) -> list[slice]:
         """Return the words of an encoded vector that hold each digit of a field's values."""
-        start = 1
-        for other in self.limits:
-            if other == name:
-                break
-            start += digits_size(self.limits[other].size, self.digits(other))
+        before = takewhile(lambda other: other != name, self.limits)
+        start = 1 + sum(digits_size(self.limits[other].size, self.digits(other)) for other in before)
         ends = np.cumsum([start, *(-(-self.limits[name].size // shared) for shared in self.digits(name))]).tolist()
         return [slice(*pair) for pair in pairwise(ends)]
 
@@ -285,18 +276,13 @@ def _decode_digits(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> 
     return two_sum(high, low)
 
 
-def _slices(size: int) -> Iterator[slice]:
-    """Yield consecutive slices, of `BLOCK_VALUES` entries, of an array of ``size`` values."""
-    return (slice(start, min(start + BLOCK_VALUES, size)) for start in range(0, size, BLOCK_VALUES))
-
-
 def expected_arcs(parties: int, colluding: int, degree: int) -> Fraction:
     """Compute the expected number of ordered pairs of gaps on a random ring: a bound on P(honest parties disconnected).
 
     Each party is joined to the ``degree / 2`` next parties on either side. A gap is as many colluders in a row; two
     gaps cut the honest parties apart. The h honest parties leave h intervals between them, over which the colluders are
     spread, every way as likely as every other (stars and bars). For each of the h (h - 1) ordered pairs of intervals,
-    both are gaps if these hold ``degree / 2`` colluders each and the other colluders are anywhere.
+    both are gaps if these hold ``degree / 2`` colluders each and the other colluders are anywhere; 0 if none can be.
     """
     honest, free = parties - colluding, colluding - degree
     if honest < 2 or free < 0:

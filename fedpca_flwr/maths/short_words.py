@@ -21,8 +21,7 @@ from fedpca_flwr.maths.arrays import Array
 
 WORD_BITS = 64
 MAX_VALUES_PER_WORD = 16  # of whole numbers
-MAX_EXACT_MULTIPLE = 2.0**51
-"""Multiples of a step up to which float64 holds halves of it."""
+MAX_EXACT_MULTIPLE = 2.0**51  # multiples of a step up to which float64 holds halves of it
 
 
 class WordSharing(NamedTuple):
@@ -95,8 +94,8 @@ class ShortWords:
     def encode(self, value: Array, name: str) -> NDArray[np.int64]:
         """Round a party's array to multiples of the steps, and pack several values into each 64-bit word.
 
-        Raise ValueError if a value is beyond its limit, or has too many steps for float64; the text has the field's
-        ``name`` only.
+        Raise ValueError as `step`, or if a value is beyond its limit, or has too many steps for float64; the text has
+        the field's ``name`` only.
         Shapes: value of the limits' shape -> (size,).
         """
         multiples = self._multiples(value)
@@ -108,7 +107,8 @@ class ShortWords:
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
         """Unpack the sum of all parties' words (size,) to the sum of their arrays, of the limits' shape.
 
-        ``near`` is an array that the server knows to be near the sum, if the limits bound their difference.
+        ``near`` is an array that the server knows to be near the sum, if the limits bound their difference. Raise as
+        `step`.
         """
         # subtract the digits of ``near``; the rest has digits within B / 2, which are read off from the lowest
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)

@@ -92,8 +92,7 @@ def _leading_pair(C: Array, support: NDArray[np.intp]) -> tuple[float, Array]:
 def _largest_row_sums(A: Array, s: int) -> Array:
     """Return for each row of absolute entries (d, d) the sum of its diagonal and of its s - 1 largest other entries."""
     diagonal = np.diagonal(A)
-    sums: Array = diagonal + np.sort(A - np.diag(diagonal), axis=1)[:, len(A) - s + 1 :].sum(axis=1)
-    return sums
+    return np.asarray(diagonal + np.sort(A - np.diag(diagonal), axis=1)[:, len(A) - s + 1 :].sum(axis=1))
 
 
 def _larger_eigenvalue(a: Array | float, b: Array | float, c: Array | float) -> Array:

@@ -42,47 +42,28 @@ BINS = 2 * SIDE_BINS
 _POSITIVE_EDGES = 2.0 ** np.repeat(np.arange(MIN_OCTAVE, MAX_OCTAVE), BINS_PER_OCTAVE) * np.tile(
     1 + np.arange(BINS_PER_OCTAVE) / BINS_PER_OCTAVE, MAX_OCTAVE - MIN_OCTAVE
 )
+# ends of the bins, in units, from the farthest below zero to the farthest above it (BINS + 1,)
 BIN_EDGES: Array = np.concatenate(
     [[-(2.0**MAX_OCTAVE)], -_POSITIVE_EDGES[:0:-1], [0.0], _POSITIVE_EDGES[1:], [2.0**MAX_OCTAVE]]
 )
-"""Ends of the bins, in units, from the farthest below zero to the farthest above it (BINS + 1,)."""
-
 NORMAL_MEDIAN_SIZE = 0.6744897501960817  # median of the absolute value of a standard normal variable
 NORMAL_QUARTILE_RANGE = 2 * NORMAL_MEDIAN_SIZE  # the distance of a standard normal value's quartiles
-
 MAX_PASSES = 300
 SIGN_TOLERANCE = 1e-9  # length of the mean direction of rows from a centre at which the search for their median ends
-
+# spreads from which on a row counts less along a direction that stands out: of clean normal rows one in 80
 CUT_SPREADS = 2.5
-"""Spreads from which on a row counts less along a direction that stands out: of clean normal rows one in 80."""
-
+# deviations above the middle distance from which on a row counts less, and nothing: one in 40 clean rows, and in 2,000
 REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS = 1.96, 3.29
-"""Deviations above the middle distance from which on a row counts less, and nothing: one in 40 clean rows, and one in
-2,000."""
-
-MAX_SPREADS = 2.0**4
-"""Spreads from the middle, along each direction, beyond which no row counts."""
-
-MIN_WHITENED_SHARE = 1e-9
-"""Share of the largest eigenvalue of whitened rows below which they do not vary along a direction."""
-
+MAX_SPREADS = 2.0**4  # from the middle, along each direction, beyond which no row counts
+MIN_WHITENED_SHARE = 1e-9  # of the largest eigenvalue of whitened rows: below, they do not vary along a direction
+# a direction that does not stand out has a spread larger than its own by one over this: no row is far off along it
 MIN_STRENGTH = 2.0**-20
-"""A direction that does not stand out has a spread so many times larger than its own: no row is far off along it."""
-
+# half of all rows have the same score along a direction whose spread is a smaller share of its unit
 COINCIDENT_SPREAD = 2.0 ** (MIN_OCTAVE + 1)
-"""Half of all rows have the same score along a direction whose spread is a smaller share of its unit."""
-
-UNCUT_SPREAD = 16.0
-"""Number of units that then count as a spread, because such rows do not show which of them lie far off."""
-
-MAX_WHITENED_SCORE = 2.0**500
-"""Largest number of spreads. Larger ones count as this number, so that squares are finite."""
-
-MIN_FLOOR = 2.0**-960
-"""Smallest distance r, so small that it only keeps sums of 1 / r finite."""
-
-FLOOR_SHARE = 0.25
-"""A party's floor is this share of the median distance of its rows from their own median."""
+UNCUT_SPREAD = 16.0  # units that then count as a spread, since such rows do not show which of them lie far off
+MAX_WHITENED_SCORE = 2.0**500  # larger numbers of spreads count as this one, so that squares are finite
+MIN_FLOOR = 2.0**-960  # smallest distance r, so small that it only keeps sums of 1 / r finite
+FLOOR_SHARE = 0.25  # a party's floor is this share of the median distance of its rows from their own median
 
 
 class SignSums(NamedTuple):
@@ -171,9 +152,6 @@ def distance_floor(distances: Array) -> float:
     return FLOOR_SHARE * typical
 
 
-# Directions
-
-
 @dataclass(frozen=True)
 class Directions:
     """Orthonormal directions, with the median ("middle") and robust deviation ("spread") of rows' scores along each."""
@@ -259,18 +237,11 @@ def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
 def whitened_signs(whitened: Array) -> Array:
     """Divide whitened rows (n, m) by their lengths, or by a quarter of ``sqrt(m)``, the usual length, if shorter."""
     floor = FLOOR_SHARE * np.sqrt(whitened.shape[1])
-    signs: Array = whitened / np.maximum(row_lengths(whitened), floor)[:, None]
-    return signs
-
-
-# Counts
+    return np.asarray(whitened / np.maximum(row_lengths(whitened), floor)[:, None])
 
 
 def tally(values: Array) -> NDArray[np.int64]:
-    """Compute a histogram (BINS,) of each column of values (n, m), with 8 equal bins to a power of 2, for each sign.
-
-    The bins' edges are `BIN_EDGES`; values beyond them are in the end bins.
-    """
+    """Compute a histogram (BINS,) by `BIN_EDGES` of each column of values (n, m); values beyond are in the end bins."""
     # the bits of a float64 without its sign, shifted to leave the exponent (biased by 1023) and 3 bits of the fraction:
     # the number of the bin among 8 to each power of 2
     exponents_and_bins = np.abs(values).view(np.int64) >> (52 - 3)
@@ -361,15 +332,12 @@ class SquaredErrors(NamedTuple):
 
     def limit(self, level: float) -> float:
         """Compute a quantile of the squared errors: the value that a share ``level`` of rows, from 0 to 1, is below."""
-        root = self.middle + float(scipy.special.ndtri(level)) * self.deviation
-        return float(root**3)
+        return float((self.middle + float(scipy.special.ndtri(level)) * self.deviation) ** 3)
 
 
 def median_of_matrices(matrices: Sequence[Array]) -> Array:
     """Compute the spatial median of matrices (p, q): the matrix of least summed Frobenius distances from all."""
     vectors = np.array([matrix.ravel() for matrix in matrices])
-    flat_median = spatial_median(
-        lambda centre: sign_sums([vectors - centre], vectors.shape[1], 1e-12), vectors.mean(axis=0)
-    )
-    median: Array = flat_median.reshape(matrices[0].shape)
-    return median
+    d = vectors.shape[1]
+    median = spatial_median(lambda centre: sign_sums([vectors - centre], d, 1e-12), vectors.mean(axis=0))
+    return median.reshape(matrices[0].shape)

@@ -34,8 +34,7 @@ def retract(U: Array, X: Array) -> Array:
 def polar_factor(M: Array) -> Array:
     """Compute the orthonormal columns nearest to matrices M (..., d, r) of full rank (polar decomposition)."""
     left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
-    nearest: Array = left_vectors @ right_vectors
-    return nearest
+    return np.asarray(left_vectors @ right_vectors)
 
 
 def align(U: Array, V: Array) -> Array:

@@ -1,8 +1,7 @@
 r"""SPCA and SAPCA: the leading directions of a stream in a single pass, and their merging with those of others.
 
-The mathematics of the method `sapca` (the method `streaming` stores moments). Grammenos et al. 2019, algorithms 2 and
-3, with their faults repaired: rank-revealing blocks, directions that stay orthonormal, a mean that streams along, the
-last partial block.
+The method `sapca`: Grammenos et al. 2019, algorithms 2 and 3, with rank-revealing blocks, directions that stay
+orthonormal, a mean that streams along, and the last partial block.
 
 **The state.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for
 truncations. A truncation takes away a positive semidefinite matrix, of which two numbers are stored: its trace
@@ -30,8 +29,7 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, rounding_bound
 from fedpca_flwr.maths.moments import Head, centre_rows, head_order, pool_heads, rows_between
 from fedpca_flwr.maths.rows import Rows, row_chunks
 
-# singular values below this share of the largest are rounding: their directions would be arbitrary
-MIN_SINGULAR_SHARE = 1e-12
+MIN_SINGULAR_SHARE = 1e-12  # of the largest singular value: below it another is rounding, with an arbitrary direction
 HOLD_BLOCKS = 2  # so many blocks a rank stands before it falls, of a rule with hysteresis
 
 
@@ -63,12 +61,11 @@ class Energy(RankRule):
     """
 
     def __init__(self, target: float) -> None:
-        self.target = target
-        self.rank = 1
+        self.target, self.rank = target, 1
 
     @override
     def step(self, sigma: Array, energy: float) -> int:
-        """Choose the smallest rank whose squared singular values hold the target share of ``energy``."""
+        """Return the smallest rank whose squared singular values hold the target share of ``energy``."""
         enough = np.cumsum(sigma**2) >= self.target * energy
         self.rank = int(enough.argmax()) + 1 if enough.any() else sigma.size + 1
         return self.rank
@@ -79,15 +76,12 @@ class Band(RankRule):
 
     The share :math:`c = \sigma_r / \sum_{i \le r} \sigma_i` shall lie between alpha and beta, with 0 <= alpha < beta <=
     1: above, the rank grows by one; below, it falls by one. Since c <= 1 / r, it never grows beyond ceil(1 / beta). As
-    printed, the rule goes 8, 9, 8, 9 for ever on a spectrum of eight equal values. With hysteresis it grows only if the
-    next direction would not be dropped again, and a fall waits until the rank has stood for `HOLD_BLOCKS` blocks.
+    printed, the rule cycles on equal values. With hysteresis it grows only if the next direction would not be dropped
+    again, and a fall waits until the rank has stood for `HOLD_BLOCKS` blocks.
     """
 
     def __init__(self, rank: int, alpha: float, beta: float, *, hysteresis: bool = True) -> None:
-        self.rank = rank
-        self.alpha = alpha
-        self.beta = beta
-        self.hysteresis = hysteresis
+        self.rank, self.alpha, self.beta, self.hysteresis = rank, alpha, beta, hysteresis
         self.hold = HOLD_BLOCKS if hysteresis else 0
         self._steady_blocks = 0
 
@@ -99,10 +93,8 @@ class Band(RankRule):
             return self.rank
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
-        # with hysteresis: grow only if the next share is not below the band, and fall only after `hold` blocks
-        if share > self.beta and (
-            not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
-        ):
+        stays = not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
+        if share > self.beta and stays:
             change = 1
         elif share < self.alpha and r > 1 and self._steady_blocks >= self.hold:
             change = -1
@@ -137,8 +129,7 @@ class Subspace:
 
     def diagonal(self) -> Array:
         """Compute the diagonal (d,) of the low-rank scatter ``V diag(sigma^2) V'``, for the tracked directions V."""
-        squares: Array = np.square(self.vectors * self.sigma).sum(axis=1)
-        return squares
+        return np.asarray(np.square(self.vectors * self.sigma).sum(axis=1))
 
     def pairs(self, k: int) -> Eigenpairs:
         """Return the k leading eigenpairs of the tracked scatter, completed by orthonormal vectors of eigenvalue 0."""
@@ -160,14 +151,9 @@ class Tracker:
     rows. With ``center`` the rows' mean is followed and subtracted, exactly as if it had been known before.
     """
 
-    def __init__(
-        self, d: int, rule: RankRule, *, tracked: int = 0, forgetting: float = 1.0, center: bool = True
-    ) -> None:
+    def __init__(self, d: int, rule: RankRule, *, tracked: int = 0, forgetting: float = 1.0, center: bool) -> None:
         self.subspace = Subspace.empty(d)
-        self.rule = rule
-        self.tracked = tracked
-        self.forgetting = forgetting
-        self.center = center
+        self.rule, self.tracked, self.forgetting, self.center = rule, tracked, forgetting, center
 
     @property
     def rank(self) -> int:
@@ -204,10 +190,10 @@ def track(rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, center: b
 def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
     """Merge the leading directions of several sets of rows into k of all rows together, with their means.
 
-    The ``factors`` scale each part's singular values: below 1 forgets, above 1 enhances. The scaled directions, and
-    rows for the differences of the means, are stacked; a QR decomposition and the SVD of its triangle give the result
-    (Grammenos et al. 2019, algorithm 5, extended by the means). The merge is associative as long as nothing is
-    truncated. The parts themselves fix their order: permuting them changes no bit.
+    The ``factors`` (1 by default) scale each part's singular values: below 1 forgets, above 1 enhances. The scaled
+    directions, and rows for the differences of the means, are stacked; a QR decomposition and the SVD of its triangle
+    give the result (Grammenos et al. 2019, algorithm 5, extended by the means). The merge is associative as long as
+    nothing is truncated. The parts themselves fix their order: permuting them changes no bit.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
@@ -218,8 +204,7 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
     sigma = _above_noise(sigma, sigma.max())
     energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
     omitted = sum(part.omitted for part in scaled) + _truncation_error(sigma, k, len(basis))
-    retained = sigma[:k]
-    return Subspace(pooled, basis @ turn[:, : retained.size], retained, energy, omitted)
+    return Subspace(pooled, basis @ turn[:, : sigma[:k].size], sigma[:k], energy, omitted)
 
 
 def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
@@ -244,8 +229,7 @@ def _append_mean_row(before: Head, rows: Array) -> tuple[Head, Array]:
     if not before.n:
         return block_head, centred
     pooled, (_, step) = pool_heads([before, block_head])
-    between = np.sqrt(block_head.n * pooled.n / before.n) * step
-    return pooled, np.vstack([centred, between])
+    return pooled, np.vstack([centred, np.sqrt(block_head.n * pooled.n / before.n) * step])
 
 
 def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Array, Array, float]:
@@ -288,5 +272,4 @@ def _truncation_error(sigma: Array, k: int, d: int) -> float:
 
     ``sigma`` are its singular values, descending; the truncation omits ``sigma[k]**2`` at most in any direction.
     """
-    truncated = float(sigma[k] ** 2) if sigma.size > k else 0.0
-    return truncated + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)
+    return float(sigma[k:].max(initial=0.0) ** 2) + rounding_bound(d) * float(sigma.max(initial=0.0) ** 2)

@@ -2,14 +2,13 @@ r"""Sums over parties: in any order with the same bits, and uncentred without a 
 
 **Reproducible sums** (Demmel and Nguyen 2015). Each entry has a grid of its own, which the largest addend so far sets:
 a power of two ``unit``, the same for all addends of a size. An addend x is taken apart into integer multiples of
-``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small integers, which add up in float64 without rounding.
-When a larger addend comes, the grid moves up by full steps of 36 bits, and digits below its last word are omitted,
-as they would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-72`` of
-the largest at most, and is rounded to float64 once.
+``unit``, ``unit 2^-36`` and ``unit 2^-72``; these are small integers, which add up in float64 without rounding. When a
+larger addend comes, the grid moves up by full steps of 36 bits, and digits below its last word are omitted, as they
+would have been had that addend come first. So an entry is the sum of its addends, each rounded to ``2^-72`` of the
+largest at most, and is rounded to float64 once.
 
 **Pooled moments** of rows that several parties hold (Chan, Golub and LeVeque 1983). Scatters are added as they come,
-and only counts and means are stored until all have come, since the scatter between the means needs the mean of all. No
-order, of parties or of their coming, changes a bit.
+and only counts and means are stored until all have come, since the scatter between the means needs the mean of all.
 
 **Uncentred sums** let one sum over parties give the scatter about a mean that no party knew. Means of parties do not
 add up, and the textbook's :math:`\sum x x^T - N m m^T` cancels: at a mean of 1e6 deviations all digits of float64 are
@@ -24,14 +23,14 @@ products, and the difference is one of fractions.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.arrays import Array, slices
 from fedpca_flwr.maths.moments import (
     Head,
     Moments,
@@ -48,9 +47,7 @@ WORD_RATIO = 2.0**DIGIT_BITS  # of the units of two neighbouring words
 HALF_WORD = WORD_RATIO / 2  # an addend is below this, in the unit of its first word
 MAX_ADDENDS = 2**16  # the largest number of addends: float64 holds whole numbers up to 2^53 = 2^35 2^18
 MIN_UNIT = 2.0 ** (-28 * DIGIT_BITS)  # the unit while all addends are zero
-CHUNK_SIZE = (
-    2**14
-)  # how many entries are worked on at once: with all temporary arrays they fit into the cache of a core
+CHUNK_SIZE = 2**14  # entries that are worked on at once: with all temporary arrays they fit into a core's cache
 QUOTIENT_BITS = 160  # bits after the point of a quotient, of which float64 does not hold so many
 STRIPE_ROWS = 16  # rows of a triangle that are worked on at once
 Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low
@@ -72,23 +69,20 @@ class ReproducibleSum:
         self._addends = 0
 
     def add(self, addend: NDArray[Any]) -> None:
-        """Add an array of finite numbers to the running sum.
-
-        Raise ValueError if the array has another shape, and OverflowError if there were `MAX_ADDENDS` arrays before.
-        """
+        """Add finite numbers; raise ValueError for another shape, OverflowError after `MAX_ADDENDS` arrays."""
         if addend.shape != self.shape:
             raise ValueError(f"the array has shape {addend.shape}, expected {self.shape}")
         if self._addends == MAX_ADDENDS:
             raise OverflowError(f"no more than {MAX_ADDENDS} arrays can be added up")
         self._addends += 1
         flat, between = addend.reshape(-1), np.empty((2, min(CHUNK_SIZE, addend.size)))
-        for part in _slices(flat.size):
+        for part in slices(flat.size, CHUNK_SIZE):
             _add(self._unit[part], self._words[:, part], flat[part], *between[:, : part.stop - part.start])
 
     def total(self) -> Array:
         """Return the running sum, rounded to float64."""
         total = np.empty(self._unit.size)
-        for part in _slices(total.size):
+        for part in slices(total.size, CHUNK_SIZE):
             total[part] = _total(self._unit[part], self._words[:, part])
         return total.reshape(self.shape)
 
@@ -96,11 +90,11 @@ class ReproducibleSum:
 def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) -> Array:
     """Sum arrays of one shape with bits that do not depend on their order, with no more memory than the result.
 
-    The sum is written to ``out``, if given. More than `MAX_ADDENDS` arrays raise OverflowError.
+    The sum is written to ``out``, if given. Raise OverflowError for more than `MAX_ADDENDS` arrays.
     """
     total = np.empty(addends[0].shape) if out is None else out
     flat, parts = total.reshape(-1), [addend.reshape(-1) for addend in addends]
-    for part in _slices(flat.size):
+    for part in slices(flat.size, CHUNK_SIZE):
         running = ReproducibleSum(flat[part].shape)
         for addend in parts:
             running.add(addend[part])
@@ -109,14 +103,9 @@ def reproducible_sum(addends: Sequence[NDArray[Any]], out: Array | None = None) 
 
 
 def exceeds(values: NDArray[Any], bound: Array) -> bool:
-    """Return whether the absolute value of any entry exceeds its own limit, with little memory for temporary arrays."""
+    """Return whether any entry is larger in size than its own limit (NaN is not), with little temporary memory."""
     sizes, limits = values.reshape(-1), bound.reshape(-1)
-    return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in _slices(sizes.size))
-
-
-def _slices(size: int) -> Iterator[slice]:
-    """Yield consecutive slices, of `CHUNK_SIZE` entries, of an array of ``size`` entries."""
-    return (slice(start, min(start + CHUNK_SIZE, size)) for start in range(0, size, CHUNK_SIZE))
+    return any(bool((np.abs(sizes[part]) > limits[part]).any()) for part in slices(sizes.size, CHUNK_SIZE))
 
 
 def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
@@ -173,8 +162,7 @@ def _total(unit: Array, words: Array) -> Array:
     second, first = second - carried * WORD_RATIO, first + carried
     high, low = two_sum(first, second / WORD_RATIO)
     with np.errstate(over="ignore"):
-        total: Array = (high + (low + third / WORD_RATIO**2)) * unit
-    return total
+        return np.asarray((high + (low + third / WORD_RATIO**2)) * unit)
 
 
 class MomentsSum:
@@ -185,30 +173,27 @@ class MomentsSum:
         self._scatter = ReproducibleSum((d * (d + 1) // 2,))
 
     def add(self, part: Moments) -> None:
-        """Add the count, mean and scatter of further rows; raise ValueError if they have another number of features."""
+        """Add moments of rows; raise ValueError for another number of features, OverflowError after `MAX_ADDENDS`."""
         self._scatter.add(part.scatter)
         self.heads.append(part.head)
 
     def pooled(self, *, within: bool = False) -> Moments:
-        """Return count, mean and scatter of all rows added so far.
-
-        With ``within``, the scatter is the sum of the parts' scatters about their own means, without that of the means.
-        """
+        """Return the moments of all rows so far; ``within`` leaves out the scatter between the parts' means."""
         return _pooled(self.heads, self._scatter.total(), within=within)
 
 
 def pool(parts: Iterable[Moments], *, within: bool = False) -> Moments:
     """Combine count, mean and scatter of several sets of rows into those of all rows, in any order with the same bits.
 
-    With ``within``, the scatter is only the sum of the sets' scatters, without that of the means (as AP-COV takes). The
-    resulting scatter can be unpacked in its own memory (`empty_packed`).
+    With ``within``, the scatter is only the sum of the sets' scatters, without that of the means (as AP-COV takes). It
+    can be unpacked in its own memory (`empty_packed`). Raise OverflowError for more than `MAX_ADDENDS` sets.
     """
     parts = list(parts)
     scatter = reproducible_sum([part.scatter for part in parts], out=empty_packed(parts[0].n_features))
     return _pooled([part.head for part in parts], scatter, within=within)
 
 
-def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool = False) -> Moments:
+def _pooled(heads: Sequence[Head], scatter: Array, *, within: bool) -> Moments:
     """Return all rows' moments from the parts' counts and means and the sum of their scatters, which is overwritten."""
     ordered = sorted(heads, key=head_order)
     pooled, deviations = pool_heads(ordered)
@@ -250,7 +235,6 @@ def pooled_head(rows: float, total: ExactNumbers) -> Head:
     mean = np.empty((2, len(total[0])))
     for i, number in enumerate(total[0]):
         first = number * under / over
-        # numerator of the quotient's rounding error, in steps of 2^-QUOTIENT_BITS
         rest = (number * under << QUOTIENT_BITS) - int(math.ldexp(first, QUOTIENT_BITS)) * over
         mean[:, i] = first, math.ldexp(rest / over, -QUOTIENT_BITS)
     return Head(rows, *two_sum(*np.ldexp(mean, -total[1])))
@@ -259,8 +243,7 @@ def pooled_head(rows: float, total: ExactNumbers) -> Head:
 def pooled_diagonal(rows: float, total: ExactNumbers, squares: ExactNumbers) -> Array:
     """Compute each feature's sum of squares about the mean (d,) from exact sums about zero, without cancellation.
 
-    It is ``sum x^2 - (sum x)^2 / rows``, for ``rows`` rows or the sum of their weights, in integers: so no digit is
-    lost however far from zero the mean is.
+    It is ``sum x^2 - (sum x)^2 / rows``, for ``rows`` rows or the sum of their weights, in integers.
     """
     over, under = float(rows).as_integer_ratio()  # rows = over / under, exactly
     diagonal, exponents = np.empty(len(total[0])), np.maximum(2 * total[1], squares[1])
@@ -282,15 +265,11 @@ class MeanProducts:
         total = two_product(head.mean, float(head.n))
         self._total = two_sum(total[0], total[1] + head.n * head.remainder)
         self._halves, self._mean_halves = _halves(self._total[0]), _halves(head.mean)
-        self._starts = np.append(diagonal_positions(head.mean.size)[::STRIPE_ROWS], packed_size(head.mean.size))
+        self.size = packed_size(head.mean.size)  # number of entries
+        self._starts = np.append(diagonal_positions(head.mean.size)[::STRIPE_ROWS], self.size)
         self._stripe_number, self._stripe = -1, np.empty((2, 0))
         self._place, self._block = (0, 0), np.empty((2, 0))  # of the last call
         self.high, self.low = PackedHalf(self, 0), PackedHalf(self, 1)
-
-    @property
-    def size(self) -> int:
-        """Number of entries of a packed triangle."""
-        return int(self._starts[-1])
 
     def block(self, start: int, stop: int) -> Array:
         """Return the entries from ``start`` to before ``stop`` of the packed triangle.
@@ -317,7 +296,7 @@ class MeanProducts:
         (a, b), (c, e) = (half[start:stop, None] for half in self._halves), (half[start:] for half in self._mean_halves)
         high, low = (part[start:stop, None] for part in self._total)
         product = high * self._mean[start:]
-        # error of the product by Dekker's split into halves, as in `two_product`; then the terms of the remainders
+        # as in `two_product`; then the terms of the remainders
         error = ((a * c - product) + a * e + b * c) + b * e
         error += high * self._remainder[start:]
         error += low * self._mean[start:]
@@ -341,8 +320,7 @@ class PackedHalf:
     def __getitem__(self, part: slice) -> Array:
         """Return consecutive entries."""
         start, stop, _ = part.indices(self.shape[0])
-        entries: Array = self._products.block(start, stop)[self._row]
-        return entries
+        return np.asarray(self._products.block(start, stop)[self._row])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all entries as an array."""
@@ -353,11 +331,11 @@ def centre_scatter(sums: Double, head: Head) -> Array:
     """Subtract from the sum of products about zero the products of the mean, and return the scatter about the mean.
 
     ``sums`` is the sum ``high + low`` of ``x x'`` over all rows x, of which ``high`` is overwritten, and ``head`` their
-    count and mean. No digits are lost by cancellation, since both are unevaluated sums of two float64 arrays.
+    count and mean. No digits are lost by cancellation.
     Shapes: high, low, packed (d (d + 1) / 2,) -> (d (d + 1) / 2,).
     """
     scatter, products = sums[0], MeanProducts(head)
-    for part in _slices(scatter.size):
+    for part in slices(scatter.size, CHUNK_SIZE):
         high, low = products.block(part.start, part.stop)
         scatter[part] = (scatter[part] - high) + (sums[1][part] - low)
     return scatter

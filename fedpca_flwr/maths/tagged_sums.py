@@ -20,9 +20,7 @@ from fedpca_flwr.maths.rotation import secret_stream
 PRIME = 2**521 - 1
 ELEMENT_BYTES = 66
 MAX_FLOAT_BITS = 1074  # bits after the point of the smallest number that float64 holds
-
-Elements = list[int]
-"""Elements of the field, from 0 to `PRIME` - 1."""
+Elements = list[int]  # of the field, from 0 to `PRIME` - 1
 
 
 def secret_elements(key: bytes, n: int) -> Elements:
@@ -55,10 +53,7 @@ def elements_to_bytes(elements: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
-    """Read elements of the field from little-endian bytes, in rows (n, ELEMENT_BYTES).
-
-    Raise ValueError if a number is not below the prime: each element has one way to be written.
-    """
+    """Read elements from little-endian rows (n, ELEMENT_BYTES), or raise ValueError for one not below the prime."""
     elements = [int.from_bytes(row.tobytes(), "little") for row in rows]
     if any(element >= PRIME for element in elements):
         raise ValueError("a number is not below the prime")
@@ -66,7 +61,7 @@ def elements_from_bytes(rows: NDArray[np.uint8]) -> Elements:
 
 
 def scaled_integer(parts: Iterable[float], bits: int) -> int:
-    """Return the number of multiples of ``2^-bits``, bits < `MAX_FLOAT_BITS`, nearest to the exact sum of numbers."""
+    """Return the number of multiples of ``2^-bits``, up to 1073 bits, nearest to the exact sum of finite numbers."""
     total = 0
     for part in parts:
         numerator, denominator = part.as_integer_ratio()  # a power of two, of at most 2^1074

@@ -21,12 +21,9 @@ from fedpca_flwr.model.tables import component_labels, import_pandas
 if TYPE_CHECKING:
     import pandas
 
-LEVEL = 0.95
-"""Coverage of the intervals."""
-
+LEVEL = 0.95  # coverage of the intervals
+# largest relative difference between a total variance and the number of varying features, if all have variance 1
 MAX_TRACE_ERROR = 1e-9
-"""Largest relative difference between a total variance and the number of varying features, if all are scaled to
-variance 1."""
 
 
 def components_table(model: FittedPCA) -> pandas.DataFrame:
@@ -46,11 +43,7 @@ def components_table(model: FittedPCA) -> pandas.DataFrame:
     names = model.feature_names_in_
     features = [f"feature {j}" for j in range(model.n_features_in_)] if names is None else list(names)
     shares = model.explained_variance_ratio_
-    rows = {
-        "variance": model.explained_variance_,
-        "share of variance": shares,
-        "cumulative share": shares.cumsum(),
-    }
+    rows = {"variance": model.explained_variance_, "share of variance": shares, "cumulative share": shares.cumsum()}
     intervals = sampling_intervals(model)
     if intervals is not None:
         ends = [f"{LEVEL * 100:.0f} percent interval from", f"{LEVEL * 100:.0f} percent interval to"]
@@ -67,7 +60,8 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
     """Return 95 % intervals (k, 2) of the population's variances, from what the run has measured; None without that.
 
     The intervals are for rows of any distribution if the run measured fourth moments. Kept moments of complete, centred
-    rows, neither scaled nor adjusted, give intervals for normal rows (Anderson 1963).
+    rows, neither scaled nor adjusted, give intervals for normal rows (Anderson 1963). None if the last variance is
+    nearly 0, or the variances are unknown.
     """
     values, kurtosis, options = model.explained_variance_, model.log.get("kurtosis"), model.log.get("options", {})
     if np.isnan(values).any() or values[-1] <= MIN_VARIANCE_SHARE * values[0]:
@@ -75,10 +69,9 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
     if kurtosis is not None:
         return robust_intervals(values, np.array(kurtosis), model.n_samples_, LEVEL)
     incomplete = model.log.get("measured", {}).get("missing_share", 0.0) > 0
-    changed = (
-        model.scale_ is not None or model.adjustment_ is not None or options.get("harmonise", "nothing") != "nothing"
-    )
-    if model.moments_ is None or incomplete or changed or not options.get("center", True):
+    changed = model.scale_ is not None or model.adjustment_ is not None or incomplete
+    centred = options.get("center", True) and options.get("harmonise", "nothing") == "nothing"
+    if model.moments_ is None or changed or not centred:
         return None
     return eigenvalue_intervals(values, int(model.n_samples_), LEVEL)
 
@@ -98,7 +91,7 @@ def communalities(model: FittedPCA) -> Array | None:
 
 
 def _feature_variances(model: FittedPCA) -> Array | None:
-    """Return the variances (d,) of the features in the unit of the components, if the model knows them."""
+    """Return the variances (d,) of the features in the unit of the components; None if the model does not know them."""
     options, n = model.log.get("options", {}), model.n_samples_
     centred = options.get("center", True) and model.adjustment_ is None
     if not centred or options.get("harmonise", "nothing") != "nothing":

@@ -1,15 +1,12 @@
 """`Federation`, of the method `streaming`: members join, leave, replace their rows or append rows.
 
-Nothing is ever subtracted. The federation stores each member's own moments, so a member that leaves or replaces its
-rows touches its own moments only, and the pooled moments are those of a fresh start with the current members, bit for
-bit, whatever happened before. A single sum would need d^2 values instead of K d^2, but whoever leaves would be
-subtracted from it: the digits that the leaving scatter and the remaining scatter do not share would be lost, and the
-member's moments would be needed once more.
+Nothing is ever subtracted. The federation stores each member's own moments, so the pooled moments are those of a fresh
+start with the current members, bit for bit, whatever happened before. A single sum would need d^2 values instead of
+K d^2, but to subtract a member that leaves would lose digits, and would need the member's moments once more.
 
-An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made.
-
-The state is a folder on disk (`fedpca_flwr.state.store`), which holds the old state or the new state, whenever the
-machine stops. The state names a member's moments by their digest, and removes them with the last member of that digest.
+An update costs O(d^2); the members are pooled, O(K d^2), only when a model is made. The state is a folder on disk
+(`fedpca_flwr.state.store`), which holds the old state or the new state, whenever the machine stops. The state names a
+member's moments by their digest, and removes them with the last member of that digest.
 """
 
 from __future__ import annotations
@@ -57,20 +54,17 @@ CREATE TABLE event (
             (
                 "ALTER TABLE federation ADD COLUMN id TEXT NOT NULL DEFAULT ''",
                 "UPDATE federation SET id = lower(hex(randomblob(16)))",
-                *(
-                    f"ALTER TABLE event ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
-                    for name in ("time", "run", "digest")
-                ),
+                *(f"ALTER TABLE event ADD COLUMN {x} TEXT NOT NULL DEFAULT ''" for x in ("time", "run", "digest")),
             ),
         ),
     ),
 )
+# columns of the table of events, with their types
 EVENT_COLUMNS = {"revision": int, "operation": str, "member": str, "rows": int, "time": str, "run": str, "digest": str}
-"""Columns of the table of events, with their types."""
 
 
 def moments_digest(moments: Moments) -> str:
-    """Compute the SHA-256 of moments, in hexadecimal: equal at a party and at the server that received its moments."""
+    """Compute the SHA-256 of moments, in hexadecimal, equal at a party and at the server that received its moments."""
     return hashlib.sha256(moments_to_bytes(moments)).hexdigest()
 
 
@@ -126,7 +120,7 @@ class Federation:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Read members, digests and journal from the folder if it has a federation; raise an error if it is damaged."""
+        """Read members, digests and journal from the folder if it has a federation; raise errors as `open`."""
         self._store = Store(path, SCHEMA)
         self._loaded_seal = self._store.empty_digest
         self.revision, self.features, self.columns, self.id, self.run = 0, 0, "", secrets.token_hex(16), ""
@@ -178,7 +172,7 @@ class Federation:
         return cls(path)
 
     def prepare(self) -> None:
-        """Create the folder of the stored state, or raise an error if that is impossible."""
+        """Create the folder of the stored state, or raise ConfigError if that is impossible."""
         self._store.prepare()
 
     # Contents
@@ -194,12 +188,11 @@ class Federation:
         return bool(self.journal) and self.journal[-1]["revision"] > self.revision
 
     def has(self, key: str, sha: str) -> bool:
-        """Return whether the stored moments of a member have this digest.
+        """Return whether the stored moments of a member have this digest; False without such a member.
 
         Parameters
         ----------
         key : str
-            Key of the member.
         sha : str
             Digest of moments (`moments_digest`).
 
@@ -214,10 +207,8 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        sha : str
-            Digest of moments (`moments_digest`).
+        key, sha
+            As `has`.
 
         Returns
         -------
@@ -231,7 +222,6 @@ class Federation:
         Parameters
         ----------
         key : str
-            Key of the member.
 
         Returns
         -------
@@ -268,15 +258,15 @@ class Federation:
 
         Raises
         ------
-        DataError
-            If the federation has no members.
+        DataError, ContractError
+            If the federation has no members; if the state is damaged.
         """
         if not self._members:
             raise DataError(f"the federation in {self._store.folder} has no members; let one join")
         return {key: self.moments_of(key) for key in self._members}
 
     def moments(self) -> Moments:
-        """Pool the moments of all members' rows.
+        """Pool the moments of all members' rows; raise errors as `parts`.
 
         Returns
         -------
@@ -334,8 +324,8 @@ class Federation:
         ------
         ConfigError
             If there is a member of that key, or the columns have other names than those of the federation.
-        ContractError
-            If the rows have another number of features.
+        ContractError, DataError
+            If the rows have another number of features; if they are not finite numbers.
         """
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
@@ -351,17 +341,13 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        data : array-like of shape (n, d), or Moments
-            The member's new rows, or their moments.
-        columns : str, optional
-            Digest of the column names; by default that of a data frame's names.
+        key, data, columns
+            As `join`.
 
         Raises
         ------
-        ConfigError, ContractError
-            As `join`, and if there is no such member.
+        ConfigError, ContractError, DataError
+            As `join`, but for another key: if there is no such member.
         """
         self._find_member(key)
         self._update("replace", key, data, columns)
@@ -371,16 +357,12 @@ class Federation:
 
         Parameters
         ----------
-        key : str
-            Key of the member.
-        data : array-like of shape (n, d), or Moments
-            The new rows, or their moments.
-        columns : str, optional
-            Digest of the column names; by default that of a data frame's names.
+        key, data, columns
+            As `join`.
 
         Raises
         ------
-        ConfigError, ContractError
+        ConfigError, ContractError, DataError
             As `replace`, and if the member brought exactly these rows before: they would count twice.
         """
         self._find_member(key)
@@ -392,7 +374,6 @@ class Federation:
         Parameters
         ----------
         key : str
-            Key of the member.
 
         Raises
         ------
@@ -458,12 +439,11 @@ class Federation:
         raise ConfigError(f"'{key}' is not a member of the federation; {hint}")
 
     def _update(self, operation: str, key: str, data: ArrayLike | Moments, columns: str) -> None:
-        """Check new data of a member, and apply the operation "join", "replace" or "append" to the federation."""
+        """Apply the operation "join", "replace" or "append" with a member's new data; raise errors as these methods."""
         new, columns = validate_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, new.n_features):
-            raise ContractError(
-                f"the rows of '{key}' have {new.n_features} features, those of the federation have {self.features}"
-            )
+            known = f"those of the federation have {self.features}"
+            raise ContractError(f"the rows of '{key}' have {new.n_features} features, {known}")
         if columns and self.columns not in ("", columns):
             raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
         sha, parts, total = moments_digest(new), list[str](), new

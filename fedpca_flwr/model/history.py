@@ -1,7 +1,7 @@
 """`History`: the log of a model, checked when read from a file, which anyone may have written.
 
-`History` has the entries that code reads, each with its type; all other entries are for people, and may be whatever
-JSON holds. Numbers are finite everywhere (`fedpca_flwr.state.files`).
+Entries that code does not read are for people, and may be whatever JSON holds. Numbers are finite everywhere
+(`fedpca_flwr.state.files`).
 """
 
 from collections.abc import Mapping
@@ -145,7 +145,7 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Check the log, any JSON value, of a model with k components and d features, and return it as a `History`.
+    """Return the log, any JSON value, of a model with k components and d features as a checked `History`.
 
     Raise ValueError if an entry that code reads is not what it must be.
     """

@@ -20,11 +20,10 @@ from fedpca_flwr.state.files import open_site_file
 @represent_by_shapes
 @dataclass(frozen=True, eq=False)
 class Loadings:
-    """Components (k, f), mean and scale of a single party's f columns, by which the party projects its rows.
+    """Components, mean and scale of a single party's f columns, by which the party projects its rows.
 
     With data split by rows the party has all columns; the components are those of its model, or its own if each party
-    has its own. With data split by columns, they are those of the party's own columns: side by side with those of the
-    other parties they are the components (k, d) of all columns.
+    has its own. With data split by columns, the parties' components side by side are those (k, d) of all columns.
     """
 
     components: Array  # (k, f)
@@ -37,13 +36,13 @@ class Loadings:
         """Compute this party's summand (n, k) of the scores of new rows (n, f): its scaled columns times its loadings.
 
         With data split by rows the part is the scores. Otherwise the scores are the sum over all parties; a part alone
-        tells much about the rows: the method 'vertical-scores' adds the parts, with secure aggregation so that nobody
-        sees a part.
+        tells much about the rows, so the method 'vertical-scores' adds the parts by secure aggregation, too. Raise
+        errors as `scaled`.
         """
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """Centre and scale new rows (n, f) as the run did; refuse other columns, and values that are not finite."""
+        """Centre and scale new rows (n, f) as the run did; raise DataError for other columns, and infinity or NaN."""
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
@@ -52,7 +51,7 @@ class Loadings:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all.
 
-        Raise ConfigError if the name has another suffix.
+        Raise ConfigError if the name has another suffix, or the file cannot be written.
         """
         target = Path(path).expanduser()
         if target.suffix != ".npz":
@@ -82,9 +81,8 @@ class Loadings:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
         arrays = (components, mean, scale)
         if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays) or scale.min() <= 0:
-            raise ContractError(
-                f"{path} is not a whole file of loadings: they are not finite numbers, or the scale is 0"
-            )
+            fault = "they are not finite numbers, or the scale is 0"
+            raise ContractError(f"{path} is not a whole file of loadings: {fault}")
         return loadings
 
 

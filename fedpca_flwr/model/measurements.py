@@ -1,6 +1,5 @@
 """Measurements of a run: the numbers of ``model.log["measured"]``, and the lines of text that a person reads.
 
-The log stores numbers. Texts are made from the numbers when they are printed, and no number is read back from a text.
 The name of a number ends with its unit: ``degrees``, ``rows``, ``share`` (0 to 1), ``bytes..._per_party``.
 `MEASUREMENTS` is the table of all numbers, by the lines of a summary; ``docs/measurements.md`` is made from the table.
 """
@@ -17,8 +16,8 @@ from fedpca_flwr.maths.eigen import certificate_text, format_upper_bound
 from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
+# function that writes a line of a summary from the numbers and from the model (options, names, k)
 LineText = Callable[[Numbers, FittedPCA], str]
-"""Function that writes a line of a summary from the numbers and from the model (options, names, k)."""
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -68,9 +67,8 @@ def _privacy_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write epsilon, delta, the relation of neighbouring data sets, and the trust model of a private run."""
     options, honest = model.log["options"], numbers.get("honest_parties")
     trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
-    return (
-        f"epsilon {numbers['epsilon']:g}, delta {numbers['delta']:g}, {options['relation']}, of one row; trust: {trust}"
-    )
+    epsilon, delta = f"epsilon {numbers['epsilon']:g}", f"delta {numbers['delta']:g}"
+    return f"{epsilon}, {delta}, {options['relation']}, of one row; trust: {trust}"
 
 
 def _sums_text(prefix: str) -> LineText:
@@ -131,15 +129,15 @@ def _members_text(word: str) -> LineText:
 class Measurement:
     """Line of a model's summary, which is printed if any of its numbers is measured."""
 
-    label: str  # name of the line
-    numbers: Mapping[str, str]  # the numbers that the line is made from, with their meanings
-    text: LineText  # makes the text from the numbers; from the model it takes what is no measurement: options, names, k
+    label: str
+    numbers: Mapping[str, str]  # meanings of the numbers that the line is made from, by name
+    text: LineText
 
 
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
     """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the meaning of each number that it needs.
 
-    ``text`` is a function, or a template for the numbers and the run's options.
+    ``text`` is a function, or a template for `str.format` of the numbers and of the run's ``options``.
     """
     if isinstance(text, str):
         template = text
@@ -152,7 +150,7 @@ NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_cen
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Write the measured numbers of a model as lines of a summary, each with name and text.
+    """Return the names and texts of a summary's lines, in order of `MEASUREMENTS`, for a model's measured numbers.
 
     Raise ContractError if the log, of a file that no run wrote, lacks an entry that a line needs.
     """
@@ -320,10 +318,7 @@ MEASUREMENTS = (
     define_line(
         "rows clipped to",
         _sums_text("clipping_norm_"),
-        **{
-            f"clipping_norm_{name}": "largest length of a row in this sum, in the unit of the data"
-            for name in CLIPPED_SUMS
-        },
+        **{f"clipping_norm_{x}": "largest length of a row in this sum, in the unit of the data" for x in CLIPPED_SUMS},
     ),
     define_line(
         "shells",

@@ -92,7 +92,6 @@ class PCAModel(FittedPCA):
         ----------
         solution : Solution
         log : dict
-            Log of the run.
 
         Returns
         -------
@@ -175,7 +174,6 @@ class PCAModel(FittedPCA):
         features : int
             Number of columns of all parties.
         log : dict
-            Log of the run.
 
         Returns
         -------
@@ -282,7 +280,6 @@ class PCAModel(FittedPCA):
         Returns
         -------
         Path
-            The file.
         """
         if self.moments_ is not None:
             warnings.warn(model_file.MOMENTS_OMITTED_WARNING, UserWarning, stacklevel=2)

@@ -38,17 +38,8 @@ VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_value
 
 
 # the arrays that a model's file may hold
-MODEL_ARRAYS = (
-    "components_",
-    "mean_",
-    "scale_",
-    *VARIANCES,
-    "scores_",
-    "covariance_",
-    "factors_",
-    "adjustment_places",
-    "adjustment_slopes",
-)
+ADJUSTMENT_ARRAYS = ("adjustment_places", "adjustment_slopes")
+MODEL_ARRAYS = ("components_", "mean_", "scale_", *VARIANCES, "scores_", "covariance_", "factors_", *ADJUSTMENT_ARRAYS)
 
 # the warning when a model that kept moments is saved
 MOMENTS_OMITTED_WARNING = (
@@ -58,14 +49,17 @@ MOMENTS_OMITTED_WARNING = (
 
 
 def model_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a model's file, with ``.npz`` appended if missing."""
+    """Return the path of a model's file, with ``.npz`` appended if missing, and "~" replaced by the home folder."""
     return files.archive_path(path, "a model")
 
 
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], access: files.Access
 ) -> Path:
-    """Write a model's arrays and metadata (JSON with a ``log``) completely or not at all; return the file's path."""
+    """Write a model's arrays and metadata (JSON with a ``log``) completely or not at all; return the file's path.
+
+    A noise variance of NaN becomes null, and infinity a text. Raise ConfigError for the path of a folder.
+    """
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
@@ -78,21 +72,21 @@ def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[d
     """Read and check a model's arrays and metadata from a file that `write` wrote.
 
     Raise DataError if there is no such file, ContractError if it holds something else, and TooLargeError if it unpacks
-    to more than ``most_bytes``.
+    to more than ``most_bytes`` (None: `files.read` decides).
     """
     arrays, metadata, _ = _read_checked(path, most_bytes)
     return arrays, metadata
 
 
 def read_history(path: str | os.PathLike[str]) -> History:
-    """Read a model's file, and return the log in it, checked."""
+    """Read a model's file, and return the log in it, checked; raise errors as `read`."""
     return _read_checked(path)[2]
 
 
 def _read_checked(
     path: str | os.PathLike[str], most_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], History]:
-    """Return a model's arrays, metadata and checked log from a file, or raise one of our errors."""
+    """Return a model's arrays, metadata and checked log from a file; raise errors as `read`."""
     target = model_path(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")
@@ -104,9 +98,8 @@ def _read_checked(
     except Exception as error:  # a damaged file can make its readers fail in any way
         raise damaged_file_error(path, error) from None
     if version not in (1, MODEL_FORMAT):
-        raise ContractError(
-            f"{target}: the model's format is {version!r}, not 1 or {MODEL_FORMAT}; which version wrote it?"
-        )
+        expected = f"not 1 or {MODEL_FORMAT}; which version wrote it?"
+        raise ContractError(f"{target}: the model's format is {version!r}, {expected}")
     try:
         if version == 1:  # its measurements are texts, which become notes: no number is read out of a text
             log = metadata["log"]
@@ -124,7 +117,7 @@ def _read_checked(
 
 
 def _check_contents(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> History:
-    """Return the checked log, and refuse arrays of other shapes or with infinite values, and an invalid log."""
+    """Return the checked log; raise ContractError for arrays of other shapes or values, ValueError for another log."""
     log, n, names = metadata["log"], metadata["n_samples_"], metadata.get("feature_names_in_")
     if not isinstance(log, dict) or isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n <= MAX_ROWS:
         raise ContractError("the model's history is not whole")

@@ -1,8 +1,4 @@
-"""Output files of a run from the command line: never in place of another run's model, and somewhere in any case.
-
-The space for the model is taken before the first question, and given back when the model is written. If the model
-cannot be written all the same, it goes to the run's own folder, or to a new folder for temporary files.
-"""
+"""Output files of a run from the command line: never in place of another run's model, and somewhere in any case."""
 
 from __future__ import annotations
 
@@ -24,11 +20,11 @@ from fedpca_flwr.state.files import SHARED, require_writable_folder
 class Output:
     """Paths of a run's result files, whether they may be overwritten, and the file that reserves their space."""
 
-    model: Path  # absolute
-    moments: Path  # absolute
+    model: Path  # absolute, as is `moments`
+    moments: Path
     run_id: int
-    overwrite: bool  # whether the files of another run may be overwritten
-    reserved_file: IO[bytes] | None = None  # temporary file of the result's size
+    overwrite: bool
+    reserved_file: IO[bytes] | None = None
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> Output:
@@ -49,7 +45,7 @@ class Output:
         return output
 
     def existing_files(self) -> list[Path]:
-        """Return the result files that exist already; none if overwriting is allowed."""
+        """Return the result files that exist already; [] if overwriting is allowed."""
         return [] if self.overwrite else [path for path in (self.model, self.moments) if path.exists()]
 
     def reserve(self, nbytes: int) -> None:
@@ -69,8 +65,9 @@ class Output:
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
         """Write the model, and its moments if any; return the files written, and why others could not be written.
 
-        If another run wrote these files in the meantime, the names get the run's number. If a folder cannot be written,
-        the result goes elsewhere. Raise ConfigError if no folder can be written.
+        The reserved space is freed first. If another run wrote these files in the meantime, the names get the run's
+        number. If a folder cannot be written, the result goes to the run's folder, or to a new temporary folder. Raise
+        ConfigError if no folder can be written.
         """
         if self.reserved_file:
             self.reserved_file.close()
@@ -84,29 +81,22 @@ class Output:
         return written, faults
 
     def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
-        """Call ``save`` with a path in the first writable folder; add why earlier folders failed to ``faults``.
+        """Return what ``save`` returns for a path in the first writable folder; errors are those of the method `save`.
 
-        Raise ConfigError if no folder can be written.
+        Why earlier folders failed is added to ``faults``.
         """
-        temporary = f"fedpca-{self.run_id}-"
-        folders: tuple[Callable[[], Path], ...] = (
-            lambda: target.parent,
-            lambda: _run_folder(self.run_id),
-            lambda: Path(mkdtemp(prefix=temporary)),
-        )
         causes = []
-        for folder in folders:
+        for folder in (target.parent, _run_folder(self.run_id), None):
             try:
-                saved = save(folder() / target.name)
+                saved = save((folder or Path(mkdtemp(prefix=f"fedpca-{self.run_id}-"))) / target.name)
             except OSError as error:
                 causes.append(error.strerror or type(error).__name__)
             else:
                 if causes:
                     faults.append(f"{target} could not be written ({'; '.join(causes)})")
                 return saved
-        raise ConfigError(
-            f"the run has ended, but its result is lost: {target} cannot be written ({'; '.join(causes)})"
-        )
+        why = "; ".join(causes)
+        raise ConfigError(f"the run has ended, but its result is lost: {target} cannot be written ({why})")
 
 
 def _run_folder(run_id: int) -> Path:

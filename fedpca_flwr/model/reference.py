@@ -1,7 +1,6 @@
 """Quality of a model: against the PCA of the pooled rows, which no federation can compute, and on rows.
 
-Angles are in degrees and reported as maximum and mean: the mean of 50 angles hides a lost direction (a mean of 3.3
-degrees was measured with a maximum of 57), so the mean alone is never printed.
+The mean of 50 angles hides a lost direction (it was 3.3 degrees with a maximum of 57), so it is never printed alone.
 """
 
 from numbers import Integral
@@ -127,7 +126,7 @@ def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> flo
     """Compute the share (0 to 1) of the variance of rows (n, d) that lies in the span of a model's components.
 
     The reference is a model of these rows: its mean and scale define the variance. The share that the model itself
-    states (``explained_variance_ratio_``) can be wrong: noise has variance too.
+    states (``explained_variance_ratio_``) can be wrong: noise has variance too. Rows without variance give 0.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -153,5 +152,5 @@ def knn_accuracy(
 
 
 def _directions(model: PCAModel) -> Array:
-    """Return the columns whose span is compared: components (d, k), or scores (n, k) if there are no loadings."""
+    """Return the columns whose span is compared: scores (n, k) if the model has these, else components (d, k)."""
     return model.loadings()[0].T if model.scores_ is None else model.scores_

@@ -1,10 +1,8 @@
 """`SecondMoments`: count, mean and scatter of rows, from which much more than a PCA follows.
 
-``run("p-cov", parties, keep="moments")`` leaves them at ``model.moments_``, and `fedpca_flwr.analyses` takes them. They
-tell far more than a model of a few components: every mean, variance and covariance of the features. Whoever has the
-moments of all rows and those of all parties but a single party has that party's moments; of fewer rows than features,
-moments nearly give the rows back. So a model's file does not hold moments. Their own file is an archive
-(`fedpca_flwr.state.files`) that only its owner can read.
+They tell far more than a model of a few components: whoever has the moments of all rows and those of all parties but a
+single party has that party's moments; of fewer rows than features, moments nearly give the rows back. So a model's file
+does not hold moments. Their own file is an archive (`fedpca_flwr.state.files`) that only its owner can read.
 """
 
 from __future__ import annotations
@@ -82,12 +80,11 @@ class SecondMoments:
     error_bound: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        """Check the number and uniqueness of the names, and set a missing error bound to zeros."""
+        """Raise ConfigError unless there are no names, or d different ones; set a missing error bound to zeros."""
         d = self.moments.n_features
         if self.features and (len(self.features) != d or len(set(self.features)) != d):
-            raise ConfigError(
-                f"there are {len(set(self.features))} different names for {d} features; give each its own"
-            )
+            different = len(set(self.features))
+            raise ConfigError(f"there are {different} different names for {d} features; give each its own")
         if not self.error_bound.size:
             object.__setattr__(self, "error_bound", np.zeros(d))
 
@@ -213,9 +210,8 @@ class SecondMoments:
             As `places`.
         """
         places = self.places(features)
-        return self._transform_each(
-            lambda moments: maths.select_features(moments, places), self.names(places), self.error_bound[places]
-        )
+        names, bound = self.names(places), self.error_bound[places]
+        return self._transform_each(lambda moments: maths.select_features(moments, places), names, bound)
 
     def scaled(self, divisors: ArrayLike | None = None) -> SecondMoments:
         """Return the moments of rows whose features are divided by their deviation (divisor n), or by other numbers.
@@ -244,9 +240,8 @@ class SecondMoments:
                     f"'divisors' has shape {unit.shape}, expected {self.n_features} positive finite numbers, one for "
                     "each feature; they are a model's 'scale_' after a run with scale=True"
                 )
-        return self._transform_each(
-            lambda moments: maths.rescale_features(moments, unit), self.features, self.error_bound / unit**2
-        )
+        bound = self.error_bound / unit**2
+        return self._transform_each(lambda moments: maths.rescale_features(moments, unit), self.features, bound)
 
     def _transform_each(
         self, change: Callable[[Moments], Moments], features: tuple[str, ...], error_bound: Array
@@ -261,7 +256,6 @@ class SecondMoments:
         Parameters
         ----------
         other : SecondMoments
-            Moments of the other rows, over the same features.
 
         Returns
         -------
@@ -308,9 +302,8 @@ class SecondMoments:
         """
         self._require_same_features(part)
         if part.n_samples >= self.n_samples:
-            raise ContractError(
-                f"{part.n_samples} rows cannot be taken out of {self.n_samples}: at least 1 must remain"
-            )
+            rows = f"{part.n_samples} rows"
+            raise ContractError(f"{rows} cannot be taken out of {self.n_samples}: at least 1 must remain")
         rest = maths.subtract_part(self.moments, part.moments)
         # rounding of the subtraction may leave variances slightly below 0
         if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.error_bound - part.error_bound).any():
@@ -327,7 +320,6 @@ class SecondMoments:
         Parameters
         ----------
         party : str
-            Name of the party that is left out.
 
         Returns
         -------
@@ -339,10 +331,8 @@ class SecondMoments:
             If there is no such party, or the parties' own moments were not kept.
         """
         if party not in self.parties or len(self.parties) < 2:
-            known_parties = (
-                f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
-            )
-            raise ConfigError(f"the rows of '{party}' cannot be left out ({known_parties}); run with keep='parties'")
+            known = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
+            raise ConfigError(f"the rows of '{party}' cannot be left out ({known}); run with keep='parties'")
         remaining = {key: moments for key, moments in self.parties.items() if key != party}
         return SecondMoments(pool(remaining.values()), self.features, remaining)
 
@@ -368,18 +358,13 @@ class SecondMoments:
         Returns
         -------
         Path
-            The file.
         """
         target, groups = files.archive_path(path, "a set of moments"), (self.moments, *self.parties.values())
         arrays = {"missed": self.error_bound}
         for prefix, moments in zip(_array_prefixes(len(self.parties)), groups, strict=True):
             arrays |= {f"{prefix}{name}": getattr(moments, name) for name in MOMENTS_ARRAYS}
-        metadata = {
-            "format": MOMENTS_FORMAT,
-            "features": list(self.features),
-            "parties": list(self.parties),
-            "rows": [moments.count for moments in groups],
-        }
+        names = {"features": list(self.features), "parties": list(self.parties)}
+        metadata = {"format": MOMENTS_FORMAT, **names, "rows": [moments.count for moments in groups]}
         files.write(target, arrays, metadata, text=MOMENTS_JSON)
         return target
 
@@ -424,7 +409,7 @@ class SecondMoments:
         return self.error_bound
 
     def _require_same_features(self, other: SecondMoments) -> None:
-        """Raise an error unless other moments have the same number, names and order of features."""
+        """Raise ContractError for another number of features, and ConfigError for other names, or another order."""
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
         if self.features and other.features and self.features != other.features:
@@ -456,7 +441,7 @@ MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # th
 
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
-    """Check that the parts of an archive fit together, and return the fields of `SecondMoments`."""
+    """Return the fields of `SecondMoments`; raise an error, of any class, if an archive's parts do not fit together."""
     names, groups = metadata["parties"], []
     for prefix, rows in zip(_array_prefixes(len(names)), metadata["rows"], strict=True):
         if isinstance(rows, bool) or not isinstance(rows, int) or not 1 <= rows <= MAX_ROWS:
@@ -481,7 +466,7 @@ def _array_prefixes(parties: int) -> list[str]:
 
 
 def _check_floats(array: NDArray[Any]) -> Array:
-    """Return an array unchanged, or raise a ValueError unless a vector of finite float64."""
+    """Return an array unchanged, or raise ValueError if it is not a vector of finite float64."""
     if array.dtype != np.float64 or array.ndim != 1 or not np.isfinite(array).all():
         raise ValueError("an array is not one of finite float64")
     return array

@@ -1,7 +1,4 @@
-"""`Solution`: the leading components of pooled moments, how far rounding resolves components, and refusals.
-
-Every method makes its model from a `Solution`, and every model says by `certainty` how far float64 resolves it.
-"""
+"""`Solution`: the leading components of pooled moments, how far rounding resolves components, and refusals."""
 
 from __future__ import annotations
 
@@ -26,21 +23,18 @@ SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole fac
 
 
 class Certainty(NamedTuple):
-    """Certainty of a model's components: whether they are exact, notes, and how many are above rounding.
-
-    They are exact if the method is, and rounding turns them by no more than `EXACT_ANGLE_DEGREES`: no basis of tied
-    components is exact, since the data determine none.
-    """
+    """Certainty of a model's components: whether they are exact, at most one note, and how many are above rounding."""
 
     exact: bool
     notes: list[str]
-    resolved: int | None = None  # number above rounding, if not all are: a certificate is about these
+    resolved: int | None = None  # None if all are that can be; else a certificate is about these
 
 
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
     """Assess whether float64 determines the leading components, and write a note if some are undetermined.
 
-    ``exact`` says whether the method is exact but for rounding; the note names ``remedies``, such as `SCALE_REMEDY`.
+    Components are exact if the method is (``exact``), and rounding turns them by no more than `EXACT_ANGLE_DEGREES`; no
+    basis of tied components is exact. The note names ``remedies``, such as `SCALE_REMEDY`.
     """
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)
@@ -204,7 +198,7 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Refuse a number of components that is invalid or exceeds the rows of all parties or the features (ConfigError).
+    """Raise ConfigError for a number of components that is invalid, or exceeds the rows of all parties or the features.
 
     Raise DataError for a single row.
     """
@@ -226,7 +220,7 @@ def check_components(n_components: int | float | str, rows: float, features: int
 
 
 def check_features(n_components: int | float | str, features: int) -> None:
-    """Refuse more components than features; a fraction of the variance, and "auto", need no check."""
+    """Raise ConfigError for more components than features; a fraction of the variance, and "auto", need no check."""
     if not isinstance(n_components, str) and n_components > features:
         raise ConfigError(
             f"run-config: 'n-components' is {n_components}{_default_text(n_components)}, but the data have "
@@ -235,12 +229,12 @@ def check_features(n_components: int | float | str, features: int) -> None:
 
 
 def _default_text(n_components: int | float) -> str:
-    """Return a remark for errors if a number of components is the default, else an empty text."""
+    """Return a remark for errors on a number of components if it is the default, else an empty text."""
     return ", as where none is given" if n_components == RunConfig().n_components else ""
 
 
 def check_rounds(rounds: int, block: int, components: int) -> None:
-    """Refuse a limit on rounds if the rounds' blocks, each of ``block`` columns, have fewer columns than components."""
+    """Raise ConfigError if the blocks of all rounds, each of ``block`` columns, have fewer columns than components."""
     if rounds * block < components:
         raise ConfigError(
             f"run-config: 'max-rounds' is {rounds}, in which blocks of {block} columns span {rounds * block} "
@@ -269,16 +263,18 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
     """
     total = float(np.sum(variance))
     if not np.isfinite(total) or 0 < total < 1e-280:  # near 2.2e-308, float64's smallest number of full precision
-        raise DataError(
-            f"the scatter of {which} is {total:.1g} in all, outside the range of float64: change the unit of the data"
-        )
+        outside = "outside the range of float64: change the unit of the data"
+        raise DataError(f"the scatter of {which} is {total:.1g} in all, {outside}")
     rounding = rows * (np.finfo(np.float64).eps * mean) ** 2
     if np.all(variance <= (rounding if np.ndim(variance) else rounding.sum())):
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
 def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
-    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace."""
+    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace.
+
+    Negative eigenvalues count as 0. Shares are 0 without variance; the noise is 0 if no variance is left out.
+    """
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
     divisor = max(1, rows - 1)  # a single new row has scores too

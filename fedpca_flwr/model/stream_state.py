@@ -47,7 +47,10 @@ class RunningModel:
     """Folder on disk that stores a running model, and its `content`, None while there is no model yet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the folder, or make it, and load its content if there is any; errors are those of `Store`."""
+        """Open the folder, or make it, and load its content if there is any; raise ContractError if it is damaged.
+
+        Raise ConfigError if there can be no such folder.
+        """
         self._store = Store(path, SCHEMA)
         self._store.prepare()
         self.path = self._store.folder

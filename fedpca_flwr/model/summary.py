@@ -17,8 +17,8 @@ from fedpca_flwr.model.fitted import FittedPCA
 MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
 
+# lines of a summary on the distance of an approximate model from the exact one, the most reliable first
 ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
-"""Lines of a summary on the distance of an approximate model from the exact one, the most reliable first."""
 
 
 def summary(model: FittedPCA, *, short: bool = False) -> str:
@@ -70,7 +70,7 @@ def _range_text(sizes: Sequence[int], unit: str) -> str:
 
 
 def _shares_text(model: FittedPCA) -> str:
-    """Write the share of the variance that the components explain together, and the first of them alone."""
+    """Write the share of the variance that the components explain together, and the first five of them alone."""
     ratio = model.explained_variance_ratio_
     if np.isnan(ratio).any():
         return "unknown: no component stands out of the noise"
@@ -164,7 +164,10 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Write one note if a model has at most as many rows as features, and scores of new rows are much too small."""
+    """Return one note if a model has at most as many rows as features, and scores of new rows are too small, else [].
+
+    Raise ContractError if the loadings lie at the parties.
+    """
     shrinkage = model.shrinkage_
     shrinkage = shrinkage[~np.isnan(shrinkage)]
     if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:

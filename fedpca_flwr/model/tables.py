@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.errors import ConfigError, printable_text
 
-MAX_TABLE_ROWS = 20
-"""Largest number of rows that a table shows."""
+MAX_TABLE_ROWS = 20  # largest number of rows that a table shows
 
 
 class Share(float):
@@ -46,7 +45,7 @@ def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]],
 
 
 def table_to_text(shown: DisplayTable) -> str:
-    """Write a table as lines of text."""
+    """Write a table as lines of text: title, headers, rows, and how many rows are not shown."""
     columns = []
     for j, header in enumerate(shown.headers):
         cells = [row[j] for row in shown.rows[:MAX_TABLE_ROWS]]
@@ -60,7 +59,7 @@ def table_to_text(shown: DisplayTable) -> str:
 
 
 def table_to_html(shown: DisplayTable, *, max_rows: int = MAX_TABLE_ROWS) -> str:
-    """Write a table as HTML, in the colours of the page."""
+    """Write a table as HTML, in the colours of the page, with at most ``max_rows`` rows."""
     headers = "".join(f"<th>{html.escape(name)}</th>" for name in shown.headers)
     lines = []
     for row in shown.rows[:max_rows]:
@@ -95,7 +94,7 @@ def component_labels(count: int) -> list[str]:
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
     """Return a table's rows, a row for each of d features: its name, or position if unnamed, then its values (d,).
 
-    Of more than `MAX_TABLE_ROWS` features those with the largest weight (d,) come first.
+    With a ``weight`` (d,), of more than `MAX_TABLE_ROWS` features those with the largest come first.
     """
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size

@@ -1,8 +1,4 @@
-"""Statements of clients about themselves: parsed where they arrive, and compared with the run and with each other.
-
-A client may send anything. Its statements must fit the run and the statements of the other clients before anything
-that it replies counts.
-"""
+"""Statements of clients about themselves: parsed where they arrive, and compared with the run and with each other."""
 
 import re
 from collections import Counter
@@ -61,10 +57,7 @@ class PartyInfo(Config):
 
 
 class ErrorReport(Config):
-    """Statement of a client that could not answer: class and text of its error.
-
-    `partition_id` is -1 if the client does not know its partition. `message` has no control characters.
-    """
+    """Statement of a client that could not answer: class and text of its error, and partition, -1 if unknown."""
 
     public = False
 
@@ -82,33 +75,22 @@ class ErrorReport(Config):
 @represent_by_shapes
 @dataclass
 class Reply:
-    """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows.
+    """Reply of a party to a question: its arrays as bytes, later as fields, and its number of rows."""
 
-    Parameters
-    ----------
-    party : int
-        Number of the party's partition.
-    name : str
-        Name of the party; empty if it has none.
-    sender : str
-        Name of the party in texts.
-    rows : int
-        Number of rows that the message states.
-    tensors : list of bytes
-        Arrays of the payload in NumPy's file format; emptied once they are read.
-    fields : dict of str to ndarray
-        Fields of the payload, set once they are checked. Of a consumed reply only fields of a few numbers remain.
-    consumed_bytes : int
-        Bytes of a payload that was consumed on arrival; 0 if the payload is stored.
-    """
-
-    party: int  # the partition
+    party: int
+    """Number of the party's partition."""
     name: str
-    sender: str  # how texts name it
+    """Name of the party; empty if it has none."""
+    sender: str
+    """Label of the party in texts: "client 3 (name)"."""
     rows: int
+    """Number of rows that the message states."""
     tensors: list[bytes]
+    """Arrays of the payload in NumPy's file format; emptied once they are read."""
     fields: dict[str, NDArray[Any]] = field(default_factory=dict)
-    consumed_bytes: int = 0  # bytes of a payload that is not kept
+    """Fields of the payload, set once they are checked. Of a consumed reply only fields of a fixed size remain."""
+    consumed_bytes: int = 0
+    """Bytes of a payload that was consumed on arrival; 0 if the payload is stored."""
 
     @property
     def nbytes(self) -> int:
@@ -160,12 +142,13 @@ MAX_FEATURES = 2**24
 
 
 def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAError]:
-    """Return an error for each report among the statements, of the class that it names, in order of the partitions."""
+    """Return an error for each report in the statements, in order of partitions, of the named class or `PartyError`."""
     errors = []
     for report in sorted(infos, key=attrgetter("partition_id")):
         if isinstance(report, ErrorReport):
             kind = ERRORS_BY_NAME.get(report.error, PartyError)
-            errors.append(kind(_prefix_lines(report.sender, report.message)))
+            # no line of its own passes for another's
+            errors.append(kind("\n".join(f"{report.sender}: {line}" for line in report.message.split("\n"))))
     return errors
 
 
@@ -179,11 +162,10 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
     faults: list[FedPCAError] = []
     for info in infos:
         if not info.features:
-            text = "it did not say how many features its rows have"
-            faults.append(ContractError(_prefix_lines(info.sender, text)))
+            faults.append(ContractError(f"{info.sender}: it did not say how many features its rows have"))
         if info.features > MAX_FEATURES:
             text = f"it says {info.features} features, at most {MAX_FEATURES:,} can be"
-            faults.append(ContractError(_prefix_lines(info.sender, text)))
+            faults.append(ContractError(f"{info.sender}: {text}"))
     if faults:
         return faults
     faults = mismatch_faults(infos, partitions=partitions)
@@ -193,16 +175,15 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
         witness, dissenters = _disagreeing_parties(sorted(infos, key=attrgetter("partition_id")), "features")
         expected = f"those of {witness.sender} have {witness.features}; every party needs the same columns"
         for info in dissenters:
-            text = f"its rows have {info.features} columns, {expected}"
-            faults.append(DataError(_prefix_lines(info.sender, text)))
+            faults.append(DataError(f"{info.sender}: its rows have {info.features} columns, {expected}"))
     return faults
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """Return a ConfigError for each mismatch between a client's data, by its statement, and the run.
+    """Return a ConfigError for each mismatch of a client's statement with the run; empty without mismatches.
 
-    `partitions` is None if any number of parties may take part. Clients whose column names are not those of the
-    majority are at fault.
+    `partitions` is None if any number of parties may take part. Clients whose column names, if they have any, are not
+    those of the majority are at fault.
     """
     infos = sorted(infos, key=attrgetter("partition_id"))
     all_simulated = all(map(attrgetter("simulated"), infos))
@@ -237,18 +218,18 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
             "told. If the first line of its file holds names, it must say header=true; else it needs a file with names"
         )
         mismatches += [(info, no_names_text) for info in infos if not (info.columns or info.simulated)]
-    return [ConfigError(_prefix_lines(info.sender, text)) for info, text in mismatches]
+    return [ConfigError(f"{info.sender}: {text}") for info, text in mismatches]
 
 
 def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[PartyInfo, list[PartyInfo]]:
-    """Return the first client with the commonest value of an attribute, and all with another value."""
+    """Return the first client with the commonest value of an attribute, and all with another value, in their order."""
     (common_value, _), *_ = Counter(getattr(info, attribute) for info in infos).most_common(1)
     witness = next(info for info in infos if getattr(info, attribute) == common_value)
     return witness, [info for info in infos if getattr(info, attribute) != common_value]
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
-    """Return a list with a QuorumError that names all partitions which several clients claim; else an empty list."""
+    """Return one QuorumError that names all partitions which several clients claim; empty without such partitions."""
     counts = Counter(map(attrgetter("partition_id"), infos))
     partitions = sorted(party for party, times in counts.items() if times > 1)
     if not partitions:
@@ -276,7 +257,8 @@ def impersonation_faults(
 ) -> list[FedPCAError]:
     """Return a ContractError for each client that claims a partition other than before, or another client's.
 
-    `partition_by_node` has the first claim of each node. The partition -1 of an error report claims nothing.
+    `nodes` and `infos` are in the same order, `partition_by_node` has the first claim of each node. The partition -1 of
+    an error report claims nothing.
     """
     owners = {party: node for node, party in partition_by_node.items()}
     faults: list[FedPCAError] = []
@@ -286,7 +268,7 @@ def impersonation_faults(
             who = "a client that is new in the run" if first_partition is None else f"client {first_partition}"
             owner_text = ", which is another's" if party in owners else ""
             text = f"it replies as partition {party}{owner_text}; a node keeps its partition-id for the whole run"
-            faults.append(ContractError(_prefix_lines(who, text)))
+            faults.append(ContractError(f"{who}: {text}"))
     return faults
 
 
@@ -294,13 +276,3 @@ def raise_all(faults: Sequence[FedPCAError]) -> None:
     """Raise the faults together as an error of the first fault's class; do nothing without faults."""
     if faults:
         raise combine_errors(faults)
-
-
-def _prefix_lines(sender: str, text: str) -> str:
-    """Prefix each line of a text with the sender's name, so that no line seems to be from another sender."""
-    return "\n".join(f"{sender}: {line}" for line in text.split("\n"))  # no line of its own passes for another's
-
-
-def agreed_columns(infos: Sequence[PartyInfo]) -> str:
-    """Return the digest of column names from statements that agree (`mismatch_faults`); empty without column names."""
-    return next((info.columns for info in infos if info.columns), "")

@@ -12,10 +12,9 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
-from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
-from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig
+from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig, refusal
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
 
@@ -38,33 +37,11 @@ class PCAOptions(Config):
     """Number of components, or the fraction of the variance that they must exceed."""
 
     def product_columns(self, public: Public) -> int:
-        """Return about how many columns a run multiplies with a party's scatter (d, d) in total.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        int
-            Number of columns; 0 for a method without products.
-        """
+        """Return about how many columns a run multiplies with a party's scatter (d, d) in total; 0 without products."""
         return 0
 
     def max_gram_columns(self, rows: int) -> int:
-        """Return the most columns of products with a party's ``X X'`` (n, n) that a run may request.
-
-        Parameters
-        ----------
-        rows : int
-            Number n of rows of the party; ``X X'`` is (n, n).
-
-        Returns
-        -------
-        int
-            Number of columns; 0 for a method without such products.
-        """
+        """Return the most columns of products with ``X X'`` of a party of `rows` rows that a run may request, or 0."""
         return 0
 
     @property
@@ -84,10 +61,10 @@ class PCAOptions(Config):
 
     @property
     def exposes(self) -> str:
-        """Kind of numbers about single rows that the options show in addition to `MethodCard.exposes`.
+        """Kind of numbers about single rows that the options show in addition to `MethodCard.exposes`; empty for none.
 
         Options that weigh, cut, order or select rows show at least the "distribution": answers that are no function of
-        the count, mean and scatter of all rows that take part. Empty if the options show nothing more.
+        the count, mean and scatter of all rows that take part.
         """
         return ""
 
@@ -102,37 +79,25 @@ class PCAOptions(Config):
 
     @property
     def stage_option_names(self) -> frozenset[str]:
-        """Names of the options that select a `Stage`, a step before or after the method."""
+        """Names of the options that select a `Stage`, a step before or after the method; the base has none."""
         return frozenset()
 
     @property
     def stages(self) -> tuple[type[Stage], ...]:
-        """Classes of the stages (steps before or after the method) that the options select."""
+        """Classes of the stages (steps before or after the method) that the options select, in their order."""
         return ()
 
     def stored_moments_count(self, parties: int) -> int:
-        """Return how many sets of moments (pooled, or per party) the server stores with the model.
-
-        Parameters
-        ----------
-        parties : int
-            Number of parties of the run.
-
-        Returns
-        -------
-        int
-            Number of sets of moments; 0 unless the option `keep` requests them.
-        """
+        """Return how many sets of moments the server stores with the model of a run of `parties` parties; 0 here."""
         return 0
 
 
 def _require_count(value: object) -> object:
-    """Return a number of components unchanged; refuse a fraction and 'auto'."""
+    """Return a number of components unchanged; raise `refusal` for a fraction and 'auto'."""
     if value == "auto" or (isinstance(value, float) and 0 < value < 1):
-        raise PydanticCustomError(
-            "count",
+        raise refusal(
             "expected a whole number from 1. Only methods that know all variances take a fraction or 'auto' "
-            "(docs/which-method.md)",
+            "(docs/which-method.md)"
         )
     return value
 
@@ -172,11 +137,9 @@ class ScaledOptions(ScaleOptions):
 
     @model_validator(mode="after")
     def _require_centre_for_auto(self) -> Self:
-        """Refuse n_components='auto' without centring: 'auto' compares variances."""
+        """Raise `refusal` for n_components='auto' without centring."""
         if self.n_components == "auto" and not self.center:
-            raise PydanticCustomError(
-                "auto", "'n-components' is 'auto', which needs center=true, because it compares variances"
-            )
+            raise refusal("'n-components' is 'auto', which needs center=true, because it compares variances")
         return self
 
 
@@ -189,26 +152,19 @@ class MomentsOptions(ScaledOptions):
 
     @override
     def stored_moments_count(self, parties: int) -> int:
-        """Return how many sets of moments the option `keep` stores: none, pooled, or also each party's."""
+        """Return 0 with keep='nothing', 1 with 'moments', and 1 more for each party with 'parties'."""
         return {"nothing": 0, "moments": 1, "parties": 1 + parties}[self.keep]
 
 
 class Disclosure(NamedTuple):
-    """Texts that say what the server, other parties and the network learn about a party.
-
-    Parameters
-    ----------
-    server : str
-        What the server learns.
-    parties : str
-        What the other parties learn.
-    network : str
-        What an observer of the network learns.
-    """
+    """Texts that say what the server, other parties and the network learn about a party."""
 
     server: str
+    """What the server learns."""
     parties: str = "the pooled components and mean"
+    """What the other parties learn."""
     network: str = "sizes and times of messages"
+    """What an observer of the network learns."""
 
 
 @lru_cache(maxsize=32)
@@ -308,29 +264,24 @@ class MethodCard:
         )
 
     def active_stages(self, config: RunConfig, options: Any) -> tuple[Any, ...]:
-        """Return the stages (steps before or after the method) that this run's keys and options select.
+        """Return the stages (steps before or after the method) that this run's keys and options select, in their order.
 
         Parameters
         ----------
         config : RunConfig
-            Configuration of the run, whose keys select some stages.
+            Configuration of the run, whose keys select the stages without options.
         options : PCAOptions
             Options of the method, which select the others.
 
         Returns
         -------
         tuple of Stage
-            A new stage each, made with the options.
+            A new stage each. A stage that composes takes the place of those that the options select.
         """
-        stages = []
-        for stage in self.stages:
-            if stage.Options is PCAOptions and stage.is_selected(config):
-                stages.append(stage(options))
-        if any(stage.composes for stage in stages):
-            return tuple(stages)
-        for stage in options.stages:
-            stages.append(stage(options))
-        return tuple(stages)
+        kinds = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
+        if not any(stage.composes for stage in kinds):
+            kinds += options.stages
+        return tuple(stage(options) for stage in kinds)
 
 
 class Stage:
@@ -354,7 +305,6 @@ class Stage:
     options: Any
 
     def __init__(self, options: Any) -> None:
-        """Store the options of the run."""
         self.options = options
 
     @classmethod
@@ -375,7 +325,7 @@ class Stage:
 
     @property
     def sum_disclosures(self) -> Mapping[str, str]:
-        """Texts by keyword that say what the stage's sums over all parties reveal about a single party."""
+        """Texts by keyword on what the stage's sums over all parties reveal about a single party (`PCAOptions`)."""
         return {}
 
     def method_config(self, config: RunConfig) -> RunConfig:

@@ -2,10 +2,7 @@
 
 A party does not trust the server: whoever holds the server may ask anything, in any order, any number of times. The
 party compares every question with the run's script (`fedpca_flwr.protocol.question`) and notes the question before it
-answers. The first question outside the script ends the run for this party. The answer itself is part of the question
-(`Question.answer`).
-
-A site that cannot take part has a `RefusingClient`.
+answers. The first question outside the script ends the run for this party.
 """
 
 from __future__ import annotations
@@ -70,8 +67,9 @@ class PartyRows(Protocol):
 class Site(Protocol):
     """Interface of a site for `PCAClient`: configuration, rows, journal and permission.
 
-    A `split` is "rows" if a party has some rows of all features, and "columns" if it has all rows of some features. A
-    method that refuses raises an error without a value of anyone's rows.
+    A `split` is "rows" if a party has some rows of all features, and "columns" if it has all rows of some features. To
+    refuse, a method raises DisclosureError, or ConfigError for configurations, or DataError, without a value of the
+    rows.
     """
 
     run_id: str
@@ -94,7 +92,7 @@ class Site(Protocol):
         """SHA-256 of the run-config that the server sent."""
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions:
-        """Return the method's options, parsed as an instance of the given class."""
+        """Return the method's options as an instance of the given class; raise ConfigError for faults."""
 
     def select(self, split: str, needs: Collection[str] = ()) -> PartyRows:
         """Return the rows that take part; `needs` says what answers use besides moments: "groups" or "rows"."""
@@ -103,7 +101,7 @@ class Site(Protocol):
         """Return the parameters of the run that server and parties know."""
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return the party's statement about itself that comes with every reply."""
+        """Return the party's statement about itself (`PartyInfo`), which comes with every reply, by key."""
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
         """Refuse a method or options that the site's policy does not allow; `sums_only`: the server sees sums only."""
@@ -124,7 +122,7 @@ class Site(Protocol):
         """Record in the journal that answers over the selected rows leave in clear."""
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return class and text of an error as a reply's metrics, without data, and log the details at the site.
+        """Return a report of an error (`ErrorReport`), by key and without data, and log the details at the site.
 
         `late` says that an answer of the run has left before.
         """
@@ -160,12 +158,11 @@ class PartyClient(NumPyClient):
 class PCAClient(PartyClient):
     """Base of every method's client (a party's half): answers the questions of the run's script, and no others.
 
-    `make_transport` returns the party's transport for the site, the card and the options; it is called once the options
-    are known to be right.
+    `make_transport` returns the party's transport for the site, the card and the options; it is called at the first
+    use.
     """
 
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
-        """Store the method's card and the site; the transport is made at its first use."""
         super().__init__()
         self.card, self.site, self._make_transport = card, site, make_transport
         self.earlier_questions: Questions = {}
@@ -181,7 +178,7 @@ class PCAClient(PartyClient):
     # What a method may write
 
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Compute the fields that answer a question, or parts that add up to the fields; no row leaves."""
+        """Compute the fields that answer a question of the script, or parts that add up to them; no row leaves."""
         answer = self.questions[phase].answer
         assert answer is not None, phase
         return answer(self, request)
@@ -190,13 +187,13 @@ class PCAClient(PartyClient):
         """Store fields of a request that the answers to later questions need; the base stores nothing."""
 
     def require_ready(self) -> None:
-        """Refuse a run that the rows of this party do not allow, before any answer; the base allows all."""
+        """Raise a FedPCAError, before any answer, if the rows do not allow the run; the base allows all."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum that lacks parties that dropped out; the base allows every sum."""
+        """Raise a FedPCAError if no sum without the dropped parties may be unmasked; the base allows every sum."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over parties (public keys) if its difference from an earlier sum reveals one party's summand.
+        """Raise DisclosureError if a sum over parties (public keys) less an earlier one shows a single summand.
 
         A differentially private method refuses none: the noise hides the difference.
         """
@@ -204,14 +201,14 @@ class PCAClient(PartyClient):
             self.site.permit_sum(members, self.card.split)
 
     def info(self) -> dict[str, Any]:
-        """Return the party's statement about itself (`PartyInfo`) that comes with every reply."""
+        """Return the party's statement about itself (`PartyInfo`), which comes with every reply, by key."""
         return self.site.info(self.card.split)
 
     # What it knows
 
     @cached_property
     def options(self) -> Any:
-        """Options of the method, an instance of ``card.options``."""
+        """Options of the method, an instance of ``card.options``; a fault raises ConfigError."""
         return self.site.options(self.card.options)
 
     @cached_property
@@ -268,6 +265,7 @@ class PCAClient(PartyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
+        """Answer a question: return arrays, rows (1 if hidden) and statement, or [], 0 and the report of any error."""
         responder = self.responder(config)
         if responder is not self:
             return responder.fit(parameters, config)
@@ -293,7 +291,7 @@ class PCAClient(PartyClient):
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Return an error: runs ask no questions by Flower's evaluate, and `fit` refuses this phase."""
+        """Return loss 0, 0 rows and an error's report: runs ask nothing so, and `fit` refuses this phase."""
         return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
     @override
@@ -303,7 +301,7 @@ class PCAClient(PartyClient):
     # Inside
 
     def _permit(self) -> None:
-        """Refuse a run that the site's own policy does not allow, before anything is computed."""
+        """Raise a FedPCAError for a run that the site's own policy does not allow, before anything is computed."""
         self.site.permit(self.card, self.options, sums_only=self.transport.sums_only)
         self.require_ready()
         if self._sums_rows:
@@ -313,7 +311,8 @@ class PCAClient(PartyClient):
     def _permit_parties(self, parties: str) -> None:
         """Raise ContractError if too few parties take part, this party is not among them, or they have changed.
 
-        `parties` are partitions, separated by spaces. They must be those of the run's first question.
+        `parties` are partitions, separated by spaces. The journal holds the digest of those of the run's first
+        question.
         """
         minimum, members = self.site.config.minimum, set(parties.split())
         are_partitions = all(member.isascii() and member.isdecimal() for member in members)
@@ -325,14 +324,13 @@ class PCAClient(PartyClient):
         previous, digest = self.journal.load_secret("parties"), hashlib.sha256(parties.encode()).digest()
         if previous is None:
             self.journal.store_secret("parties", digest)
-            site_logger.info(
-                "run %s: %s parties take part: %s", self.site.run_id, len(members), " ".join(sorted(members))
-            )
+            names = " ".join(sorted(members))
+            site_logger.info("run %s: %s parties take part: %s", self.site.run_id, len(members), names)
         elif previous != digest:
             raise ContractError("the parties that the server names are not those of its first question")
 
     def _permit_sizes(self, nbytes: int, largest: int) -> None:
-        """Refuse a reply that has too many bytes, or whose largest array does not fit into memory."""
+        """Raise DisclosureError for a reply of too many bytes, ConfigError if its largest array exceeds the memory."""
 
         def alternatives(max_bytes: int) -> str:
             """Return the end of an error that lists methods with replies of at most `max_bytes`."""
@@ -342,7 +340,7 @@ class PCAClient(PartyClient):
         require_party_memory(self.card.name, largest, alternatives)
 
     def _report_error(self, error: Exception) -> dict[str, Any]:
-        """Return the report of an error, which ends the run for this party if any question was answered before."""
+        """Return an error's report; if any question was answered before, end the run here, and forget its state."""
         try:
             late = self.journal.has_begun()
             if late:
@@ -355,9 +353,10 @@ class PCAClient(PartyClient):
         return self.site.report(error, late=late)
 
     def _repeated_reply(self, phase: str, digest: str) -> tuple[list[NDArray[Any]], int, dict[str, Any]] | None:
-        """Return the last reply byte for byte if its question has come again, as the reply may have been lost.
+        """Return the last reply byte for byte if its question comes again, as it may be lost; None for a new question.
 
-        Nothing is computed. Where another process of the site still computes the answer, the statement says so.
+        Nothing is computed. If another process of the site still computes the answer, the statement has `PENDING_KEY`
+        only.
         """
         progress = self.journal.progress(digest, self.site.settings_digest)
         if progress == "computing":
@@ -382,11 +381,11 @@ class PCAClient(PartyClient):
         self.journal.store_secret(REPLY_NAME, file.getvalue())
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]], digest: str) -> Fields:
-        """Check that a question is the next of the script, record the question, and return its fields by name."""
+        """Record a question, and return its fields by name; raise ContractError if it is not the script's next."""
         request: Fields = {}
 
         def permit(answered: Sequence[str]) -> None:
-            """Refuse the question unless the phase follows the answered phases and its fields are valid."""
+            """Raise ContractError unless the phase follows the answered phases and its fields are valid."""
             nonlocal request
             require_next(self.script, answered, phase, self.public)
             self.question_number = len(answered)
@@ -399,7 +398,11 @@ class PCAClient(PartyClient):
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
-        """Compute, check and record the reply to a question, and return its arrays."""
+        """Compute, check and record the reply to a question, and return its arrays in the order of the payload.
+
+        After the script's last question the journal is complete. Raise the errors of `_permit_sizes`, and ContractError
+        for fields that are not those of the question.
+        """
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
         nbytes, largest = question.cost({"n": rows, **sizes})
@@ -432,13 +435,11 @@ class RefusingClient(PartyClient):
     """
 
     def __init__(self, report: dict[str, Any]) -> None:
-        """Store the error report."""
         super().__init__()
         self.report = report
 
     @override
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the error report."""
         return self.report
 
     @override
@@ -450,5 +451,4 @@ class RefusingClient(PartyClient):
 
     @override
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Return the error report as metrics, with loss 0 and 0 rows."""
         return 0.0, 0, self.report

@@ -1,7 +1,6 @@
 """Rules for which keys of a run go with which methods and options.
 
-The server and every site apply the same rules. A site does not rely on the server's check: a rule that only the
-server's half applied would protect no row.
+Every site applies the rules too: a rule that only the server's half applied would protect no row.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from fedpca_flwr.protocol.registry import Method
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
     """Raise ConfigError for keys of the run-config that the method or its options do not support.
 
-    Such keys are `features`, `minimum`, `weights`, `levels`, `blind` and `max-share`. The error lists the methods that
+    Such keys are `features`, `minimum`, `weights`, `levels`, `blind` and `max-share`. Most errors list the methods that
     accept the key.
     """
     if config.features and card.split != "rows":
@@ -30,15 +29,11 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
         )
     for key, field in {"weights": "weighted", "levels": "mixed", "blind": "rotatable"}.items():
         if getattr(config, key) and not getattr(card, field):
+            value = value_text(getattr(config, key))
+            text = f"run-config: '{key}' is {value}, but '{card.name}' does not take this key"
             if key in options.unavailable:
-                raise ConfigError(
-                    f"run-config: '{key}' is {value_text(getattr(config, key))}, but '{card.name}' does not take this "
-                    f"key: {options.unavailable[key]}"
-                )
-            raise ConfigError(
-                f"run-config: '{key}' is {value_text(getattr(config, key))}, but '{card.name}' does not take this "
-                f"key; methods that do: {_methods_with(field, methods)}"
-            )
+                raise ConfigError(f"{text}: {options.unavailable[key]}")
+            raise ConfigError(f"{text}; methods that do: {_methods_with(field, methods)}")
     if config.levels and not (options.scaled and options.centred):
         raise ConfigError(
             "run-config: 'levels' is set, so the run must divide indicators by the roots of their proportions: set "

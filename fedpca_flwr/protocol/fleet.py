@@ -32,7 +32,7 @@ def require_registered(superlink: str, certificate: Path | None, key: Path) -> N
 
     The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
     The SuperLink complains of the interval only if it knows the key; no node becomes active. Without a certificate the
-    connection has no TLS. Raise ConfigError for a key that cannot be read or is not of Flower's kind.
+    connection has no TLS. Raise ConfigError for a key file that `_load_private_key` refuses.
     """
     try:
         import httpx

@@ -1,8 +1,7 @@
 """Journal of a party: the record of a run that must survive the end of the party's process.
 
-`Journal` is the interface: the position in the script, and the secrets of the run. `StateJournal` stores these in the
-state that Flower keeps for a party over the rounds of a run, in a simulation and on a site alike. The journal in a
-site's own folder is `fedpca_flwr.site.journal`.
+`Journal` is the interface. `StateJournal` stores the record in the state that Flower keeps for a party over the rounds
+of a run, in a simulation and on a site alike. The journal in a site's own folder is `fedpca_flwr.site.journal`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,13 +17,10 @@ from typing_extensions import override
 from fedpca_flwr.errors import ContractError
 
 ENDED_TEXT = "this site answers no more in this run; its own log says why"
-
 RUN_OVER_TEXT = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
-
 CONFIGURATION_CHANGED_TEXT = (
     "the server sends another configuration of this run than with its first question; a run has one"
 )
-
 
 REPLY_NAME = "reply"
 """Name of the secret that stores the last reply until the next question, so that a lost reply can be sent again."""
@@ -34,7 +30,6 @@ PermitQuestion = Callable[[Sequence[str]], None]
 
 PermitRelease = Callable[[Sequence[float], Sequence[float]], None]
 """Function of the noise multipliers of this run and of all other runs; it raises an error to refuse a release."""
-
 
 Progress = Literal["new", "computing", "answered"]
 
@@ -60,13 +55,13 @@ class Journal(ABC):
         """Record a question before its answer, if `permit` accepts the phases that were answered before.
 
         `digest` is that of the question's fields, `configuration` that of the run-config which came with the question.
-        Raise ContractError if this party answers no more, or began with another configuration: what one configuration
-        allows must not be added to what another allows.
+        Raise ContractError if this party answers no more, or began with another configuration, and the error of
+        `permit`.
         """
 
     @abstractmethod
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Return "computing" or "answered" for the last question of this run, and "new" for any other question."""
+        """Return "computing" or "answered" for the last question of this run, "new" for others and an ended run."""
 
     @abstractmethod
     def has_begun(self) -> bool:
@@ -78,7 +73,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, record nothing.
+        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, only raise that.
 
         The multiplier is the noise's standard deviation, divided by the sensitivity. `relation` says which data are
         neighbours.
@@ -91,10 +86,9 @@ class Journal(ABC):
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record the text that `decide` makes from the notes of this kind in all runs.
+        """Record the text that `decide` makes from the notes of this kind in all runs; an empty text is not recorded.
 
-        `data` is the digest of this site's data. `decide` receives the notes on the same data and on other data, and
-        raises an error to refuse the run.
+        `data` is the digest of this site's data. An error of `decide` refuses the run.
         """
 
     @abstractmethod
@@ -103,7 +97,7 @@ class Journal(ABC):
 
     @abstractmethod
     def end(self, why: str) -> None:
-        """Record that this party answers no further questions in this run, and the kind of error."""
+        """Record that this party answers no more in this run, and the kind of error; delete the run's secrets."""
 
     @abstractmethod
     def store_secret(self, name: str, value: bytes) -> None:
@@ -126,17 +120,12 @@ RECORD_NAME = "journal"
 
 
 class State:
-    """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run.
-
-    The records' views of one kind are made anew each time, so none is used.
-    """
+    """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run."""
 
     def __init__(self, records: RecordDict) -> None:
-        """Store the records in which the arrays are kept."""
-        self.records = records
+        self.records = records  # whose views of one kind are made anew each time, so none is used
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a list of arrays is stored under this name."""
         return isinstance(self.records.get(name), ArrayRecord)
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
@@ -147,7 +136,6 @@ class State:
         return record.to_numpy_ndarrays()
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
-        """Store a list of arrays under this name."""
         self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
 
     def drop(self, name: str) -> None:
@@ -168,7 +156,6 @@ class StateJournal(Journal):
     """
 
     def __init__(self, state: RecordDict) -> None:
-        """Open the journal's record in Flower's state, or add an empty record."""
         records = state.config_records
         if RECORD_NAME not in records:
             records[RECORD_NAME] = ConfigRecord({"questions": [], "ended": ""})
@@ -176,17 +163,16 @@ class StateJournal(Journal):
 
     @property
     def last_seen_event(self) -> tuple[int, str]:
-        """Number and digest of the last event that this run has seen in the site's own journal; 0 for none."""
+        """Number and digest of the last event that this run has seen in the site's own journal; (0, "") for none."""
         return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))  # type: ignore[arg-type]
 
     @last_seen_event.setter
     def last_seen_event(self, end: tuple[int, str]) -> None:
-        """Store number and digest of the last event seen."""
         self.record["seen events"], self.record["seen digest"] = end
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
-        """Record a question if `permit` accepts the phase; a refusal ends the run for this party."""
+        """Record a question if `permit` accepts the phase; any error ends the run for this party."""
         answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)
@@ -203,7 +189,6 @@ class StateJournal(Journal):
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        """Return the progress of a question by the digests in the state."""
         record = self.record
         if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
             return "new"
@@ -211,7 +196,6 @@ class StateJournal(Journal):
 
     @override
     def has_begun(self) -> bool:
-        """Return whether any question of this run was accepted."""
         return bool(self.record["questions"])
 
     @override
@@ -221,7 +205,7 @@ class StateJournal(Journal):
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record nothing: only a journal in a folder counts privacy budgets over several runs."""
+        """Record and check nothing: only a journal in a folder counts privacy budgets over several runs."""
 
     @property
     @override
@@ -231,11 +215,11 @@ class StateJournal(Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record nothing: only a journal in a folder lasts from run to run."""
+        """Record and check nothing: only a journal in a folder lasts from run to run."""
 
     @override
     def record_refusal(self, why: str) -> None:
-        pass  # records nothing: nobody reads this journal after the run
+        """Record nothing: nobody reads this journal after the run."""
 
     @override
     def end(self, why: str) -> None:
@@ -245,17 +229,15 @@ class StateJournal(Journal):
 
     @override
     def store_secret(self, name: str, value: bytes) -> None:
-        """Store a secret of this run under its name."""
         self.record[f"secret {name}"] = value
 
     @override
     def load_secret(self, name: str) -> bytes | None:
-        """Return the secret of this run with this name, or None."""
         value = self.record.get(f"secret {name}")
         return value if isinstance(value, bytes) else None
 
     @override
     def complete(self) -> None:
-        """Delete all secrets of this run."""
+        """Delete all secrets of this run, and record nothing."""
         for name in [name for name in self.record if name.startswith("secret ")]:
             del self.record[name]

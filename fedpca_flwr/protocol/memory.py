@@ -11,15 +11,14 @@ from fedpca_flwr.protocol.question import Public, Questions
 SITE_FACTOR = 3.5
 """Bytes of a site's process for each byte of its largest reply, or of the largest array behind it, beyond libraries.
 
-Measured with P-COV at 3,000 features by ``python -m fedpca_flwr.simulations.benchmarks peaks``, which a nightly test
-repeats: 3.1 in clear and 2.5 with masks. Rows of several blocks take 3 of them, a packed scatter and a matrix.
+``python -m fedpca_flwr.simulations.benchmarks peaks`` measures 3.1 in clear and 2.5 with masks (P-COV, 3,000 features).
 """
 
 SERVER_FACTOR = 3.0
 """Bytes of the server's process for each byte of a reply, besides the replies that it holds, and beyond libraries.
 
 Measured in the same way with three parties: 2.9 in clear, where the server holds all replies, and 2.8 with masks, where
-it holds the sum and a reply. Flower takes as much to join a reply, and so does the matrix with the components.
+it holds the sum and a reply.
 """
 
 MAX_HELD_REPLIES = 9
@@ -27,12 +26,12 @@ MAX_HELD_REPLIES = 9
 groups."""
 
 CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
-"""Files of Linux with the memory limit of a container."""
+"""File of Linux with the memory limit of a container."""
 
 
 @cache
 def available_memory() -> int | None:
-    """Return the bytes of memory of this machine or container; None if the system does not say (Windows)."""
+    """Return the bytes of memory of this machine or container, cached; None if the system does not say (Windows)."""
     limits = []
     if hasattr(os, "sysconf"):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -42,8 +41,8 @@ def available_memory() -> int | None:
 
 
 Alternatives = Callable[[Public, int, int], str]
-"""Function of the public parameters, the number of a party's rows, and a number of bytes, that names methods with
-smaller replies, as the end of an error's text."""
+"""Function of the public parameters, a party's number of rows, and a number of bytes, that returns the end of an error:
+methods with smaller replies."""
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
@@ -54,7 +53,8 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
     """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
 
-    The array is the reply itself, or what a party holds while it answers.
+    The array is the reply itself, or what a party of `rows` rows holds while it answers. Optional questions do not
+    count.
     """
     nbytes = largest = 0
     for question in script.values():
@@ -70,7 +70,7 @@ def site_memory(largest: int) -> int:
 
 
 def server_memory(script: Questions, public: Public) -> tuple[int, float]:
-    """Estimate the bytes of the server's process, and return these also as a multiple of the reply that takes most.
+    """Return the estimated bytes of the server's process, and these as a multiple of the reply that takes most.
 
     Replies in clear are held, unless they are so many that their sums take less (`MAX_HELD_REPLIES`). Masked replies
     are added up as they come.
@@ -87,7 +87,7 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
 
 def require_party_memory(method: str, largest: int, alternatives: Callable[[int], str]) -> None:
-    """Raise ConfigError if this party's machine has less memory than the answers are estimated to need.
+    """Raise ConfigError if this party's memory is known, and less than the answers are estimated to need.
 
     `alternatives` returns the end of the error: methods whose arrays have at most so many bytes. The size of this
     machine's memory stays in the site's own log.
@@ -102,7 +102,7 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Raise ConfigError if the server has less memory than the replies are estimated to need.
+    """Raise ConfigError if the server's memory is known, and less than the replies are estimated to need.
 
     `alternatives` returns the end of the error: methods with smaller replies.
     """

@@ -9,19 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Parameters,
-    Status,
-)
+from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, Parameters, Status
 from flwr.common.constant import SUPERLINK_NODE_ID, SType
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -58,22 +46,10 @@ class Node(ClientProxy):
     """Name of a grid's node. A question goes to all nodes together (`GridNodes.ask_properties`, `question_message`)."""
 
     @override
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+    def fit(self, *arguments: Any, **keywords: Any) -> Any:
         raise NotImplementedError
 
-    @override
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        raise NotImplementedError
-
-    @override
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        raise NotImplementedError
-
-    @override
-    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
-        raise NotImplementedError
-
-    reconnect = evaluate  # type: ignore[assignment]  # none of these is asked
+    get_properties = get_parameters = evaluate = reconnect = fit  # none of these is asked
 
 
 class GridNodes(SimpleClientManager):
@@ -91,7 +67,8 @@ class GridNodes(SimpleClientManager):
     def ask_properties(self, clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float) -> list[Any]:
         """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many.
 
-        Wait at most `timeout` seconds. Return for each node its statement, unchecked, or the exception in its place.
+        Wait at most `timeout` seconds. Return for each node, in order, its statement, unchecked, or the exception in
+        its place.
         """
         messages = [
             Message(RecordDict({"config": ConfigRecord(dict(question.config))}), int(client.cid), QUERY, ttl=timeout)
@@ -109,9 +86,9 @@ class GridNodes(SimpleClientManager):
 
 def question_message(node: str, question: FitIns, fields: Sequence[str], server_round: int, ttl: float) -> Message:
     """Return the message of a question to a node; `fields` names its arrays, and the reply is due in `ttl` seconds."""
-    content = RecordDict(
-        {"arrays": _array_record(question.parameters, fields), "config": ConfigRecord(dict(question.config))}
-    )
+    named = zip(fields, question.parameters.tensors, strict=True)
+    arrays = ArrayRecord({name: Array("", (), SType.NUMPY, data) for name, data in named})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord(dict(question.config))})
     return Message(content, int(node), TRAIN, group_id=str(server_round), ttl=ttl)
 
 
@@ -149,7 +126,7 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
 
 
 def question_config(message: Message) -> ConfigRecord | None:
-    """Return the config of a question of this project, which came in either of Flower's ways."""
+    """Return the config of a question in either of Flower's ways; None for a message that is not of this project."""
     records = message.content.config_records
     if message.metadata.message_type in (QUERY, TRAIN):
         return records.get("config") or ConfigRecord()
@@ -157,7 +134,7 @@ def question_config(message: Message) -> ConfigRecord | None:
 
 
 def pca_name(config: ConfigRecord) -> str:
-    """Return the name of the PCA that a question is for."""
+    """Return the name of the PCA that a question is for; raise ConfigError if it has none or no valid one."""
     return require_pca_name(config.get(PCA_KEY))
 
 
@@ -174,9 +151,3 @@ def _content(reply: Message) -> RecordDict:
     if reply.has_error():
         raise RuntimeError(reply.error.reason)
     return reply.content
-
-
-def _array_record(parameters: Parameters, names: Sequence[str]) -> ArrayRecord:
-    """Return serialised arrays under their names."""
-    named = zip(names, parameters.tensors, strict=True)
-    return ArrayRecord({name: Array("", (), SType.NUMPY, data) for name, data in named})

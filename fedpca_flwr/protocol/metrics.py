@@ -1,8 +1,8 @@
-"""Numbers about runs, for whoever watches a server or a site: OpenMetrics text, and JSON lines.
+"""Numbers about runs, for whoever watches a server or a site, in two files beside each other.
 
-Both are files beside each other. `NAME.prom` has the numbers of the latest run and counts over all of them, and is
-replaced whole: Prometheus gets it by the textfile collector of its node exporter, or by a web server. `NAME.jsonl` has
-a line for each record: at the server one after each round and at the end, at a site one for each run.
+`NAME.prom` is OpenMetrics text with the numbers of the latest run and counts over all of them, and is replaced whole:
+Prometheus gets it by the textfile collector of its node exporter, or by a web server. `NAME.jsonl` has a line of JSON
+for each record: at the server one after each round and at the end, at a site one for each run.
 """
 
 from __future__ import annotations
@@ -78,17 +78,16 @@ class Record:
 
     def line(self) -> str:
         """Return the record as JSON in a line, without the line's end and without values that are empty or infinite."""
-        return json.dumps(
-            {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
-        )
+        fields = {name: value for name, value in asdict(self).items() if value not in ("", None, {}, math.inf)}
+        return json.dumps(fields)
 
 
 @contextmanager
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
-    """Write metrics files of a run at the server, after each round, if its run-config names a file.
+    """Write metrics files of a run at the server, after each round and at the end, if its run-config names a file.
 
     Raise ConfigError, before anything is computed, for a missing package, a relative path or a folder that cannot be
-    written to. A disk that is full later ends no run.
+    written to. A failure to write later is only logged.
     """
     name = strategy.config.metrics
     if not name:
@@ -143,7 +142,7 @@ def _record_of(strategy: PCAStrategy, run: int, status: str, refused: str, epsil
 
 
 def _append(name: str, record: Record) -> None:
-    """Append a record to ``NAME.jsonl``, and rewrite ``NAME.prom`` from the records of all finished runs."""
+    """Append a record to ``NAME.jsonl``, and rewrite ``NAME.prom``, whose counts leave damaged lines out."""
     lines = Path(f"{name}.jsonl")
     with open(lines, "a", encoding="utf-8") as stream:
         stream.write(f"{record.line()}\n")
@@ -167,12 +166,8 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
 
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:
     """Write ``NAME.prom`` in OpenMetrics format: gauges of the latest run, counts over ended runs."""
-    from prometheus_client.core import (  # here: few runs write it
-        CollectorRegistry,
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        Metric,
-    )
+    # here: few runs write it
+    from prometheus_client.core import CollectorRegistry, CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.openmetrics.exposition import generate_latest
     from prometheus_client.registry import Collector
 
@@ -181,7 +176,6 @@ def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str,
 
         @override
         def collect(self) -> Iterator[Metric]:
-            """Yield the gauges of the latest record, then counters by status and by refusal."""
             for key, text in GAUGES.items():
                 value = getattr(latest, key)
                 by_party = isinstance(value, Mapping)

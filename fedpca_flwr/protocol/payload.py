@@ -1,7 +1,6 @@
 """Payloads: named fields with shapes and dtypes, which are checked once, on arrival.
 
-A method declares the fields of each phase. The party checks its own reply before sending, and the server checks every
-reply before adding up, so that a fault is named where it arises and again where it would do harm.
+The party also checks its own reply before sending, so that a fault is named where it arises.
 """
 
 import math
@@ -48,13 +47,12 @@ class Field:
     shape: tuple[str, ...]
     """Lengths of the axes, in symbols: ``"d"`` features, ``"d(d+1)/2"`` a packed triangle (of ``n`` rows
     ``"n(n+1)/2"``), ``"trapezoid"`` a packed triangular factor of ``n`` rows, ``"any"`` a length that only the decoder
-    can judge, other symbols as the method says (``"b"`` columns of a block, ``"<=b"`` at most so many), digits a fixed
-    length; ``()`` a scalar."""
+    can judge, ``"<=b"`` at most ``b``, other symbols as the method says, digits a fixed length; ``()`` a scalar."""
     dtype: str = "float64"
     """Allowed dtype, or several: ``"float32 or float64"``."""
     kind: str = "real"
-    """Condition on the values, which must be finite. A count is at least 1, a size is not negative, and a packed
-    scatter passes simple tests for a positive semidefinite matrix."""
+    """Condition on the values, which must be finite: "real" for none, "count" at least 1, "size" not negative,
+    "positive", "orthonormal columns" or "rows", or "scatter", a packed matrix that may be positive semidefinite."""
     optional: bool = False
     """Whether an empty array may stand for "all zeros"."""
     constant: str = ""
@@ -73,24 +71,9 @@ class Field:
         Returns
         -------
         tuple of int
-            Length of each axis; 0 for a length that only the decoder can judge.
+            Length of each axis; 0 for a length that only the decoder can judge, the limit for one "at most".
         """
         return tuple(map(_axis_length, self.shape, repeat(sizes)))
-
-    def count(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of entries of the array, given the values of the symbols in its shape.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols.
-
-        Returns
-        -------
-        int
-            Product of the lengths.
-        """
-        return math.prod(self.lengths(sizes))
 
     @cached_property
     def dtypes(self) -> list[np.dtype]:
@@ -100,18 +83,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Payload:
-    """Fields of a message, in the order in which their arrays are sent.
-
-    Parameters
-    ----------
-    fields : tuple of Field
-        The fields.
-    """
+    """Fields of a message, in the order in which their arrays are sent."""
 
     fields: tuple[Field, ...]
 
     def to_arrays(self, values: Fields) -> list[NDArray[Any]]:
-        """Return the arrays of the fields in the order in which they are sent.
+        """Return the arrays of the fields in the order in which they are sent; raise KeyError if a value is missing.
 
         Parameters
         ----------
@@ -218,7 +195,7 @@ class Payload:
         nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
             if with_optional or not field.optional:
-                nbytes += field.count(sizes) * field.dtypes[0].itemsize
+                nbytes += math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize
         return nbytes
 
     def count_features(self, values: Fields) -> int | None:
@@ -238,21 +215,6 @@ class Payload:
             if "d" in field.shape and not field.optional:
                 return int(values[field.name].shape[field.shape.index("d")])
         return None
-
-    def fixed_size_fields(self, values: Fields) -> dict[str, NDArray[Any]]:
-        """Return the fields whose shapes consist of fixed numbers, such as scalars.
-
-        Parameters
-        ----------
-        values : mapping of str to ndarray
-            Arrays by field name.
-
-        Returns
-        -------
-        dict of str to ndarray
-            The arrays of these fields.
-        """
-        return {field.name: values[field.name] for field in self.fields if all(map(str.isdigit, field.shape))}
 
     def check(self, values: Fields, sender: str, sizes: Mapping[str, int], reference: str = "") -> None:
         """Check the shapes and values of a message's arrays against the declared fields.
@@ -314,17 +276,17 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Raise ContractError for a faulty reply among all replies to a question, by sender.
+    """Raise ContractError for the first faulty reply among all replies to a question, by sender.
 
-    A number of features other than the most frequent one is a fault. `earlier_claims` has the numbers of features of
-    replies that were checked and consumed before. `sizes` has the symbols other than ``d`` and ``n``.
+    A number of features other than the most frequent one is a fault, and comes first: it may cause other wrong sizes.
+    `earlier_claims` has, by sender, the numbers of features of replies that were consumed before, None for a reply
+    without. `sizes` has the symbols other than ``d`` and ``n``.
     """
     if not replies:
         return
     claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
-    # the minority first: its wrong number of features may be the cause of other wrong sizes
     for sender in sorted(replies, key=lambda sender: claims[sender] == features):
         reference = ""
         if claims[sender] != features:
@@ -336,6 +298,7 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
     """Return the expected length of an axis from its symbol ("d", "<=b", "any", "7") and the actual length.
 
     Without a present length, an upper limit counts as the length, and a length that only the decoder can judge as 0.
+    Raise KeyError for a symbol without a size.
     """
     if symbol == "any":
         return present or 0
@@ -351,7 +314,7 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
 
 
 def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
-    """Raise ContractError for values that a field of its kind cannot hold, such as vectors that are not orthonormal."""
+    """Raise ContractError for values that are not finite, or that a field of its `Field.kind` cannot hold."""
     if array.size == 0:
         return
     name = f"{sender}: field '{field.name}'"

@@ -1,7 +1,7 @@
 """Progress of a run: log lines for each round that name the parties without an answer.
 
-The lines are records of the logger `fedpca_flwr.progress`. Whoever shows the lines adds a handler: the ServerApp prints
-each line, `fedpca_flwr.simulations.progress` shows the latest while a run from Python takes long.
+Whoever shows the lines adds a handler: the ServerApp prints each line, `fedpca_flwr.simulations.progress` shows the
+latest while a run from Python takes long.
 """
 
 import logging
@@ -13,7 +13,7 @@ LOGGER.setLevel(logging.INFO)
 
 
 def log_progress(text: str, *values: object) -> None:
-    """Log a line on the progress of the run, with information of the server only."""
+    """Log a %-format text with values, on the progress of the run and with information of the server only."""
     LOGGER.info(text, *values)
 
 

@@ -6,12 +6,13 @@ generator, a *program*: it yields `Round` and `SumRound`, and continues with the
 
 A run's *script* holds its questions by name (their *phases*), in their order: each comes at most `Question.times` times
 in a row, and those that are not optional at least once. The script is a pure function of the run-config and the number
-of parties, and no party answers a question outside the script. Constants of the run that several questions name (its
-centre, its rows) keep the values of the first question.
+of parties. Constants of the run that several questions name (its centre, its rows) keep the values of the first
+question.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,37 +38,21 @@ SumLimits = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Public:
-    """Parameters of a run that the server and every party know: configuration, parties, features and rows.
-
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    options : PCAOptions
-        Options of the method.
-    parties : int
-        Number of parties that take part.
-    features : int
-        Number d of features, if the parties hold rows of the same features; else 0.
-    rows : int
-        Number n of rows, if the parties hold columns of the same rows; else 0.
-    """
+    """Parameters of a run that the server and every party know: configuration, parties, features and rows."""
 
     config: RunConfig
-    options: Any
+    options: Any  # a `PCAOptions` of the method
     parties: int
+    """Number of parties that take part."""
     features: int = 0
+    """Number d of features, if the parties hold rows of the same features; else 0."""
     rows: int = 0
+    """Number n of rows, if the parties hold columns of the same rows; else 0."""
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """Known values of the symbols ``d`` (features) and ``n`` (rows) in the shapes of fields."""
-        sizes = {}
-        if self.features:
-            sizes["d"] = self.features
-        if self.rows:
-            sizes["n"] = self.rows
-        return sizes
+        """Values of the symbols ``d`` (features) and ``n`` (rows) in shapes; one that is 0 is left out."""
+        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
 
 
 NO_FIELDS = Payload(())
@@ -170,21 +155,10 @@ class Question:
                 limits[reply_field.name] = np.broadcast_to(limits[reply_field.name], reply_field.lengths(sizes))
         sharing = self.short(request, public) if callable(self.short) else self.short
         short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in sharing.items()}
-        return Layout(limits, words=self.digits(sizes), short=short, parties=public.parties)
+        return Layout(limits, words=self._digits(sizes), short=short, parties=public.parties)
 
-    def digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
-        """Return how many 64-bit words each value takes in fixed point, or a coding by field.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols in shapes.
-
-        Returns
-        -------
-        int or mapping of str to Digits
-            Words of 64 bits for each value, or digits by field.
-        """
+    def _digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
+        """Return how many 64-bit words each value takes in fixed point, or a coding by field (`words`)."""
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
@@ -204,7 +178,7 @@ class Question:
         """
         if self.plain_reply is None:
             return self.reply.nbytes(sizes, with_optional=with_optional)
-        words = self.digits(sizes)
+        words = self._digits(sizes)
         field_digits: dict[str, Digits] = {} if isinstance(words, int) else dict(words)
         if callable(self.short):  # the request is not known here, and no field takes fewer words
             field_digits = {reply_field.name: (MAX_VALUES_PER_WORD,) for reply_field in self.plain_reply.fields}
@@ -213,7 +187,8 @@ class Question:
         default_digits = (1,) * words if isinstance(words, int) else (1,)
         total_words = 1  # which counts the parties
         for reply_field in self.plain_reply.fields:
-            total_words += digits_size(reply_field.count(sizes), field_digits.get(reply_field.name, default_digits))
+            values = math.prod(reply_field.lengths(sizes))
+            total_words += digits_size(values, field_digits.get(reply_field.name, default_digits))
         return HEADER_BYTES + 8 * total_words
 
     @property
@@ -255,11 +230,8 @@ class Question:
             Values of the symbols.
         """
         sizes = {"n": rows, "d": 1, **self.request_sizes(public)}
-        for request_field in self.request.fields:
-            for symbol in request_field.shape:
-                if symbol.startswith("<="):
-                    sizes[symbol[2:]] = 1
-        return sizes
+        symbols = [symbol for request_field in self.request.fields for symbol in request_field.shape]
+        return sizes | {symbol[2:]: 1 for symbol in symbols if symbol.startswith("<=")}
 
     def request_sizes(self, public: Public) -> dict[str, int]:
         """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
@@ -307,7 +279,7 @@ Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
-    """Return `clear`, `masked` or `surviving` (default: `masked`), by how the run's answers travel.
+    """Return `clear`, `masked` or `surviving` by how the run's answers travel.
 
     Parameters
     ----------
@@ -318,7 +290,7 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
     masked : object
         Value for masked answers.
     surviving : object, optional
-        Value for masked answers of a run that continues without some parties; as ``masked`` by default.
+        Value for masked answers of a run that continues without some parties; as ``masked`` if None.
 
     Returns
     -------
@@ -331,86 +303,56 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
 @represent_by_shapes
 @dataclass(frozen=True)
 class Round:
-    """Question that a program yields, to receive the replies of all parties singly.
-
-    Parameters
-    ----------
-    phase : str
-        Name of the question.
-    request : mapping of str to ndarray
-        Fields that every party receives.
-    party_requests : mapping of int to mapping
-        Further fields of single parties, by partition.
-    method : str
-        Name and options of the method whose question this is, if the run has chosen a method on its way.
-    consume : callable, optional
-        Function of a checked reply's fields and of its sender. It is called when a reply arrives, with one reply at a
-        time and in any order, and may not be called at all. Of a reply that it consumed only short fields are stored.
-        If it raises a `ContractError`, the reply is stored as a whole.
-    """
+    """Question that a program yields, to receive the replies of all parties singly."""
 
     phase: str
+    """Name of the question."""
     request: Fields = field(default_factory=dict)
+    """Fields that every party receives."""
     party_requests: Mapping[int, Fields] = field(default_factory=dict)
+    """Further fields of single parties, by partition."""
     method: str = ""
+    """Name and options of the method whose question this is, if the run has chosen a method on its way."""
     consume: Callable[[Fields, str], None] | None = None
+    """Function of a checked reply's fields and of its sender. It is called when a reply arrives, with one reply at a
+    time and in any order, and may not be called at all. Of a reply that it consumed only short fields are stored. If it
+    raises a `ContractError`, the reply is stored as a whole."""
 
 
 @represent_by_shapes
 @dataclass(frozen=True)
 class SumRound(Round):
-    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply.
-
-    Parameters
-    ----------
-    phase, request, party_requests, method, consume
-        Attributes of a `Round`, with the same meaning.
-    estimate : mapping of str to ndarray
-        Estimate of the sum by the server. Only the difference between a field and its estimate must be within limits.
-    """
+    """Question for which the program needs only the sum of all replies. In clear, `consume` sees each reply."""
 
     estimate: Fields = field(default_factory=dict)
+    """Estimate of the sum by the server. Only the difference between a field and its estimate must be within limits."""
 
 
 @represent_by_shapes
 @dataclass(frozen=True)
 class Total(Mapping[str, Array]):
-    """Sum of the parties' replies: a mapping from field names to summed arrays.
-
-    Parameters
-    ----------
-    fields : mapping of str to ndarray
-        The sums.
-    parties : int
-        Number of parties in the sum.
-    low : mapping of str to ndarray
-        Low parts of sums in fixed point: what rounding to float64 left out.
-    exact_integers : callable, optional
-        For sums in fixed point: function of a field's name that returns integers n and exponents e, for n 2^-e without
-        any rounding.
-    error_bounds : mapping of str to ndarray
-        Bound on what fixed point rounded off in each entry; empty if nothing was rounded.
-    replies : sequence of Reply
-        The replies, if the server sees them.
-    """
+    """Sum of the parties' replies: a mapping from field names to summed arrays."""
 
     fields: Fields
     parties: int
+    """Number of parties in the sum."""
     low: Fields = field(default_factory=dict)
+    """Low parts of sums in fixed point: what rounding to float64 left out; empty for sums in clear."""
     exact_integers: Callable[[str], tuple[NDArray[np.object_], NDArray[np.int32]]] | None = None
+    """For sums in fixed point: function of a field's name that returns integers n and exponents e, for n 2^-e without
+    any rounding."""
     error_bounds: Fields = field(default_factory=dict)
+    """Bound on what fixed point rounded off in each entry; empty if nothing was rounded."""
     replies: Sequence[Reply] = ()
+    """The replies, if the server sees them."""
 
     def __getitem__(self, name: str) -> Array:
-        """Return the sum of a field by its name."""
         return self.fields[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of the fields."""
         return iter(self.fields)
 
     def __len__(self) -> int:
-        """Return the number of fields."""
         return len(self.fields)
 
 

@@ -1,9 +1,9 @@
 """Quorum of a run: each expected party answers once in each round, and errors name absent or faulty parties.
 
-Only a run with ``survivors`` continues without parties that do not answer, while enough others do.
+Only a run with ``survivors`` or ``minimum`` continues without parties that do not answer, while enough others do.
 
-Flower samples whoever has registered when a round starts (6 of 10 in a trial), which would silently give the PCA of
-60 % of the data. A failure that Flower reports does not say whose it was.
+Flower samples whoever has registered when a round starts, which would silently give the PCA of a part of the data. A
+failure that Flower reports does not say whose it was.
 """
 
 import re
@@ -36,7 +36,6 @@ DEFAULT_PCA_NAME = "pca"
 """Name of the only PCA of a Flower run."""
 
 PCA_NAME = re.compile(r"[\w -]{1,64}")
-"""Names of PCAs."""
 
 MAX_NAMED_PARTIES = 10
 """Largest number of parties that a line about waiting names."""
@@ -46,7 +45,7 @@ AskProperties = Callable[[Sequence[ClientProxy], GetPropertiesIns, float], list[
 
 
 def require_pca_name(name: object) -> str:
-    """Return the name of a PCA, or refuse a value that is no such name."""
+    """Return the name of a PCA; raise ConfigError for a value that is no such name."""
     if not (isinstance(name, str) and PCA_NAME.fullmatch(name)):
         raise ConfigError(
             f"the name of a PCA is {value_text(name)}, expected 1 to 64 letters, digits, '-', '_', spaces"
@@ -57,7 +56,7 @@ def require_pca_name(name: object) -> str:
 def ask_in_threads(
     clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
 ) -> list[Any]:
-    """Ask each client in a thread for its properties, and return these, or the exception that Flower raised.
+    """Ask each client in a thread for its properties; return these, or Flower's exception, in the clients' order.
 
     At most `max_workers` clients are asked at the same time; 0 stands for all.
     """
@@ -83,7 +82,6 @@ class Quorum:
     def __init__(
         self, config: RunConfig, settings: str = "", *, open_membership: bool = False, same_features: bool = False
     ) -> None:
-        """Store the run's configuration and the settings that parties must share; nobody has joined yet."""
         self.config = config
         self.settings = settings
         self.open_membership = open_membership
@@ -108,15 +106,15 @@ class Quorum:
 
     @property
     def members(self) -> list[int]:
-        """Partitions of the parties that take part."""
+        """Partitions of the parties that take part, sorted; empty before `gather`."""
         return sorted(self.partition_by_client[cid] for cid in self._member_ids if cid in self.partition_by_client)
 
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
         """Return the run's clients, in order of their ids, once all are online; the first call checks their statements.
 
         Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
-        ``survivors``, the clients that are present when the join-deadline passes suffice, if they are enough. Raise
-        QuorumError if the deadline passes otherwise, or if more clients than expected joined at the start.
+        ``survivors`` or ``minimum``, the clients that are present when the join-deadline passes suffice, if they are
+        enough; else raise QuorumError. Faults of the statements are raised as `admission.raise_all` does.
         """
         deadline = time.monotonic() + self.config.join_deadline
         if not self._member_ids:
@@ -127,8 +125,9 @@ class Quorum:
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
         """Return the replies of a round, whose arrays are not read yet, in order of the partitions.
 
-        `results` is emptied, so that no payload outlives its use. Raise an error that names the party if a reply is
-        missing, doubled, refused by its party or of another run.
+        `results` is emptied, so that no payload outlives its use. Raise the errors that parties report, QuorumError for
+        a reply that is missing or doubled, ConfigError for one that does not fit the run, and ContractError for one of
+        another party or with another number of rows than before.
         """
         infos = [admission.parse_info(result.metrics) for _, result in results]
         nodes = [client.cid for client, _ in results]
@@ -136,15 +135,14 @@ class Quorum:
         admission.raise_all(admission.reported_errors(infos))
         # all infos: an error report was raised above
         party_infos = [info for info in infos if isinstance(info, PartyInfo)]
-        admission.raise_all(
-            admission.mismatch_faults(party_infos, partitions=None if self.open_membership else self.initial_parties)
-        )
-        self.columns = admission.agreed_columns(party_infos) or self.columns
+        partitions = None if self.open_membership else self.initial_parties
+        admission.raise_all(admission.mismatch_faults(party_infos, partitions=partitions))
+        self.columns = next((info.columns for info in party_infos if info.columns), self.columns)
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
         self.simulated = all(info.simulated for info in party_infos)
         replies = []
         for info in reversed(party_infos):
-            client, result = results.pop()  # the caller's list is emptied, so that no payload outlives its use
+            client, result = results.pop()
             replies.append(admission.make_reply(result, info))
             self.partition_by_client[client.cid] = replies[-1].party
         replies.sort(key=lambda reply: reply.party)
@@ -166,7 +164,7 @@ class Quorum:
         return replies
 
     def parties(self) -> list[dict[str, Any]]:
-        """Return ``party`` (partition), ``name`` and ``rows`` of each party that answered the last round."""
+        """Return ``party`` (partition), ``name`` and ``rows`` of each party that answered the last round, in order."""
         return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
@@ -176,7 +174,7 @@ class Quorum:
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
 
     def _drop(self, missing: Sequence[int], reasons: str, sufficient: int) -> None:
-        """Record parties that dropped out; raise QuorumError unless `sufficient` parties (0: all) remain."""
+        """Record and log parties that dropped out; raise QuorumError unless `sufficient` parties (0: all) remain."""
         remaining = self.expected - len(missing)
         who = admission.party_labels(missing, self._names)
         why = "A result without them would not be the PCA of all rows, so the run ends"
@@ -190,9 +188,9 @@ class Quorum:
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)
 
     def _wait(self, client_manager: ClientManager, required: int, deadline: float) -> dict[str, ClientProxy]:
-        """Wait until `required` clients are online, and return the clients by their ids.
+        """Wait until `required` clients are online, log who is missing, and return the clients by their ids.
 
-        After the deadline, `survivors` or `minimum` clients suffice; with fewer, raise QuorumError.
+        After the deadline (monotonic clock), `survivors` or `minimum` clients suffice; with fewer, raise QuorumError.
         """
         previous_count = -1
         while True:
@@ -203,12 +201,11 @@ class Quorum:
                 return online
             if len(online) != previous_count:
                 seconds, of_all = max(0.0, deadline - time.monotonic()), self.expected or "some"
-                missing = (
-                    f"; missing: {self.name_parties(self._absent_parties(online))}" if self.partition_by_client else ""
-                )
-                log_progress(
-                    "waiting for clients: %s of %s joined; %.0f s are left%s", len(online), of_all, seconds, missing
-                )
+                missing = ""
+                if self.partition_by_client:
+                    missing = f"; missing: {self.name_parties(self._absent_parties(online))}"
+                text = "waiting for clients: %s of %s joined; %.0f s are left%s"
+                log_progress(text, len(online), of_all, seconds, missing)
             previous_count = len(online)
             if time.monotonic() > deadline:
                 if 0 < (self.config.survivors or self.config.minimum) <= len(online):
@@ -223,9 +220,8 @@ class Quorum:
 
     def _absent_parties(self, online: Iterable[str]) -> list[int]:
         """Return the partitions of expected parties whose clients (ids in `online`) are missing."""
-        return self._missing_parties(
-            {self.partition_by_client[cid] for cid in online if cid in self.partition_by_client}, ()
-        )
+        present = {self.partition_by_client[cid] for cid in online if cid in self.partition_by_client}
+        return self._missing_parties(present, ())
 
     def _admit(self, client_manager: ClientManager, deadline: float) -> None:
         """Ask every client for a statement until all expected have joined; set members and features.
@@ -238,13 +234,10 @@ class Quorum:
             before = len(statements)
             self._wait(client_manager, before + 1, deadline)
             self._admit_new_clients(client_manager, statements)
-        if self.config.minimum:
-            admitted = {info.partition_id for info in statements.values() if isinstance(info, PartyInfo)}
-            if missing := self._missing_parties(admitted, ()):
-                self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
-        self.features = _smallest_mode(
-            statement.features for statement in statements.values() if isinstance(statement, PartyInfo)
-        )
+        infos = [statement for statement in statements.values() if isinstance(statement, PartyInfo)]
+        if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
+            self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
+        self.features = _smallest_mode(info.features for info in infos)
         self._member_ids = frozenset(
             self.partition_by_client if len(self.partition_by_client) >= self.expected else statements
         )
@@ -252,9 +245,10 @@ class Quorum:
     def _admit_new_clients(
         self, client_manager: ClientManager, statements: dict[str, PartyInfo | ErrorReport | str]
     ) -> None:
-        """Ask clients without a statement so far, and raise the faults of all statements together.
+        """Add the statements of new clients to `statements`, by id, and raise the faults of all statements together.
 
-        The majority decides: a client that disagrees is at fault, and so is a silent client that is needed.
+        The majority decides: a client that disagrees is at fault, and so is a silent client that is needed
+        (QuorumError).
         """
         clients = client_manager.all()
         new = sorted(set(clients) - set(statements))
@@ -265,12 +259,10 @@ class Quorum:
             statements[cid] = failure_reason(answer, "join-deadline") if is_failure else admission.parse_info(answer)
         infos = {cid: statement for cid, statement in statements.items() if isinstance(statement, PartyInfo)}
         party_infos = list(infos.values())
-        faults = admission.reported_errors(
-            [statement for statement in statements.values() if isinstance(statement, ErrorReport)]
-        )
-        silent = "; ".join(
-            sorted(f"node {cid}: {statement}" for cid, statement in statements.items() if isinstance(statement, str))
-        )
+        reports = [statement for statement in statements.values() if isinstance(statement, ErrorReport)]
+        faults = admission.reported_errors(reports)
+        silences = sorted(f"node {cid}: {reason}" for cid, reason in statements.items() if isinstance(reason, str))
+        silent = "; ".join(silences)
         if not party_infos and not faults:
             raise QuorumError(f"no client described its data ({silent})")
         self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}
@@ -291,7 +283,7 @@ class Quorum:
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
-        """Return the expected partitions that have not answered, with -1 for each unknown party."""
+        """Return the expected partitions that have not answered, sorted, or -1 for each party that is not known."""
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
         expected_parties = {party["party"] for party in self._parties}

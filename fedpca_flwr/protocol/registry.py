@@ -34,9 +34,8 @@ class Registry(Mapping[str, Method]):
     ``party`` is the method's client. Classes of a method with successors find these in their attribute ``registry``:
     methods import none. `compose` returns a method's own card with the stages that fit.
 
-    A package that is installed beside this one adds a method by an entry point of the group `ENTRY_POINT_GROUP`. The
-    name of the entry point is the method's name, and the entry point gives a `Method`. No method of this project is
-    replaced.
+    A package that is installed beside this one adds a method by an entry point of the group `ENTRY_POINT_GROUP`, which
+    has the method's name and gives a `Method`. No method of this project is replaced.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Registry(Mapping[str, Method]):
         locations: Mapping[str, str],
         compose: Callable[[MethodCard], MethodCard] = lambda card: card,
     ) -> None:
-        """Store the modules of the methods by name, and a function that adapts each card."""
         self._compose = compose
         self._package = package
         self._locations = locations
@@ -69,27 +67,22 @@ class Registry(Mapping[str, Method]):
         return method
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a method of this name exists, in this project or in another package."""
         return name in self._locations or name in self._external or name in self._classes
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of all methods."""
         return iter([*self._locations, *self._external, *self._classes])
 
     def __len__(self) -> int:
-        """Return the number of methods."""
         return len(self._locations) + len(self._external) + len(self._classes)
 
     def __repr__(self) -> str:
-        """Write the names of all methods."""
         return f"{type(self).__name__}({', '.join(map(repr, self))})"
 
     def name_of(self, method: Any) -> Any:
         """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
 
-        A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Other
-        processes do not know the class: a package gives its methods to all by an entry point. Raise ConfigError if the
-        class is no strategy, lacks a card or `aggregate`, or has the name of an installed method.
+        A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Raise
+        ConfigError if the class is no strategy, lacks a card or `aggregate`, or has the name of an installed method.
         """
         if not isinstance(method, type):
             return method
@@ -142,25 +135,23 @@ class Registry(Mapping[str, Method]):
         return make_run_config(card.name, card.options, values)
 
     def run_keys(self) -> set[str]:
-        """Return all keys of a run-config, and the options of all methods, which are imported."""
+        """Return all keys of a run-config, and the options of all methods, in kebab-case; all methods are imported."""
         options = (method.strategy.card.options.keys() for method in self.values())
         return {*RunConfig.keys(), *itertools.chain.from_iterable(options)}
 
     def strategy_by_class(self, name: str) -> type[PCAStrategy] | None:
-        """Return the strategy whose class has this name, or None."""
+        """Return this project's strategy whose class has this name, or None."""
         names = [method for method, location in self._locations.items() if location.endswith(f":{name}")]
         return self[names[0]].strategy if names else None
 
     @cached_property
     def _external(self) -> dict[str, EntryPoint]:
         """Entry points of methods that other installed packages provide, by name."""
-        return {
-            point.name: point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name not in self._locations
-        }
+        points = entry_points(group=ENTRY_POINT_GROUP)
+        return {point.name: point for point in points if point.name not in self._locations}
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-"""Names of methods."""
 
 
 def _require_method(kind: type) -> MethodCard:

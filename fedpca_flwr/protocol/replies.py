@@ -1,10 +1,9 @@
 """Replies to a question: checked and added up on arrival, and guarded against numbers that no server can compute with.
 
-Replies that only need to be added up are consumed on arrival, in any order, so that a server holds few at a time; all
-others are stored until the last has come. Every reply is finite. Yet numbers that are 1e300 times too large, or no part
-of anything, can let a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the
-party whose numbers are out of all proportion to those of the others. Reasons of silent clients are told in our words:
-Flower's may quote anything.
+Replies that only need to be added up are consumed on arrival, so that a server holds few at a time; all others are
+stored until the last has come. Every reply is finite. Yet numbers that are 1e300 times too large, or no part of
+anything, can let a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the
+party whose numbers are out of all proportion to those of the others.
 """
 
 import re
@@ -38,7 +37,7 @@ EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40
 
 
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
-    """Return a short reason for Flower's failure, recognised from its text; `deadline` is the key of the time limit."""
+    """Return our reason for Flower's failure, recognised from its text; `deadline` is the key of the time limit."""
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
     template = next((our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "")
     if template:
@@ -51,8 +50,7 @@ MAX_SAFE_MAGNITUDE = 1e140
 """About the square root of the largest float64. Products of larger numbers may overflow."""
 
 MIN_OUTLIER_DIGITS = 10.0
-"""Orders of magnitude by which a party's numbers must differ from those of other parties for an error to name the
-party."""
+"""Orders of magnitude by which a party's numbers must differ from those of others for an error to name the party."""
 
 
 def max_magnitude(fields: Fields) -> float:
@@ -73,10 +71,12 @@ def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> A
 
 
 class Magnitudes:
-    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers."""
+    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers.
+
+    If the server has `sums_only`, no party can be named.
+    """
 
     def __init__(self, *, sums_only: bool) -> None:
-        """Start without rounds; if the server sees sums only, no party can be named."""
         self.sums_only = sums_only
         self._rounds: list[tuple[str, dict[str, float]]] = []
         self._max_magnitude = 0.0  # of all rounds
@@ -85,7 +85,7 @@ class Magnitudes:
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
         """Compute with a round's replies inside a with statement; an error names the party with outlying numbers.
 
-        `sizes` has the largest number of each reply, by sender. An arithmetic error becomes a ContractError.
+        `sizes` has the largest number of each reply, by sender. ArithmeticError and ValueError become ContractError.
         """
         self._rounds.append((phase, dict(sizes)))
         self._max_magnitude = max(self._max_magnitude, *sizes.values(), 0.0)
@@ -110,10 +110,12 @@ class Magnitudes:
         return combine_errors([error, sizes] if at_server and isinstance(error, ConfigError) else [sizes, error])
 
     def _largest_deviation(self) -> tuple[float, str, str]:
-        """Return the largest difference in log10 from the other parties' median, its party, and a text."""
+        """Return the largest difference in log10 from the other parties' median, its party, and a text.
+
+        Zeros count as 1e-324. Without replies, return 0 and empty texts.
+        """
         deviations: list[tuple[float, str, str]] = []
         for phase, sizes in self._rounds:
-            # zeros count as 1e-324, below the smallest float64
             with np.errstate(divide="ignore"):
                 digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
             for sender, magnitude in digits.items():
@@ -167,10 +169,9 @@ def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> G
 
 
 class StreamingSum:
-    """Sum of replies, field by field, with the same bits for any order of arrival."""
+    """Sum of replies, field by field, with the same bits for any order of arrival; the first reply sets the shapes."""
 
     def __init__(self) -> None:
-        """Start an empty sum; the first reply sets the fields and shapes."""
         self._sums: dict[str, ReproducibleSum] = {}
 
     def add(self, fields: Fields, sender: str) -> None:
@@ -203,7 +204,6 @@ class ReplyCollector:
         consume: Callable[[Fields, str], None] | None = None,
         digest: Callable[[Sequence[NDArray[Any]]], str] | None = None,
     ) -> None:
-        """Store the declared fields, the sizes of their symbols and the callbacks for a reply's fields."""
         self.payload = payload
         self.sizes = sizes
         self.consume = consume
@@ -215,9 +215,9 @@ class ReplyCollector:
         self._claims: dict[str, int | None] = {}  # by sender: number of features of each consumed reply
 
     def receive(self, result: FitRes) -> None:
-        """Check a reply on arrival and pass its fields to `consume`; then release its arrays.
+        """Check a reply on arrival, pass its fields to `consume`, and release its arrays; do nothing without `consume`.
 
-        Faults are raised later, when all replies have come, for all parties together.
+        Raise no fault: a faulty reply is not consumed, and `check` raises the faults of all parties together.
         """
         if self.consume is None or "error" in result.metrics:
             return
@@ -233,17 +233,18 @@ class ReplyCollector:
         except FedPCAError:
             return
         self._claims[reply.sender] = claim
-        self._consumed[reply.party] = reply.nbytes, self.payload.fixed_size_fields(fields)
+        fixed_size = [field.name for field in self.payload.fields if all(map(str.isdigit, field.shape))]
+        self._consumed[reply.party] = reply.nbytes, {name: fields[name] for name in fixed_size}
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
-        """Set the number of bytes and the stored small fields of each consumed reply."""
+        """Set the number of bytes and the fixed-size fields of each reply: 0 and none if it was not consumed."""
         for reply in replies:
             reply.consumed_bytes, small_fields = self._consumed.get(reply.party, (0, {}))
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Read and check the replies that were not consumed on arrival, and set their fields.
+        """Read and check the replies that were not consumed on arrival, set their fields, and release their bytes.
 
         Raise ContractError if any reply is wrong.
         """

@@ -11,7 +11,10 @@ from fedpca_flwr.protocol.question import SERVER, Public, Questions
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Raise ContractError for a question that the script lacks, has at another place, or does not allow so often."""
+    """Raise ContractError for a question that the script lacks, has at another place, or does not allow so often.
+
+    `answered` has the phases of earlier questions, the last one last.
+    """
     names = [name for name in script if script[name].max_times(public)]
     if phase not in names:
         raise ContractError(

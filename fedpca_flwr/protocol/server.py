@@ -22,7 +22,6 @@ from fedpca_flwr.protocol.client import PENDING_KEY
 from fedpca_flwr.protocol.strategy import PCAStrategy
 
 FIRST_POLL_SECONDS = 0.1
-"""Seconds."""
 
 POLL_FRACTION = 0.1
 """Share of the waiting time by which the server may notice a reply late."""
@@ -99,14 +98,13 @@ class ReplyPoller:
     """Poller for the replies of one Flower grid, which asks for all pending messages at once.
 
     Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
-    take. Here the pause grows with the time waited, so that many parties with hours of work do not keep the SuperLink
-    busy. A message whose reply does not come is sent again from time to time: a SuperNode whose reply the SuperLink
-    could not store does not send it again by itself, and a party answers the same question with the same bytes. While
-    other replies still come, no message is sent again: thousands of simulated parties wait for their turn.
+    take. Here the pause grows with the time waited. A message whose reply does not come is sent again from time to
+    time: a SuperNode whose reply the SuperLink could not store does not send it again by itself, and a party answers
+    the same question with the same bytes. While other replies still come, no message is sent again: thousands of
+    simulated parties wait for their turn.
     """
 
     def __init__(self, grid: Grid) -> None:
-        """Start without pending messages on this grid."""
         self._grid, self._lock = grid, Lock()
         self._pending: list[PendingReply] = []
         self._polling = False
@@ -115,15 +113,15 @@ class ReplyPoller:
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages now, and return an iterator of the replies on arrival.
 
-        Replies that come later than `timeout` seconds are left out; None sets no limit.
+        Replies that come later than `timeout` seconds are left out; None sets no limit. The iterator raises an error of
+        the connection that does not pass.
         """
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
         patience = min(FIRST_REPEAT_SECONDS, (until - since) / 4)
-        sent = [
-            PendingReply(message, [id_], since, until, patience) for message, id_ in zip(messages, ids, strict=True)
-        ]
+        pairs = zip(messages, ids, strict=True)
+        sent = [PendingReply(message, [id_], since, until, patience) for message, id_ in pairs]
         self._deliver(sent)
         with self._lock:
             self._pending += [entry for entry in sent if not entry.reply.done()]
@@ -133,7 +131,10 @@ class ReplyPoller:
         return _in_order_of_arrival([entry.reply for entry in sent])
 
     def _poll(self) -> None:
-        """Ask the grid for replies until none is pending, with pauses that grow with the time waited."""
+        """Ask the grid for replies until none is pending, with pauses that grow with the time waited.
+
+        An error that lasts `RETRY_SECONDS`, or of `FINAL_ERRORS`, becomes the outcome of all pending replies.
+        """
         while True:
             with self._lock:
                 self._pending = pending = [entry for entry in self._pending if not entry.reply.done()]
@@ -170,7 +171,7 @@ class ReplyPoller:
         return came
 
     def _send_again(self, pending: list[PendingReply]) -> None:
-        """Send the messages again whose replies may have been lost."""
+        """Send the messages again whose replies may have been lost, each after twice the time before."""
         now = time.monotonic()
         for entry in pending:
             if not entry.reply.done() and now - entry.since >= entry.patience:
@@ -190,7 +191,7 @@ def _is_pending(reply: Message) -> bool:
 
 
 def _in_order_of_arrival(pending: list[Future[Message | None]]) -> Iterator[Message]:
-    """Yield the replies on arrival, without late replies."""
+    """Yield the replies on arrival, without late replies; raise the error that a pending reply has."""
     completed = as_completed(pending)
     del pending  # so that no reply is held once it is yielded
     for future in completed:
@@ -220,18 +221,17 @@ def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
 
 
 FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
-"""Results, and failures."""
 
 
 class PCAServer(Server):
-    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel."""
+    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel.
+
+    `while_clients_work` gives a context to enter while parties that share this process compute.
+    """
 
     def __init__(
-        self,
-        strategy: PCAStrategy,
-        while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext,
+        self, strategy: PCAStrategy, while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext
     ) -> None:
-        """Store the strategy, and a context to enter while parties that share this process compute."""
         super().__init__(client_manager=SimpleClientManager(), strategy=strategy)
         self.strategy: PCAStrategy = strategy
         self.while_clients_work = while_clients_work
@@ -252,7 +252,7 @@ class PCAServer(Server):
         return History(), time.monotonic() - started
 
     def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
-        """Send a round's questions to all clients in parallel; return their results and failures."""
+        """Send a round's questions to all clients in parallel; return their results and failures, in their order."""
         receive_lock = Lock()
 
         def ask(client: ClientProxy, question: FitIns) -> tuple[ClientProxy, FitRes]:

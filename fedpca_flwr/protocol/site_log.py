@@ -6,31 +6,22 @@ log, and a text of megabytes would fill the disk.
 
 import logging
 
-from typing_extensions import override
-
 from fedpca_flwr.errors import excerpt
 
 MAX_LINE_CHARACTERS = 4000
 
 
-class _LineFilter(logging.Filter):
-    """Filter that passes all records, each as one line."""
-
-    @override
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Join the lines of a record's text, and shorten the text."""
-        record.msg = excerpt("; ".join(record.getMessage().splitlines()), MAX_LINE_CHARACTERS)
-        record.args = ()
-        return True
-
-
-_LINE_FILTER = _LineFilter()
+def _join_lines(record: logging.LogRecord) -> bool:
+    """Change a record's text to one line of at most `MAX_LINE_CHARACTERS`; return True, which passes the record."""
+    record.msg = excerpt("; ".join(record.getMessage().splitlines()), MAX_LINE_CHARACTERS)
+    record.args = ()
+    return True
 
 
 def _line_logger(name: str) -> logging.Logger:
     """Return the logger of a name, whose records are single lines."""
     logger = logging.getLogger(name)
-    logger.addFilter(_LINE_FILTER)
+    logger.addFilter(_join_lines)
     return logger
 
 

@@ -51,16 +51,13 @@ class Factory(Protocol):
     """Interface of a factory that makes the server's half and the parties' halves of a run."""
 
     def strategy(self, run_config: Mapping[str, Any]) -> PCAStrategy:
-        """Return the strategy (the server's half) of the run that a run-config describes."""
+        """Return the strategy (the server's half) of a run-config; raise ConfigError for faults."""
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Set configuration, options and transport of a new strategy from a run-config."""
+        """Set configuration, options and transport of a new strategy; raise ConfigError for a faulty run-config."""
 
     def client(self, context: Context) -> PCAClient | RefusingClient:
-        """Return a party's client for a Flower context, with rows by the node-config.
-
-        The client refuses every question if the site is not configured.
-        """
+        """Return a party's client for a Flower context, with rows by the node-config; it refuses if these are wrong."""
 
     def client_of_rows(
         self, context: Context, rows: Callable[[], ArrayLike], run_config: Mapping[str, Any]
@@ -87,7 +84,8 @@ class KeywordSignature:
 class PCAStrategy(Strategy):
     """Base of every method's strategy: asks the method's questions, a question in each Flower round.
 
-    Keywords are the method's options and the run's keys, as in ``PooledCovariance(n_components=5, clients=3)``.
+    Keywords are the method's options and the run's keys, as in ``PooledCovariance(n_components=5, clients=3)``. Wrong
+    ones raise ConfigError.
     """
 
     card: ClassVar[MethodCard]
@@ -98,7 +96,6 @@ class PCAStrategy(Strategy):
     __signature__: ClassVar[KeywordSignature] = KeywordSignature()
 
     def __init__(self, **keywords: Any) -> None:
-        """Prepare a run from keywords: the method's options and keys of the run-config."""
         super().__init__()
         with self._python_spelling():
             run_config = self._run_config(keywords)
@@ -112,7 +109,10 @@ class PCAStrategy(Strategy):
         return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        """Set configuration, options, transport and the empty state of a new run."""
+        """Set configuration, options, transport and the empty state of a new run.
+
+        Raise ConfigError if the transport refuses the method (`Transport.script`).
+        """
         self.config = config
         self.options = options
         self.transport = transport
@@ -179,7 +179,7 @@ class PCAStrategy(Strategy):
     def certainty(self, pairs: Eigenpairs) -> Certainty:
         """Return exactness, the number of components that rounding leaves resolved, and notes for the model's reader.
 
-        If noise hides rounding, only exactness is stated.
+        If noise hides rounding, only exactness is stated, with no number.
         """
         if self.card.differentially_private:
             return Certainty(self.exact, [])
@@ -189,9 +189,10 @@ class PCAStrategy(Strategy):
         return certainty(pairs, exact=self.exact, remedies=ways)
 
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
-        """Return the contents of the model's ``log``: method, options, parties, rounds, measurements, notes.
+        """Return the model's ``log``, by key: method, options, parties, rounds, measurements, notes and more.
 
-        The keys of `measured` are names of `fedpca_flwr.model.measurements`.
+        The keys of `measured` are names of `fedpca_flwr.model.measurements`. ``levels`` and ``provenance`` are there if
+        the run has them. A party's ``rows`` are None if the server does not see them.
         """
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
@@ -237,7 +238,7 @@ class PCAStrategy(Strategy):
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
         """Return the client of a party whose rows (n, d) a user's own ClientApp loaded.
 
-        `keywords` are those of the strategy. The run-config of the context is not used.
+        `keywords` are those of the strategy; wrong ones raise ConfigError. The run-config of the context is not used.
         """
         with cls._python_spelling():
             run_config = cls._run_config(keywords)
@@ -255,7 +256,10 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config for this method from Python keywords, such as n_components=3."""
+        """Return a run-config for this method from Python keywords, such as n_components=3.
+
+        Raise ContractError before `fedpca_flwr.strategies` is imported, and ConfigError for wrong keywords.
+        """
         if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
             raise ContractError(
                 f"{cls.__name__} cannot be created before the registry: first import fedpca_flwr.strategies"
@@ -267,7 +271,7 @@ class PCAStrategy(Strategy):
 
     @override
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """Return empty parameters; refuse a strategy that has run already."""
+        """Return empty parameters; raise ContractError if the strategy has run already."""
         if self._program is not None:
             raise ContractError(
                 f"this strategy of '{self.card.name}' has already run: make a new strategy for another run"
@@ -275,7 +279,6 @@ class PCAStrategy(Strategy):
         return ndarrays_to_parameters([])
 
     def __repr__(self) -> str:
-        """Return the class's name with n_components and all options that differ from their defaults."""
         options = {"n_components": self.config.n_components, **self.options.model_dump(exclude_defaults=True)}
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
@@ -283,7 +286,10 @@ class PCAStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the current question for each client; the first call waits for all clients."""
+        """Return the current question for each client, none after the end; the first call waits for all clients.
+
+        It raises the errors of `Quorum.gather`, and ConfigError for too few features or too little memory.
+        """
         if self.done:
             return []
         clients = self.quorum.gather(client_manager)
@@ -341,7 +347,10 @@ class PCAStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check the replies of a round and pass the replies to the program, which asks the next question."""
+        """Check a round's replies and pass them to the program, which asks the next question; return (None, {}).
+
+        Raise the FedPCAError of a faulty reply, or of the program.
+        """
         try:
             replies = self._check_replies(results, failures)
         except FedPCAError as error:
@@ -359,14 +368,12 @@ class PCAStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return no instructions: a run asks all questions by Flower's fit."""
-        return []  # the last round is a question like all others
+        return []  # a run asks all questions by Flower's fit
 
     @override
     def aggregate_evaluate(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Return no result: a run asks nothing by Flower's evaluate."""
         return None, {}
 
     @override

@@ -42,14 +42,14 @@ class Party(Protocol):
         """Compute the fields that answer a question, or parts that add up to the fields; the request is checked."""
 
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to unmask a sum without `dropped` parties, if this breaks a promise, for example on noise."""
+        """Raise a FedPCAError if a sum without `dropped` parties breaks a promise, for example on noise."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Refuse a sum over parties (names) if its difference from an earlier sum reveals a single party's summand."""
+        """Raise DisclosureError if a sum over parties (public keys) less an earlier sum shows a single summand."""
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """Run a program, and replace each of its questions by those of the program ``ask(question)``.
+    """Run a program, with each of its questions replaced by those of the program ``ask(question)``.
 
     `program` continues with the return value of ``ask(question)``. Return what `program` returns.
     """
@@ -85,7 +85,7 @@ class Transport(ABC):
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the method's questions as they travel, and further questions, for example for keys.
+        """Return the method's questions as they travel, and further questions, for example for keys, in order.
 
         Raise ConfigError, which names `method`, if its answers cannot travel in this way.
         """

@@ -27,37 +27,22 @@ from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs
 from fedpca_flwr.model.loadings import Loadings, run_digest
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import (
-    Public,
-    Question,
-    Questions,
-    Round,
-    SumLimits,
-    SumRound,
-    Total,
-    by_transport,
-)
+from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.questions import digits
 from fedpca_flwr.questions.columns_run import MAX_COLUMNS, ColumnsClient, ColumnsOptions, ColumnsRun
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
-ENERGY_WORDS = 6
-"""Words of 64 bits for a sum of squares of all entries."""
-
-MAX_SCALED_SIZE = 2.0**70
-"""Largest size of a value in standard deviations."""
-
-MAX_MEAN_RATIO = 2.0**10
-"""Largest mean of an earlier run, in bounds of rows that came later."""
+ENERGY_WORDS = 6  # words of 64 bits for a sum of squares of all entries
+MAX_SCALED_SIZE = 2.0**70  # largest size of a value in standard deviations
+MAX_MEAN_RATIO = 2.0**10  # largest mean of an earlier run, in bounds of rows that came later
 
 
 def _reach(options: ColumnsOptions | None, public: Public, *, scaled: bool = False) -> float:
     """Return the largest absolute value of an entry of the centred and scaled columns, from the public `bound`.
 
-    Columns that are centred are, once scaled, at most as large as the root of the number of rows. A constant column
-    that keeps its mean is as large as `bound`. Without options (None) the columns are centred, and if `scaled` divided,
-    by the numbers of an earlier run.
+    Scaled columns that are centred are at most as large as the root of the number of rows. Without options (None) the
+    columns are centred, and if `scaled` divided, by the numbers of an earlier run.
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
@@ -71,20 +56,10 @@ def product_limit(options: ColumnsOptions | None, public: Public, *, scaled: boo
     return np.array(2.0 * MAX_COLUMNS * _reach(options, public, scaled=scaled) ** 2)
 
 
-ALIGNMENT_FIELDS = (
-    COUNT,
-    Field("features", (), "int64", kind="count"),
-    Field("ids", ("n",), "uint64", optional=True),
-)
+ALIGNMENT_FIELDS = (COUNT, Field("features", (), "int64", kind="count"), Field("ids", ("n",), "uint64", optional=True))
 """Fields in which each party describes its rows; the rows of all parties must be the same."""
 
-ENERGY = Field("energy", (), kind="size")
-
-DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")
-"""Directions of the scores."""
-
-SINGULAR = Field("singular", ("<=k",), kind="size")
-"""Factors of the directions."""
+DIRECTIONS = Field("directions", ("n", "<=k"), kind="orthonormal columns")  # directions of the scores
 
 
 class LocalStatistic(NamedTuple):
@@ -99,14 +74,13 @@ def _local_energy(party: ColumnsClient, request: Fields) -> Fields:
     return {"energy": np.asarray(party.local_columns.energy)}
 
 
-LOCAL_ENERGY = LocalStatistic((ENERGY,), _local_energy)
+LOCAL_ENERGY = LocalStatistic((Field("energy", (), kind="size"),), _local_energy)
 
 
 def rows_questions(config: RunConfig, energy: Question, *party_statistics: LocalStatistic) -> Questions:
-    """Return the first questions of a run for columns: each party's rows, and the energy (sum of squares) of all.
+    """Return the first questions of a run for columns: ``rows``, and with secure sums ``energy`` (`energy_question`).
 
-    In clear a party sends its energy with its first reply. Where only sums may be shown, the question ``energy``
-    follows (`energy_question`).
+    In clear a party sends its energy with its first reply. Raise ConfigError if secure sums lack a `bound`.
     """
     require_bound(config)
     masked = {"rows": replace(clear_rows_questions(*party_statistics)["rows"], in_clear=True), "energy": energy}
@@ -114,7 +88,7 @@ def rows_questions(config: RunConfig, energy: Question, *party_statistics: Local
 
 
 def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
-    """Return the first question of a run in clear: the rows of each party, and further statistics."""
+    """Return the first question of a run in clear, ``rows``: the rows of each party, and further statistics."""
     fields = [*ALIGNMENT_FIELDS, *(field for statistic in statistics for field in statistic.fields)]
 
     def answer(party: ColumnsClient, request: Fields) -> Fields:
@@ -128,7 +102,7 @@ def clear_rows_questions(*statistics: LocalStatistic) -> Questions:
 
 
 def energy_question(options: ColumnsOptions | None, *request: Field) -> Question:
-    """Return the question for the energy of all parties' columns: the sum of squares of all entries."""
+    """Return the question for the energy of all columns, which may be scaled if the request's ``scaled`` is true."""
 
     def limits(request: Fields, public: Public) -> SumLimits:
         """Return the public limit of the energy, from the largest absolute value of an entry."""
@@ -149,14 +123,10 @@ def component_sizes(public: Public) -> dict[str, int]:
 
 
 def energies_questions() -> Questions:
-    """Return the question for the energy (sum of squares) of each party's columns along each requested direction."""
-    question = Question(
-        request=Payload((DIRECTIONS,)),
-        reply=Payload((Field("energies", ("k",), kind="size"),)),
-        answer=_local_energies,
-        sizes=component_sizes,
-    )
-    return {"energies": question}
+    """Return the question ``energies``, for the energy of each party's columns along each requested direction."""
+    reply = Payload((Field("energies", ("k",), kind="size"),))
+    request = Payload((DIRECTIONS,))
+    return {"energies": Question(request=request, reply=reply, answer=_local_energies, sizes=component_sizes)}
 
 
 def _local_energies(party: ColumnsClient, request: Fields) -> Fields:
@@ -165,9 +135,9 @@ def _local_energies(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def projection_questions() -> Questions:
-    """Return the last question: every party stores scores and loadings, and replies with the unexplained energy."""
+    """Return the last question, ``project``: every party writes its files, and replies with the unexplained energy."""
     project = Question(
-        request=Payload((DIRECTIONS, SINGULAR)),
+        request=Payload((DIRECTIONS, Field("singular", ("<=k",), kind="size"))),
         reply=Payload((Field("squared", (), kind="size"),)),
         answer=_project,
         sizes=component_sizes,
@@ -179,7 +149,7 @@ def projection_questions() -> Questions:
 
 
 def _project(party: ColumnsClient, request: Fields) -> Fields:
-    """Store the rows' scores and the loadings of a party's columns; return the energy that the scores leave."""
+    """Write a party's scores and loadings; return ``squared``, the energy that the scores leave, at least 0."""
     U, singular, local = request["directions"], request["singular"], party.local_columns
     projected = local.T @ U
     with np.errstate(all="ignore"):  # whatever was asked, nothing of the rows shows in an error
@@ -196,16 +166,16 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
 
 
 def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
-    """Ask every party about its rows, and check them by `ColumnsRun.require_same_rows`."""
+    """Ask every party about its rows, and return the replies; raise what `ColumnsRun.require_same_rows` raises."""
     replies: list[Reply] = yield Round("rows")
     run.require_same_rows(replies)
     return replies
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, None]:
-    """Store the energy (sum of squares) of all columns for the run.
+    """Store the energy of all columns for the run: from the replies in clear, else by asking with ``request``.
 
-    Raise ConfigError if fixed point does not resolve the sum, since `bound` is too far above the data.
+    Raise ConfigError if `bound` is too far above the data, and DataError if the energy is 0.
     """
     if "energy" not in run.script:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
@@ -216,7 +186,7 @@ def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Gen
 
 
 def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
-    """Check that all parties have the same rows, and store the energy (sum of squares) of all columns in the run."""
+    """Run `aligned_rows` and `total_energy`."""
     replies = yield from aligned_rows(run)
     yield from total_energy(run, replies)
 
@@ -233,7 +203,7 @@ def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0
 
 
 def pairs_by_energy(U: Array) -> Generator[Round, Any, Eigenpairs]:
-    """Order orthonormal directions U (n, k) by the energy (sum of squares) of all columns along each, descending."""
+    """Order orthonormal directions U (n, k) by the energy of all columns along each, descending."""
     sums: Total = yield SumRound("energies", {"directions": U})
     energy = sums["energies"]
     order = np.argsort(-energy, kind="stable")

@@ -64,9 +64,9 @@ class ColumnsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
-        """Refuse too many products, and for fixed-point sums too many rows or columns, or what the site forbids.
+        """Raise ConfigError without a `bound` or a needed journal, and DataError for too many rows or columns.
 
-        Raise ConfigError without a `bound` or a needed journal, DataError for sizes, DisclosureError for rules.
+        Raise DisclosureError for what the site's rules forbid, or too many products.
         """
         if self.uses_fixed_point:
             permit_fixed_point(self)
@@ -82,14 +82,19 @@ class ColumnsClient(PCAClient):
         return prepare_columns(self.selection.rows, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
-        """Return the numbers of rows and columns of this party, and digests of its row ids.
-
-        Before that, the site counts the products that the run may ask for, and refuses the run if there are too many.
+        """Count the products that the run may ask for, and return the numbers of rows and columns, and row ids.
 
         Returns
         -------
         mapping of str to ndarray
             ``count``, ``features``, and ``ids`` (n,), empty where the site names no ids.
+
+        Raises
+        ------
+        ConfigError
+            If the site has no journal to count in.
+        DisclosureError
+            If the products are too many.
         """
         self._permit_products(counted=True)
         n, f = self.selection.shape
@@ -97,7 +102,7 @@ class ColumnsClient(PCAClient):
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def write_scores(self, scores: Array) -> None:
-        """Write the scores to the site's scores file, in the row order of the site's own data file.
+        """Write the scores to the site's scores file, if it names one, in the row order of its own data file.
 
         Parameters
         ----------
@@ -108,10 +113,8 @@ class ColumnsClient(PCAClient):
         with score_file(self.site.node.scores, *scores.shape) as append:
             append(scores if row_order is None else scores[row_order])
 
-    # Inside
-
     def _permit_products(self, *, counted: bool) -> None:
-        """Refuse a run whose products X X' Q could reveal X X' itself, at a site that shows scores only.
+        """Raise what `permit_products` raises if products X X' Q could reveal X X', at a site that shows scores only.
 
         With ``counted`` the products are added to the site's count. A sum has a column or more of each other party.
         """
@@ -123,32 +126,19 @@ class ColumnsClient(PCAClient):
             repeats.permit_products(products, columns=columns, is_counted=counted)
 
 
-MAX_COLUMNS = 2**24
-"""Largest number of columns of all parties together."""
+MAX_COLUMNS = 2**24  # largest number of columns of all parties together
 
 SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoresSolution:
-    """Result of a method for data split by columns: eigenpairs of X X', its trace, notes and measurements.
+    """Result of a method for data split by columns."""
 
-    Parameters
-    ----------
-    pairs : Eigenpairs
-        Leading eigenpairs of ``X X'``; the vectors (n, k) are the directions of the scores.
-    total : float
-        Trace of ``X X'``.
-    notes : sequence of str
-        Notes for the reader of the model.
-    measurements : mapping of str to float
-        Numbers by the names of `fedpca_flwr.model.measurements`.
-    """
-
-    pairs: Eigenpairs
-    total: float
-    notes: Sequence[str] = ()
-    measurements: Mapping[str, float] = field(default_factory=dict)
+    pairs: Eigenpairs  # leading ones of X X'; the vectors (n, k) are the directions of the scores
+    total: float  # trace of X X'
+    notes: Sequence[str] = ()  # for the reader of the model
+    measurements: Mapping[str, float] = field(default_factory=dict)  # names as in `fedpca_flwr.model.measurements`
 
 
 Fitting = Generator[Round, Any, ScoresSolution]
@@ -156,19 +146,7 @@ Fitting = Generator[Round, Any, ScoresSolution]
 
 
 class ColumnsRun(PCAStrategy):
-    """Server side of a run in which the parties hold different columns of the same rows.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of rows n, 0 before the parties have said it.
-    widths : list of int
-        Number of columns of each party.
-    total : float
-        Energy of all columns.
-    rounding : float
-        Largest bound on the fixed-point rounding of a sum.
-    """
+    """Server side of a run in which the parties hold different columns of the same rows."""
 
     party: ClassVar[type[PCAClient]] = ColumnsClient
 
@@ -176,9 +154,9 @@ class ColumnsRun(PCAStrategy):
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
         """Set configuration, options and transport, and reset the numbers of rows, columns and energy."""
         super().prepare(config, options, transport)
-        self.n_rows = 0
-        self.widths: list[int] = []
-        self.total = self.rounding = 0.0
+        self.n_rows = 0  # until the parties have said it
+        self.widths: list[int] = []  # number of columns of each party
+        self.total = self.rounding = 0.0  # energy of all columns; largest bound on the fixed-point rounding of a sum
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
@@ -202,8 +180,6 @@ class ColumnsRun(PCAStrategy):
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
 
-    # What statistics call
-
     @property
     @override
     def public(self) -> Public:
@@ -217,11 +193,11 @@ class ColumnsRun(PCAStrategy):
 
     @property
     def bound_advice(self) -> str:
-        """Further remedy at the end of an error text that advises a smaller `bound`; empty if there is none."""
+        """Further remedy at the end of an error text that advises a smaller `bound`; may be empty."""
         return ""
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Store the numbers of rows and columns, or refuse the run if the parties' rows differ or are too few.
+        """Store the numbers of rows and columns, and check that the parties' rows are the same.
 
         Parameters
         ----------
@@ -231,7 +207,7 @@ class ColumnsRun(PCAStrategy):
         Raises
         ------
         ConfigError
-            If some sites name ids and others do not.
+            If some sites name ids and others do not, or there are fewer rows or columns than components.
         ContractError
             If ids are not ascending, or the numbers of rows differ.
         DataError
@@ -253,7 +229,7 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Store the energy (sum of squares) of all columns, or refuse columns that are all zero.
+        """Store the energy (sum of squares) of all columns.
 
         Parameters
         ----------
@@ -269,7 +245,7 @@ class ColumnsRun(PCAStrategy):
         self.total = total
 
     def order_notes(self) -> list[str]:
-        """Return a note if the parties' rows were matched by their order in the files, without ids.
+        """Return a note if the parties' rows were matched by their order in the files, without ids; else none.
 
         Returns
         -------
@@ -288,8 +264,6 @@ class ColumnsRun(PCAStrategy):
             log["notes"].append(SUMS_NOTE)
         parties = zip(log["parties"], self.widths, strict=True)
         return {**log, "parties": [{**party, "features": width} for party, width in parties]}
-
-    # Inside
 
     def _require_same_ids(self, replies: list[Reply]) -> None:
         """Raise ConfigError for missing ids, ContractError if not ascending, DataError if the parties' ids differ."""

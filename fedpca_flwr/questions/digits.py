@@ -1,8 +1,7 @@
 """Number of digits of a secure sum: few digits if these resolve the variance, and more otherwise.
 
-Limits are public, and far above sums of most rows (`fedpca_flwr.questions.row_limits`). So a question whose values
-travel in few digits is paired with another question for the same sum in more digits. The run asks one of the two. Which
-one follows from sums that opened before, and tells nothing but digits.
+Limits are public, and far above sums of most rows (`fedpca_flwr.questions.row_limits`). So two questions are for the
+same sum, in few and in more digits. Which one the run asks follows from sums that opened before.
 """
 
 from collections.abc import Generator
@@ -18,47 +17,38 @@ from fedpca_flwr.protocol.question import Question, Questions, Round, SumRound, 
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import require_resolved
 
-MAX_ROUNDING_SHARE = 2.0**-40
-"""Share of all variance that rounding in fixed point may cost before finer digits are asked for."""
-
-FINE_WORDS = 4
-"""Words of 64 bits for a value in finer digits."""
-
+MAX_ROUNDING_SHARE = 2.0**-40  # of all variance, which rounding in fixed point may cost until finer digits are needed
+FINE_WORDS = 4  # words of 64 bits for a value in finer digits
 FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """Return the question itself in clear, or with secure sums two versions, in 2 and in `FINE_WORDS` words a value.
+    """Return the question by ``name`` in clear; with secure sums one with 2 words a value, and one with `FINE_WORDS`.
 
-    The version with more words is named ``FINE_PREFIX + name``.
+    The second is named ``FINE_PREFIX + name``.
     """
-    optional_question = replace(question, optional=True)
-    masked = {
-        name: replace(optional_question, words=2),
-        FINE_PREFIX + name: replace(optional_question, words=FINE_WORDS),
-    }
+    words = {name: 2, FINE_PREFIX + name: FINE_WORDS}
+    masked = {key: replace(question, optional=True, words=number) for key, number in words.items()}
     return by_transport(config, clear={name: question}, masked=masked)
 
 
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve ``variance`` (times rows).
+    """Return the sum of the replies to a question, in digits that resolve ``variance`` (times rows) in fixed point.
 
     Raise ConfigError, which ends with ``advice``, if no digits resolve the variance: `bound` is too far above the data.
     """
     if FINE_PREFIX + name in run.script:
         if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
             name = FINE_PREFIX + name
-        require_resolved(
-            run.config.bound, np.array([_rounding_bound(run, name, request)]), np.array([variance]), advice
-        )
+        error_bound = np.array([_rounding_bound(run, name, request)])
+        require_resolved(run.config.bound, error_bound, np.array([variance]), advice)
     total: Total = yield SumRound(name, request)
     return total
 
 
 def _rounding_bound(run: PCAStrategy, name: str, request: Fields) -> float:
     """Return a bound on the Frobenius norm of the fixed-point rounding error of a question's sum."""
-    return max(
-        map(frobenius_norm, run.script[name].layout(request, run.public).error_bound(run.public.parties).values())
-    )
+    error_bounds = run.script[name].layout(request, run.public).error_bound(run.public.parties)
+    return max(map(frobenius_norm, error_bounds.values()))

@@ -18,11 +18,7 @@ from fedpca_flwr.protocol.question import Public, Question, Questions
 
 COUNT = Field("count", (), dtype="int64", kind="count")
 
-HEAD = (
-    COUNT,
-    Field("mean", ("d",)),
-    Field("remainder", ("d",), optional=True),
-)
+HEAD = (COUNT, Field("mean", ("d",)), Field("remainder", ("d",), optional=True))
 """Count and mean: the beginning of every first reply."""
 
 TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("rows", ("r", "d"))))
@@ -30,15 +26,13 @@ TRUNCATED = Payload((*HEAD, Field("trace", ()), Field("omitted", ()), Field("row
 
 MOMENTS = Payload((*HEAD, Field("scatter", ("d(d+1)/2",), kind="scatter")))
 
-NEGLIGIBLE_REMAINDER = 2e-14
-"""A rounding error of the mean below this many standard deviations does hardly more to a scatter than float64 does."""
+NEGLIGIBLE_REMAINDER = 2e-14  # standard deviations, by which an error of the mean does no more than rounding
 
 
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
-    """Return the rounding error of a mean, or an empty array if the error is negligible for every feature.
+    """Return the rounding error (d,) of a mean, or (0,) if it is up to ``negligible`` deviations of every feature.
 
-    ``diagonal`` (d,) is that of the rows' scatter, and ``negligible`` the error, in standard deviations, that may be
-    left out.
+    ``diagonal`` (d,) is that of the rows' scatter.
     """
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
@@ -59,7 +53,7 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMA
     Returns
     -------
     mapping of str to ndarray
-        ``count``, ``mean`` and ``remainder``.
+        ``count``, ``mean`` and ``remainder`` (d,) or (0,).
     """
     return {
         "count": np.asarray(head.n),

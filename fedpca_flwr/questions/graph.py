@@ -4,8 +4,8 @@ Flower has a hub, so the server relays: a party's messages go unchanged to its n
 up. The network is simulated, and the server sees all that passes.
 
 Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows.
-After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m`` and the total
-variance. Then party i works with::
+After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m``. Then party i
+works with::
 
     A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
 
@@ -14,9 +14,8 @@ step follows from the largest eigenvalue that any A_i may have, and from how fas
 Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
 no further round.
 
-The report is for the reader. Each party reports its own estimate, made orthonormal, and the energies of its rows in the
-estimate. The server averages the estimates to the model's components and adds the energies to its eigenvalues. The
-parties project their rows with their own estimates.
+The model is the mean of the parties' estimates, with the sums of their energies as eigenvalues. The parties project
+their rows with their own estimates.
 """
 
 import math
@@ -33,26 +32,10 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.maths import graph as graphs
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import order_free_sum
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, fix_signs, principal_angles
-from fedpca_flwr.maths.graph import (
-    POWER_STEPS,
-    PROBE_COLUMNS,
-    Adjacency,
-    MeanTable,
-    diameter,
-    largest_eigenvalue,
-    make_graph,
-    metropolis_weights,
-    mix,
-    mixing_rate,
-    orthonormalise,
-    remaining_distance,
-    remaining_iterations,
-    safe_step,
-    sanger_direction,
-)
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution, require_variance
@@ -74,8 +57,7 @@ GRAPH_DISCLOSURE = Disclosure(
 )
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
-MAX_RELAY_ROUNDS = 10_000
-"""Rounds of relaying heads that are allowed for while the number of parties is not known yet."""
+MAX_RELAY_ROUNDS = 10_000  # rounds of relaying heads that are allowed for while the number of parties is not known yet
 
 
 class GraphOptions(CountOptions):
@@ -95,30 +77,30 @@ class GraphOptions(CountOptions):
 
     @override
     def product_columns(self, public: Public) -> int:
-        """Return the number of vectors that a party multiplies with its scatter in the whole run."""
-        return PROBE_COLUMNS * POWER_STEPS + self.n_components * (self.iterations + 1)
+        """Return the number of vectors that a party multiplies with its scatter in the whole run, at most."""
+        return graphs.PROBE_COLUMNS * graphs.POWER_STEPS + self.n_components * (self.iterations + 1)
 
 
-def _network(options: GraphOptions, parties: int, seed: int) -> Adjacency:
+def _network(options: GraphOptions, parties: int, seed: int) -> graphs.Adjacency:
     """Return the run's graph, drawn by server and parties from one seed; ConfigError if it cannot be connected."""
     try:
-        return make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
+        return graphs.make_graph(options.graph, parties, probability=options.edge_probability, seed=seed)
     except ValueError as error:
         raise ConfigError(
             f"run-config: 'edge-probability' is {options.edge_probability:g}: {error}; raise it, or take another graph"
         ) from None
 
 
-def _step_size(options: GraphOptions, heads: MeanTable, graph: Adjacency) -> float:
-    """Return the step size of all iterations: the option's number, or for 'auto' a safe step for the graph."""
+def _step_size(options: GraphOptions, heads: graphs.MeanTable, graph: graphs.Adjacency) -> float:
+    """Return the step size of all iterations: the option's number, or `safe_step` for 'auto'."""
     if options.step_size != "auto":
         return options.step_size
-    return safe_step(heads.max_eigenvalue_share(), mixing_rate(metropolis_weights(graph)))
+    return graphs.safe_step(heads.max_eigenvalue_share(), graphs.mixing_rate(graphs.metropolis_weights(graph)))
 
 
-def _relay_rounds(graph: Adjacency) -> int:
-    """Return the number of rounds that only relay heads (count, mean, trace): the graph's diameter minus 1."""
-    return max(1, diameter(graph)) - 1
+def _relay_rounds(graph: graphs.Adjacency) -> int:
+    """Return the number of rounds that only relay heads: the graph's diameter minus 1, 0 for a single party."""
+    return max(1, graphs.diameter(graph)) - 1
 
 
 HEADS = Payload(
@@ -146,7 +128,7 @@ REPORT = Payload(
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
     """Return the questions of a method whose parties exchange the (d, k) blocks ``block_names`` with their neighbours.
 
-    In the last question parties project with their own estimates, whose columns come in the model's order.
+    In order: ``head``, ``heads``, ``start``, ``step`` if there are several iterations, ``report`` and ``project``.
     """
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
@@ -179,8 +161,7 @@ def _sizes(public: Public) -> dict[str, int]:
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 
-DIVERGED_NORM = 1e3
-"""Norm of an iterate that no stable run reaches (that of the solution is the root of n-components)."""
+DIVERGED_NORM = 1e3  # norm of an iterate that no stable run reaches (that of the solution is the root of n-components)
 
 
 class GraphParty(Party):
@@ -196,43 +177,40 @@ class GraphParty(Party):
     def begin(self, X: Array) -> list[Array]:
         """Return the party's first iterate, from the orthonormal start X that all parties share.
 
-        The iterate is ``X``, the direction that the party follows next, and more; the blocks `block_names` come first.
-
-        Shapes: X (d, k) -> blocks (d, k).
+        The iterate has blocks (d, k): X, the direction that the party follows next, and more; `block_names` come first.
         """
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
         """Return the party's next iterate, from its own and the exchanged blocks' average over party and neighbours.
 
-        Shapes: iterate and average, blocks (d, k) -> blocks (d, k).
+        All are lists of blocks (d, k), the average only of `block_names`.
         """
 
     @property
     def step_size(self) -> float:
-        """Step size: the multiple of the direction that each iteration adds."""
+        """Multiple of the direction that each iteration adds."""
         return float(self.centring[1][2])
 
     def _head(self, request: Fields) -> Fields:
-        """Return a table of all parties' heads (count, mean, trace) in which only this party's entry is filled."""
+        """Store and return a table of all parties' heads in which only this party's entry is filled."""
         head, diagonal = self.vault.head_and_diagonal()
-        top = largest_eigenvalue(self.vault.times, diagonal.size)
+        top = graphs.largest_eigenvalue(self.vault.times, diagonal.size)
         total = float(diagonal.sum())
-        heads = MeanTable.for_party(self.partition, self.public.parties, head, total, top)
+        heads = graphs.MeanTable.for_party(self.partition, self.public.parties, head, total, top)
         self.state["heads"] = list(heads)
         return heads._asdict()
 
     def _heads(self, request: Fields) -> Fields:
-        """Add the neighbours' heads (count, mean, trace) to the party's table, and return the table."""
+        """Add the neighbours' heads to the party's table, and store and return the table."""
         heads = self._merged_heads(request)
         self.state["heads"] = list(heads)
         return heads._asdict()
 
     def _start(self, request: Fields) -> Fields:
-        """Return the blocks of the first iterate that neighbours receive, from the start common to all parties.
+        """Store centre, weights and the first iterate, from the start common to all parties, and return its blocks.
 
-        Before that, store the pooled centre, this party's deviation and its neighbours' weights. Raise ContractError if
-        a party's head is missing, and DataError if the rows have no variance.
+        Raise ContractError if a party's head is missing, and DataError if the rows have no variance.
         """
         heads = self._merged_heads(request)
         if not heads.counts.all():
@@ -242,22 +220,22 @@ class GraphParty(Party):
         require_variance(total, pooled.n, pooled.mean)
         partition, parties = self.partition, len(heads.counts)
         graph = _network(self.options, parties, self.public.config.seed)
-        weights = self.share * metropolis_weights(graph)[partition, graph[partition]]
+        weights = self.share * graphs.metropolis_weights(graph)[partition, graph[partition]]
         step = _step_size(self.options, heads, graph)
         numbers = [parties / total, traces[partition], step, heads.counts[partition], *weights]
         self.state["centre"] = [np.stack([deviations[partition], pooled.mean]), np.array(numbers)]
         first = random_block(self.vault.features, self.options.n_components, self.public.config.seed)
-        return self._store_iterate(self.begin(orthonormalise(first)))
+        return self._store_iterate(self.begin(graphs.orthonormalise(first)))
 
     def _step(self, request: Fields) -> Fields:
-        """Run a single iteration, and return the blocks of the new iterate that neighbours receive."""
+        """Run an iteration, and store the new iterate and return its blocks `block_names`."""
         return self._store_iterate(self._next_iterate(request))
 
     def _report(self, request: Fields) -> Fields:
-        """Run the last iteration; return this party's orthonormal estimate, and its rows' sums of squares along it."""
+        """Run the last iteration; store and return an orthonormal estimate, with its rows' sums of squares along it."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
-        estimate = orthonormalise(X)
+        estimate = graphs.orthonormalise(X)
         self.state["estimate"] = [estimate]
         energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
@@ -282,22 +260,20 @@ class GraphParty(Party):
                 f"run-config: 'step-size' is {step_text}, too large for these parties on this {self.options.graph} "
                 f"graph: the iterates diverge; {'give a lower one' if option == 'auto' else 'lower it'}"
             )
-        return sanger_direction(self._product(X), X)
+        return graphs.sanger_direction(self._product(X), X)
 
-    # Inside
-
-    def _merged_heads(self, request: Fields) -> MeanTable:
+    def _merged_heads(self, request: Fields) -> graphs.MeanTable:
         """Return the stored table of heads, with unknown entries filled from the neighbours' tables."""
-        heads = MeanTable(*self.state["heads"])
-        for table in zip(*(request[name] for name in MeanTable._fields), strict=True):
-            heads = heads.filled_from(MeanTable(*table))
+        heads = graphs.MeanTable(*self.state["heads"])
+        for table in zip(*(request[name] for name in graphs.MeanTable._fields), strict=True):
+            heads = heads.filled_from(graphs.MeanTable(*table))
         return heads
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
         """Vectors (2, d), own deviation and pooled mean; numbers: factor of A, trace, step, rows, neighbours' weights.
 
-        Few arrays, read once in a round: reading a message's small arrays costs more than computing with the arrays.
+        Two arrays, read once in a round: reading small arrays costs more than computing with them.
         """
         vectors, numbers = self.state["centre"]
         return vectors, numbers
@@ -316,16 +292,15 @@ class GraphParty(Party):
         if received != weights.size:
             raise ContractError(f"the server sent what {received} neighbours said, but this party has {weights.size}")
         pairs = zip(iterate, self.block_names, strict=False)
-        return self.advance(iterate, [mix(block, list(request[name]), weights) for block, name in pairs])
+        return self.advance(iterate, [graphs.mix(block, list(request[name]), weights) for block, name in pairs])
 
     def _store_iterate(self, iterate: list[Array]) -> Fields:
-        """Store the iterate, and return the blocks that neighbours receive."""
+        """Store the iterate, and return its blocks `block_names`, which neighbours receive."""
         self.state["iterate"] = [np.stack(iterate)]
         return dict(zip(self.block_names, iterate, strict=False))
 
 
-STANDSTILL_DEGREES = 1e-11
-"""Largest step, in degrees, that is rounding."""
+STANDSTILL_DEGREES = 1e-11  # largest step, in degrees, that is rounding
 
 GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
 
@@ -357,7 +332,10 @@ class GraphStrategy(RowsStrategy):
 
     @override
     def aggregate(self) -> Generator[Round, Any, Solution]:
-        """Relay heads, iterates and reports between neighbours, and return the averaged estimates."""
+        """Relay heads, iterates and reports between neighbours, and return the averaged estimates.
+
+        Raise ConfigError for a graph that is not connected, or for more components than the rows allow.
+        """
         graph = _network(self.options, self.quorum.initial_parties, self.config.seed)
         self._steps: list[float] = []  # largest distance that any party's iterate moved, in each iteration
         replies: list[Reply] = yield Round("head")
@@ -365,7 +343,7 @@ class GraphStrategy(RowsStrategy):
         self.n_components(rows, self.quorum.features)
         for _ in range(_relay_rounds(graph)):
             replies = yield _relay_round("heads", graph, replies)
-        heads = reduce(MeanTable.filled_from, (MeanTable(**reply.fields) for reply in replies))
+        heads = reduce(graphs.MeanTable.filled_from, (graphs.MeanTable(**reply.fields) for reply in replies))
         replies = yield _relay_round("start", graph, replies)
         for _ in range(self.options.iterations - 1):
             previous, replies = replies, (yield _relay_round("step", graph, replies))
@@ -380,15 +358,15 @@ class GraphStrategy(RowsStrategy):
         """Return the request fields for projecting rows, with the order of the components by energy."""
         return {**super().loadings(model, solution), "order": self._order}
 
-    # Inside
-
-    def _mean_solution(self, reports: Sequence[Fields], rows: int, graph: Adjacency, heads: MeanTable) -> Solution:
+    def _mean_solution(
+        self, reports: Sequence[Fields], rows: int, graph: graphs.Adjacency, heads: graphs.MeanTable
+    ) -> Solution:
         """Return the solution: the parties' estimates averaged, with the sums of their energies as eigenvalues."""
         estimates = [report["estimate"] for report in reports]
         energies = order_free_sum([report["energies"] for report in reports])
         # after too few iterations the energies are in no order; parties reorder their own estimates by it
         self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(orthonormalise(order_free_sum(estimates))[:, self._order])
+        components = fix_signs(graphs.orthonormalise(order_free_sum(estimates))[:, self._order])
         return Solution(
             pairs=Eigenpairs(energies[self._order], components, following=0.0),
             mean=reports[0]["mean"],
@@ -397,7 +375,7 @@ class GraphStrategy(RowsStrategy):
             notes=[GRAPH_NOTE, *self._convergence_notes(estimates)],
             measurements={
                 "iterations": self.options.iterations,
-                "mixing_rate": float(mixing_rate(metropolis_weights(graph))),
+                "mixing_rate": float(graphs.mixing_rate(graphs.metropolis_weights(graph))),
                 "consensus_error_degrees": max(float(principal_angles(E, components).max()) for E in estimates),
                 "last_direction_norm": max(float(report["direction"]) for report in reports),
                 "step_size": _step_size(self.options, heads, graph),
@@ -405,12 +383,11 @@ class GraphStrategy(RowsStrategy):
         )
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
-        """Return a note if the iterations ended before convergence, or the parties' estimates differ."""
+        """Return one note if the iterations ended before convergence or the parties' estimates differ, else none."""
         disagreement = max((float(principal_angles(a, b).max()) for a, b in combinations(estimates, 2)), default=0.0)
         step = math.degrees(self._steps[-1]) if self._steps else math.inf
-        remaining = (
-            0 if step <= STANDSTILL_DEGREES else remaining_iterations(self._steps, math.radians(EXACT_ANGLE_DEGREES))
-        )
+        exact = math.radians(EXACT_ANGLE_DEGREES)
+        remaining = 0 if step <= STANDSTILL_DEGREES else graphs.remaining_iterations(self._steps, exact)
         if remaining == 0 and disagreement <= EXACT_ANGLE_DEGREES:
             return []
         last = f"the last step was {step:.2g} degrees at most" if self._steps else "only one step was made"
@@ -420,7 +397,7 @@ class GraphStrategy(RowsStrategy):
                 "components may be others still, up to 90 degrees from those of all rows"
             )
         elif remaining:
-            distance = math.degrees(remaining_distance(self._steps) or 0.0)
+            distance = math.degrees(graphs.remaining_distance(self._steps) or 0.0)
             advice = (
                 f"at the rate of the last ones, {distance:.2g} degrees of the way are left, and about {remaining:,} "
                 f"more iterations leave {EXACT_ANGLE_DEGREES:g}; a direction that has hardly begun to turn does not "
@@ -434,10 +411,8 @@ class GraphStrategy(RowsStrategy):
         ]
 
 
-def _relay_round(phase: str, graph: Adjacency, replies: Sequence[Reply]) -> Round:
+def _relay_round(phase: str, graph: graphs.Adjacency, replies: Sequence[Reply]) -> Round:
     """Return a round that sends every party the stacked reply fields of its neighbours from the round before."""
     tables = {name: np.stack([reply.fields[name] for reply in replies]) for name in replies[0].fields}
-    party_requests = {
-        reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies
-    }
-    return Round(phase, party_requests=party_requests)
+    requests = {reply.party: {name: table[graph[reply.party]] for name, table in tables.items()} for reply in replies}
+    return Round(phase, party_requests=requests)

@@ -2,11 +2,8 @@
 
 All statistics are sums, so the replies travel in clear or masked alike. The centre is the mean of the observed values
 of each feature, and the spread their standard deviation. Rows are standardised with both, and models of the rows are in
-that unit.
-
-Where few factors explain wide rows, no request and no reply has d^2 values. Rows are less the mean of the observed
-values of each feature, in one unit for all, since the noise is the same in all: the root of the mean variance, or with
-``scale`` each feature's own deviation. The limits of fixed point are in `fedpca_flwr.questions.incomplete_limits`.
+that unit. Where few factors explain wide rows, no request and no reply has d^2 values, and rows are in the
+`factor_unit`. The limits of fixed point are in `fedpca_flwr.questions.incomplete_limits`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -93,14 +90,10 @@ class ObservedValues(NamedTuple):
     def in_data_units(self, mean: Array, scatter: Array, rows: int | None = None) -> Moments:
         """Turn mean (d,) and packed scatter of standardised rows into moments in the unit of the data.
 
-        A constant feature has no scatter, though in fixed point its `spread` is not 0. ``rows`` is by default the
-        number of rows that have any value.
+        A constant feature has no scatter. ``rows`` is by default the number of rows that have any value.
         """
         head = Head(self.rows if rows is None else rows, *moments.two_sum(self.centre, self.spread * mean))
         return Moments(*head, scatter=scatter * moments.pack(np.outer(self.deviation, self.deviation)))
-
-
-# The questions
 
 
 def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
@@ -132,10 +125,7 @@ def observed_questions(config: RunConfig, *, pairs: bool) -> Questions:
 
 
 def expected_question(times: int) -> Question:
-    """Return the question for E-step sums: expected rows and products, given a Gaussian model and observed values.
-
-    A run may ask it ``times`` times, by `pooled_expected`; the request has the model.
-    """
+    """Return the question for E-step sums under a Gaussian model (`MODEL`), which a run may ask ``times`` times."""
     return Question(
         request=Payload(MODEL),
         reply=Payload((Field("first", ("d",)), Field("second", ("d(d+1)/2",), kind="scatter"))),
@@ -152,8 +142,8 @@ def expected_question(times: int) -> Question:
 def filled_limits(request: Fields, public: Public) -> SumLimits:
     """Return limits of the projection's ``count`` and ``squared``, the squared error of rows with imputed values.
 
-    The limits follow as for expected values: in the metric of a correlation, whose least eigenvalue is at least
-    `MIN_EIGENVALUE`, or of the noise. The request has ``mean``, ``scale``, and ``factors`` or ``covariance``.
+    They follow as for expected values, and are not finite for a request out of range, which has ``mean``, ``scale``,
+    and ``factors`` or ``covariance``.
     """
     reach = public.config.bound + np.abs(request["mean"])
     with np.errstate(all="ignore"):  # what is not finite is refused
@@ -170,13 +160,10 @@ def filled_limits(request: Fields, public: Public) -> SumLimits:
         return {"count": np.array(float(row_limits.MAX_ROWS)), "squared": (squares / scale**2).sum()}
 
 
-# What a party answers
-
-
 def _local_observed(party: IncompleteClient, request: Fields) -> Fields:
     """Return the numbers of rows and of empty rows, and each feature's count and sum of observed values.
 
-    For a model with a covariance, the counts are of the rows that have both features of each pair.
+    For a model with a covariance, counts are of the rows that have both features of a pair. Log rows that take no part.
     """
     rows, patterns = party.gapped, party.gapped.patterns
     if excluded := party.patterns.of.size - len(party.selection):
@@ -205,7 +192,7 @@ def _local_deviations(party: IncompleteClient, request: Fields) -> Fields:
 
 
 def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
-    """Return a party's E-step sums under a Gaussian model: expected deviations and products; refuse a false model."""
+    """Return a party's E-step sums: expected deviations and products; raise ContractError for a false covariance."""
     model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
         sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
@@ -232,9 +219,6 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
         "square": np.asarray(sums.square),
         "likelihood": np.asarray(sums.likelihood),
     }
-
-
-# The statistics
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
@@ -275,12 +259,10 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
     diagonal = np.where(constant, 0.0, diagonal)
     row_limits.require_resolved(run.config.bound, error_bound, diagonal)
     spread = np.sqrt(diagonal / counts)
-    unshared_pairs, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
+    unshared, mean = int((pairs == 0).sum()), second["shift"] / counts / positive(spread)
     order = sorted(parties, key=lambda name: (len(name.partition(" (")[0]), name))  # 2 before 10
     units = unit_entries({name: tuple(parties[name]) for name in order}) if parties else ()
-    return ObservedValues(
-        count, rows, counts, unshared_pairs, centre, spread, mean, constant, cautions, units, party_rows
-    )
+    return ObservedValues(count, rows, counts, unshared, centre, spread, mean, constant, cautions, units, party_rows)
 
 
 def _constant_features(
@@ -365,10 +347,7 @@ FACTOR_MODEL = (
 
 
 def factor_question(times: int, max_factors: int) -> Question:
-    """Return the question for E-step sums under a factor model (basis, variances and noise) of ``max_factors`` at most.
-
-    A run may ask it ``times`` times.
-    """
+    """Return the question for E-step sums under a factor model, which a run may ask ``times`` times."""
     return Question(
         request=Payload(FACTOR_MODEL),
         reply=Payload(

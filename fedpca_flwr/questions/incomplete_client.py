@@ -20,8 +20,7 @@ from fedpca_flwr.questions.rows_client import Projection, RowsClient
 from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.vault import require_near
 
-CHUNK_ELEMENTS = 2**22
-"""Elements of a chunk of rows, each pattern of which is factored: larger chunks have fewer patterns a row."""
+CHUNK_ELEMENTS = 2**22  # of a chunk of rows, each pattern of which is factored: larger chunks have fewer a row
 
 
 class IncompleteClient(RowsClient):
@@ -32,13 +31,16 @@ class IncompleteClient(RowsClient):
 
     @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Answer a question, silencing overflow warnings, since replies that are not finite are refused."""
-        with np.errstate(all="ignore"):  # what overflows is refused as a reply that is not finite
+        """Answer a question without warnings of overflow: replies that are not finite are refused elsewhere."""
+        with np.errstate(all="ignore"):
             return super().statistics(phase, request)
 
     @override
     def require_ready(self) -> None:
-        """Raise DisclosureError if fewer than ``min-rows`` rows have patterns of missing values that are not rare."""
+        """Raise DisclosureError if fewer than ``min-rows`` rows have patterns of missing values that are not rare.
+
+        With levels, unless gaps='all', raise it too for levels that fewer rows with the same gaps have.
+        """
         super().require_ready()
         node = self.site.node
         if len(self.selection) < node.min_rows:
@@ -55,10 +57,9 @@ class IncompleteClient(RowsClient):
         indicators = slice(self.selection.shape[1] - self.site.config.indicators, None)
         patterns = self.gapped.patterns
         counts = np.zeros((len(patterns.missing), self.site.config.indicators))
-        of = patterns.of
         start = 0
         for chunk in chunks(self.selection.rows, CHUNK_ELEMENTS):
-            np.add.at(counts, of[start : start + len(chunk)], chunk[:, indicators])
+            np.add.at(counts, patterns.of[start : start + len(chunk)], chunk[:, indicators])
             start += len(chunk)
         if ((counts > 0) & (counts < self.site.node.min_rows)).any():
             raise DisclosureError(
@@ -75,10 +76,7 @@ class IncompleteClient(RowsClient):
     @cached_property
     @override
     def participants(self) -> Selection:
-        """Rows of this party that take part: without rows whose pattern of missing values is too rare at the site.
-
-        Their sums differ from those of all rows by the excluded rows, which a comparison of both would show.
-        """
+        """Rows of this party that take part: without rows whose pattern of missing values is too rare at the site."""
         included = self.site.common_gaps[1]
         return self.site.select(self.card.split, self.needs, mask=None if included.all() else included)
 
@@ -92,7 +90,7 @@ class IncompleteClient(RowsClient):
     @property
     @override
     def scored_rows(self) -> Rows:
-        """Rows that take part and have a value; all others have scores of zero, or gaps that too few rows share."""
+        """Rows that take part and have a value."""
         empty = self.gapped.patterns.without_values[self.gapped.patterns.of]
         return select_rows(self.participants.rows, ~empty) if empty.any() else self.participants.rows
 
@@ -108,9 +106,8 @@ class IncompleteClient(RowsClient):
                 covariance = unpack_symmetric(request["covariance"], request["mean"].size)
             except ValueError as error:
                 raise ContractError(f"{SERVER}: 'covariance': {error}") from None
-        return FilledProjection(
-            **vars(super().projection(request)), gapped=self.gapped, covariance=covariance, factors=factors
-        )
+        projection = super().projection(request)
+        return FilledProjection(**vars(projection), gapped=self.gapped, covariance=covariance, factors=factors)
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class FilledProjection(Projection):
 
     @override
     def require_near(self) -> None:
-        """Refuse a centre of the server so far from the observed values that these would be rounded."""
+        """Raise ContractError for a centre of the server at which observed values would be rounded."""
         values = self.gapped.observed_moments
         distance = (values.mean - self.mean) + values.remainder
         directions = self.components / (self.scale if self.scale.size else 1.0)
@@ -142,7 +139,7 @@ class FilledProjection(Projection):
 
     @override
     def squared_error(self) -> float:
-        """Return the imputed rows' total squared error after projection, never negative; refuse a false covariance."""
+        """Return the imputed rows' total squared error, at least 0; raise ContractError for a false covariance."""
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         if self.factors is not None:
             squared = squared_error_by_factors(self.gapped, self.factors, self.mean, scale, self.components)

@@ -10,8 +10,8 @@ That is generous, so these sums travel in four words a value. Where the server s
 against the same limit with the party's n, and with 1 for r: standardised, the squares of the observed values of a
 feature add up to n.
 
-For a model of few factors the limits follow in the same way, with the noise s in place of the least eigenvalue. For a
-direction V_b and the expected values y of all rows (Cauchy and Schwarz)::
+For a model of few factors the noise takes the place of the least eigenvalue. For a direction V_b and the expected
+values y of all rows (Cauchy and Schwarz)::
 
     |sum y_j (y'V_b)|^2 <= sum y_j^2  sum |y|^2
 """
@@ -29,8 +29,7 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Public, SumLimits
 from fedpca_flwr.questions import row_limits
 
-CENTRE_ROUNDING = 2.0**-48
-"""Share of a centre by which rounding the parties' sums may move it from the mean of what was observed."""
+CENTRE_ROUNDING = 2.0**-48  # share of a centre by which rounding of sums may move it from the mean of observed values
 
 LimitFunction = Callable[[Fields, Public], SumLimits]
 
@@ -64,10 +63,7 @@ def unbounded_limits(limits: LimitFunction) -> LimitFunction:
 
 
 def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
-    """Return limits of the parties' sums: rows, empty rows, counts and sums of the observed values.
-
-    With ``pairs`` the counts are of rows that have both of two features, otherwise of rows that have a feature.
-    """
+    """Return limits of ``count``, ``empty``, ``pairs`` (packed) or else ``values`` (d,), and ``sum`` (d,)."""
     d, max_rows = public.features, float(row_limits.MAX_ROWS)
     counts = {"pairs": np.full(moments.packed_size(d), max_rows)} if pairs else {"values": np.full(d, max_rows)}
     sums = np.full(d, max_rows * public.config.bound)
@@ -75,20 +71,20 @@ def observed_limits(public: Public, *, pairs: bool) -> SumLimits:
 
 
 def deviation_limits(request: Fields, public: Public, rows: int) -> SumLimits:
-    """Return each feature's limits on the sums of deviations and squares about ``centre`` (d,), of ``rows`` rows."""
+    """Return limits (d,) of ``shift`` and ``diagonal``, sums of deviations and squares of ``rows`` rows."""
     size = public.config.bound + np.abs(request["centre"])
     return {"shift": size * rows, "diagonal": size**2 * rows}
 
 
 def max_standardised(request: Fields, public: Public, unit: Array) -> Array:
-    """Return the largest size (d,) of values within `bound`, less the ``centre`` and divided by ``unit`` (d,)."""
+    """Return the largest size (d,) of values within `bound`, less ``centre`` and over ``unit``; inf if too large."""
     with np.errstate(over="ignore", divide="ignore"):  # what is not finite is refused
         size: Array = (public.config.bound + np.abs(request["centre"])) / unit
     return size
 
 
 def expected_limits(request: Fields, rows: int, size: Array | float) -> SumLimits:
-    """Return limits of E-step sums under a Gaussian model: expected deviations (d,) and packed products.
+    """Return limits of E-step sums under a Gaussian model: ``first`` (d,) and ``second``, packed products.
 
     The request has ``mean``, ``centre``, ``spread`` (d,) and the packed ``covariance``; ``rows`` is the largest number
     of rows, and ``size``, a number or (d,), the largest root mean square of a feature's values.

@@ -35,7 +35,7 @@ HIDDEN_UNITS_NOTE = (
 
 
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
-    """Return log entries of features that a party seems to have in another unit than the other parties.
+    """Return log entries of features that a party seems to have in another unit than the other parties; perhaps none.
 
     ``parties`` holds, by the party's name, its number of rows, and each feature's mean (d,) and deviation (d,) there,
     NaN or 0 where the party does not have the feature.
@@ -50,10 +50,7 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
 
 
 def scatter_unit_entries(parties: Mapping[str, tuple[Head, Array]]) -> list[dict[str, Any]]:
-    """Return log entries of features in another unit, from each party's count, mean, and diagonal (d,) of its scatter.
-
-    The scatter is about the party's own mean; keys are the names that texts use for the parties.
-    """
+    """Return `unit_entries` from each party's count and mean, and the diagonal (d,) of the scatter about that mean."""
     return unit_entries(
         {name: (head.n, head.mean, standard_deviations(diagonal, head.n)) for name, (head, diagonal) in parties.items()}
     )
@@ -65,16 +62,13 @@ def standard_deviations(squares: Array, rows: Array | float) -> Array:
     return deviations
 
 
-MIN_EIGENVALUE_SHARE = -1e-9
-"""Share of the first eigenvalue; a variance below this share is not rounding."""
-
-MAX_NAMED_PARTIES = 10
-"""Largest number of parties of a group that a text names."""
+MIN_EIGENVALUE_SHARE = -1e-9  # share of the first eigenvalue; a variance below this share is not rounding
+MAX_NAMED_PARTIES = 10  # largest number of parties of a group that a text names
 
 
 @dataclass(frozen=True)
 class PartyInfluence:
-    """Influence of a single party on the model: its name in texts, shares and angles, and reasons if it stands out."""
+    """Influence of a single party on the model, and reasons if it stands out."""
 
     party: str
     influence: Influence
@@ -87,7 +81,7 @@ class PartyInfluence:
         return float(self.influence.components[first]), first + 1
 
     def entry(self) -> dict[str, Any]:
-        """Return the party's shares and angles as a JSON-serialisable dictionary for the model's log."""
+        """Return the party's shares and angles (degrees) for the model's log; None for an unknown ratio."""
         influence = self.influence
         return {
             "party": self.party,
@@ -103,21 +97,13 @@ class PartyInfluence:
 
 @dataclass(frozen=True)
 class Contributions:
-    """Moments or factors of each party that were added to the pooled scatter, to measure each party's influence.
+    """Moments or factors of each party that were added to the pooled scatter, to measure each party's influence."""
 
-    Parameters
-    ----------
-    parts : mapping of str to Part
-        Moments or factor of each party, by how texts name the party.
-    between : bool
-        Whether the scatter between the parties' means was added too.
-    """
-
-    parts: Mapping[str, Part]
-    between: bool = True
+    parts: Mapping[str, Part]  # by how texts name the party
+    between: bool = True  # whether the scatter between the parties' means was added too
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return each party's shares of the components and angles; refuse impossible scatters or too large shares.
+        """Return each party's shares of the components and angles, in the order of the parts.
 
         Parameters
         ----------
@@ -150,9 +136,8 @@ class Contributions:
         ]
         weights = pairs.values / pairs.values[0]  # rounding is a share of the first eigenvalue
         shares = {item.party: item.influence.components for item in parties}
-        _refuse_indefinite(
-            [name for name, share in shares.items() if (share * weights[: share.size]).min() < MIN_EIGENVALUE_SHARE]
-        )
+        least = {name: (share * weights[: share.size]).min() for name, share in shares.items()}
+        _refuse_indefinite([name for name, share in least.items() if share < MIN_EIGENVALUE_SHARE])
         if limit:
             _require_below(limit, parties)
         return parties
@@ -197,7 +182,7 @@ class AddedContributions:
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """Return the largest component share and the largest angles that any single party has; empty without parties."""
+    """Return the largest component share and angles of any party, and the number of components; empty without any."""
     if not parties:
         return {}
     return {
@@ -213,9 +198,7 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     notes = []
-    for item in parties:
-        if not item.reasons:
-            continue
+    for item in (item for item in parties if item.reasons):
         influence, (share, component) = item.influence, item.largest_share
         degrees = influence.turn.axes[component - 1]
         texts: dict[Reason, str] = {
@@ -235,7 +218,7 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
 
 
 def _refuse_indefinite(parties: Sequence[str]) -> None:
-    """Raise ContractError for parties whose scatters have a negative eigenvalue, and so cancel others' variance."""
+    """Raise a ContractError that names the parties, whose scatters have a negative eigenvalue, if there are any."""
     if parties:
         why = "its scatter has a negative eigenvalue: no rows have such a one, and it takes away what others have"
         raise ContractError("\n".join(f"{party}: {why}" for party in parties))

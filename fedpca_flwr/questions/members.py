@@ -25,24 +25,20 @@ from fedpca_flwr.questions.rows import local_moments, moments_questions
 from fedpca_flwr.questions.rows_client import Party, RowsClient
 
 COUNT, MEAN, REMAINDER = HEAD
-STATE_REQUEST = (Field("federation", ("16",), "uint8"), Field("revision", (), "int64"))
+STATE_REQUEST = Payload((Field("federation", ("16",), "uint8"), Field("revision", (), "int64")))
 """The federation's random name, and the revision of its state."""
-STATE_REPLY = Field("latest", (), "int64")
-"""The latest revision of the federation that the party has noted; -1 if it has noted none."""
-REVISION_KIND = "revision"
-"""Kind of the notes in a party's journal, and the name under which the run's own revision is stored."""
+STATE_REPLY = Field("latest", (), "int64")  # the federation's latest revision that the party has noted, or -1
+REVISION_KIND = "revision"  # kind of the notes in a party's journal, and key of the run's revision in its state
 
 
 def members_questions(config: RunConfig) -> Questions:
-    """Return the questions for members' moments: in clear a digest and then new moments, else the sum of all."""
+    """Return the questions for members' moments: ``digest`` and ``moments`` in clear, else ``members`` and the sums."""
     if by_transport(config, clear=False, masked=True, surviving=False):
-        members = Question(
-            request=Payload(STATE_REQUEST), reply=Payload((STATE_REPLY,)), answer=_announce, in_clear=True
-        )
+        members = Question(request=STATE_REQUEST, reply=Payload((STATE_REPLY,)), answer=_announce, in_clear=True)
         return {"members": members, **moments_questions(config)}
     return {
         "digest": Question(
-            request=Payload(STATE_REQUEST),
+            request=STATE_REQUEST,
             reply=Payload((Field("digest", ("32",), "uint8"), STATE_REPLY, COUNT, REMAINDER, MEAN)),
             answer=_digest,
         ),
@@ -75,7 +71,7 @@ class MembersClient(RowsClient):
         latest = -1
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-            """Read the latest revision from the notes on this federation; return an empty text, to note nothing."""
+            """Read the latest revision from the notes on this federation; return "", to note nothing."""
             nonlocal latest
             latest = max((int(note.content) for note in same), default=-1)
             return ""
@@ -92,19 +88,19 @@ class MembersClient(RowsClient):
 
 
 def _announce(party: Party, request: Fields) -> Fields:
-    """Return the latest revision of the federation that the party has noted."""
+    """Return ``latest``, the federation's latest revision that the party has noted, or -1."""
     return {"latest": party.state[REVISION_KIND][0]}
 
 
 def _digest(party: Party, request: Fields) -> Fields:
-    """Return count and mean of a party's rows, and the digest of the moments that the server would read."""
+    """Return a party's moments, their ``digest`` (32,) as the server would compute it, and ``latest``."""
     fields = local_moments(party, request)
     digest_bytes = bytes.fromhex(moments_digest(read_moments(fields)))
     return {**fields, **_announce(party, request), "digest": np.frombuffer(digest_bytes, np.uint8)}
 
 
 def _moments(party: Party, request: Fields) -> Fields:
-    """Return count and mean of a party's rows, and the packed scatter if the request's ``wanted`` is true."""
+    """Return count and mean of a party's rows, and the packed scatter, (0,) unless the request's ``wanted`` is true."""
     if request["wanted"]:
         return local_moments(party, request)
     return {**head_fields(*party.vault.head_and_diagonal()), "scatter": np.empty(0)}

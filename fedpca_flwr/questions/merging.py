@@ -50,13 +50,10 @@ MERGE_DISCLOSURE = Disclosure(
 BEYOND_MOMENTS = "directions of rows, which a site must allow, after many steps that enlarge rounding"
 """Why a party's answers tell more of its rows than their moments do."""
 
-LOCAL_DIRECTION = Payload((Field("value", ()), Field("vector", ("n",))))
-"""A party's leading direction, and its weight."""
+LOCAL_DIRECTION = Payload((Field("value", ()), Field("vector", ("n",))))  # a party's leading direction, and its weight
 
 MERGED_DIRECTION = Payload((Field("merged", ("n",)),))
-
 NEIGHBOUR_DIRECTIONS = Payload((Field("values", ("<=parties",)), Field("vectors", ("<=parties", "n"))))
-"""Directions and weights of a party's neighbours."""
 
 
 class MergeOptions(ColumnsOptions):
@@ -73,7 +70,7 @@ class MergeOptions(ColumnsOptions):
 
     @property
     def faithful(self) -> bool:
-        """True if the run reproduces the authors' published program, without this project's corrections."""
+        """True if the run reproduces the authors' published program."""
         return self.variant == "faithful"
 
     @property
@@ -84,12 +81,7 @@ class MergeOptions(ColumnsOptions):
 
     @abstractmethod
     def local_direction(self, X: Array, start: Array) -> tuple[float, Array]:
-        """Return the weight (eigenvalue) and the leading direction (n,) of a party's columns.
-
-        A power iteration begins at ``start``.
-
-        Shapes: X (n, f), start (n,).
-        """
+        """Return the eigenvalue and the leading direction (n,) of columns X (n, f); iterations begin at start (n,)."""
 
     @override
     def max_gram_columns(self, rows: int) -> int:
@@ -123,16 +115,16 @@ class MergeOptions(ColumnsOptions):
 
 
 def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
-    """Return the questions of a merging run: rows, each period's local direction, sums of squares, projection."""
+    """Return the questions of a merging run: ``rows``, ``start``, ``local``, ``report``, ``energies``, ``project``.
+
+    There is no ``local`` if there is a single period, and no ``report`` if the server merges.
+    """
     first = 1 + options.isolated_periods
     merged = MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS
     later = options.n_components * options.total_periods - first
     local = Question(request=merged, reply=LOCAL_DIRECTION, answer=_local_period, sizes=_parties, times=later)
     report = Question(
-        request=merged,
-        reply=Payload((Field("directions", ("n", "k")),)),
-        answer=_report_directions,
-        sizes=_parties,
+        request=merged, reply=Payload((Field("directions", ("n", "k")),)), answer=_report_directions, sizes=_parties
     )
     return {
         **columns.clear_rows_questions(columns.LOCAL_ENERGY),
@@ -161,7 +153,10 @@ class MergeStrategy(ColumnsStrategy):
 
     @override
     def aggregate(self) -> Generator[Round, Any, ScoresSolution]:
-        """Run all periods, and return the merged directions ordered by the columns' sums of squares along each."""
+        """Run all periods, and return the merged directions ordered by the columns' sums of squares along each.
+
+        Raise DataError if nothing is left for a component, or no column varies, and what `require_same_rows` raises.
+        """
         yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
@@ -177,10 +172,8 @@ class MergeStrategy(ColumnsStrategy):
         pairs = yield from columns.pairs_by_energy(U)
         return ScoresSolution(pairs=pairs, total=self.total, notes=notes, measurements=measured)
 
-    # Inside
-
     def _merge_directions(self) -> Generator[Round, Any, Array]:
-        """Run all periods with merging at the server; return orthonormal directions (n, k), or refuse one of zeros."""
+        """Run all periods with merging at the server; return orthonormal directions (n, k)."""
         options, question = self.options, Round("start")
         directions = np.empty((self.n_rows, 0))
         for component in range(options.n_components):
@@ -236,7 +229,7 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 
 
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
-    """Run a party's next period: return the eigenvalue and leading direction of its deflated or projected block."""
+    """Run a party's next period, store its state, and return its block's eigenvalue and leading direction."""
     options, state = party.options, party.site.state
     steps = int(state["steps"][0]) if "steps" in state else 0
     component, period = divmod(steps, options.total_periods)

@@ -27,9 +27,8 @@ UNSCALED_MOMENTS_NOTE = (
 def stored_moments(
     options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
-    """Return the moments of all rows (and of each party) that the run stores with the model, or None.
+    """Return the moments of all rows (and of each party) that the run stores with the model, None by most options.
 
-    Only a method whose options say so stores anything: a method that releases less than the moments has no such option.
     ``error_bound`` (d,) is that of the scatter's diagonal, by rounding in fixed point.
     """
     count = options.stored_moments_count(len(parties))
@@ -40,7 +39,7 @@ def stored_moments(
 
 
 def party_names(replies: Sequence[Reply]) -> list[str]:
-    """Return a unique name for each party: its member name, or the reply's sender if member names repeat."""
+    """Return the member name of each reply, or if two are the same the sender of each."""
     names = [reply.member for reply in replies]
     return names if len(set(names)) == len(names) else [reply.sender for reply in replies]
 
@@ -64,27 +63,13 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Facts about pooled moments for the model's log: rounding bound, cautions, contributions and units.
+    """Facts about pooled moments for the model's log."""
 
-    Parameters
-    ----------
-    error_bound : ndarray of shape (d,) or (1,)
-        Bound on the fixed-point rounding of the variances, times rows.
-    cautions : sequence of str
-        Notes for the reader of the model.
-    contributions : Contributions or AddedContributions, optional
-        What each party added, where the server sees that.
-    units : sequence of dict, optional
-        Features that a party has in another unit, where the method compared the parties; None: as contributions say.
-    stored : SecondMoments, optional
-        Moments of all rows, where the run stores them.
-    """
-
-    error_bound: Array = field(default_factory=lambda: np.zeros(1))
-    cautions: Sequence[str] = ()
-    contributions: Contributions | AddedContributions | None = None
-    units: Sequence[dict[str, Any]] | None = None
-    stored: SecondMoments | None = None
+    error_bound: Array = field(default_factory=lambda: np.zeros(1))  # (d,) or (1,), on rounding of variances times rows
+    cautions: Sequence[str] = ()  # for the reader of the model
+    contributions: Contributions | AddedContributions | None = None  # of each party, where the server sees them
+    units: Sequence[dict[str, Any]] | None = None  # features in another unit at a party; None: as contributions say
+    stored: SecondMoments | None = None  # moments of all rows, where the run stores them
 
 
 Fitting = Generator[Round, Any, Solution]

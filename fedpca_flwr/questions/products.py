@@ -33,16 +33,12 @@ from fedpca_flwr.questions.rows_run import RowsStrategy
 DIAGONAL = Field("diagonal", ("d",), kind="size")
 SCALE = Field("scale", ("d",), kind="positive", optional=True, constant="scale")
 
-BLOCKS_KEY = "blocks"
-"""Key in a party's state: columns (d, b) of the blocks in earlier questions."""
+BLOCKS_KEY = "blocks"  # key in a party's state: columns (d, b) of the blocks in earlier questions
 
 FLOAT_DTYPES = "float32 or float64"
 
-MIN_BLOCK_SHARE = 1e-14
-"""Share of a block below which the new part of the block is rounding."""
-
-MAX_PRODUCT_RATIO = 1e6
-"""Ratio of a product to the trace that rounding cannot explain."""
+MIN_BLOCK_SHARE = 1e-14  # share of a block below which the new part of the block is rounding
+MAX_PRODUCT_RATIO = 1e6  # ratio of a product to the trace that rounding cannot explain
 
 
 def product_questions(
@@ -52,7 +48,7 @@ def product_questions(
 
     Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns. A
     block has at most ``width`` columns, and a run ``rounds`` products; with ``variances_first`` the variances come
-    before the first product, as scaling needs.
+    before the first product, as scaling needs. Raise ConfigError if secure sums lack a `bound`.
     """
     block, product = Field("block", ("d", "<=b"), FLOAT_DTYPES), Payload((Field("product", ("d", "b")),))
     plain = Question(
@@ -77,9 +73,8 @@ def product_questions(
     clear = {"start": start, "product": replace(plain, times=max(1, rounds - 1), optional=True)}
     if variances_first:
         clear = {"heads": Question(reply=Payload((*HEAD, DIAGONAL)), answer=_local_heads), "product": plain}
-    return by_transport(
-        config, clear=clear, masked={**centre_questions(), **digits_questions(config, "product", masked)}
-    )
+    sums = {**centre_questions(), **digits_questions(config, "product", masked)}
+    return by_transport(config, clear=clear, masked=sums)
 
 
 def _local_heads(party: Party, request: Fields) -> Fields:
@@ -102,8 +97,8 @@ def _local_product(party: Party, request: Fields) -> Fields:
 def _local_masked_product(party: Party, request: Fields) -> Fields:
     """Return the product of a party's scatter, about the request's centre and scaled, with the requested block.
 
-    A block that is not orthogonal to the blocks before raises ContractError: products of nearly equal blocks, each
-    rounded by every party, would show at which values a single party's numbers are rounded up.
+    Store the block, and raise ContractError for one that is not orthogonal to the blocks before: products of nearly
+    equal blocks would show at which values a single party's numbers are rounded up.
     """
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)
@@ -136,7 +131,10 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for count, mean and variances of all rows, and set `head` and `diagonal`."""
+        """Ask for count, mean and variances of all rows; set `head`, `diagonal` and `evidence`.
+
+        Raise what `pooled_centre` raises.
+        """
         if "heads" in self.run.script:
             yield from self._ask_heads("heads")
             return
@@ -146,9 +144,9 @@ class ScatterProducts:
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
 
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
-        """Ask for count, mean and variances of all rows, and return the scatter's product with the first block.
+        """Ask what `variances` asks, and return the scatter's product with the first block V, that of `random_block`.
 
-        The block is that of `random_block`; the second array bounds the fixed-point rounding of each entry.
+        The second array bounds the fixed-point rounding of each entry. Raise what `times` raises.
 
         Shapes: V (d, b) -> (d, b), (d, b) or (1,).
         """
@@ -162,6 +160,7 @@ class ScatterProducts:
         """Return the pooled scatter's product with a block V (d, b), and a bound on each entry's rounding.
 
         Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
+        Raise ContractError for products that no rows have, and ConfigError if `bound` leaves them unresolved.
 
         Shapes: V (d, b) -> (d, b), (d, b) or (1,).
         """
@@ -183,7 +182,7 @@ class ScatterProducts:
         return product * scale - centre_error, error_bound * scale
 
     def _ask_heads(self, phase: str) -> Generator[Round, Any, Total]:
-        """Ask for count, mean and diagonals, store their pooled values, and return the sums of additive fields."""
+        """Ask for count, mean and diagonals, store their pooled values and units, and return sums of other fields."""
         heads, arriving, parties = list[Head](), StreamingSum(), dict[str, tuple[Head, Array]]()
 
         def take(fields: Fields, sender: str) -> None:
@@ -202,7 +201,7 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
-        """Add the scatter between the parties' means times V to the summed products; refuse impossible products.
+        """Add the scatter between means times V to the summed products; raise ContractError for impossible ones.
 
         Shapes: product (d, b), V (d, b) -> (d, b).
         """
@@ -214,7 +213,7 @@ class OpenedProducts:
     """Store of the mutually orthogonal blocks that were sent to the parties, and of the summed products."""
 
     def __init__(self, d: int) -> None:
-        """Start with no blocks and no products of ``d`` features."""
+        """Start without blocks of ``d`` features."""
         self._blocks, self._products, self._error_bound = np.empty((d, 0)), np.empty((d, 0)), np.zeros((d, 1))
 
     def decompose(self, V: Array) -> tuple[Array, Array, Array]:

@@ -6,8 +6,8 @@ takes the rows (less a centre within `bound`, divided by a scale), no sum over a
 
     |sum x_i| <= R r_i,    |sum x_i x_j| <= R r_i r_j,    |(sum x x^T v)_i| <= R r_i |r|    (|v| = 1, R = MAX_ROWS)
 
-So whether a sum opens says nothing but that rows are within `bound`, which is public. Such limits are far above what
-sums of real rows are. So values travel in more than one word; a generous `bound` costs digits only.
+So whether a sum opens says nothing but that rows are within `bound`, which is public. Such limits are far above sums of
+real rows, so values travel in more than one word; a generous `bound` costs digits only.
 """
 
 from collections.abc import Sequence
@@ -27,17 +27,10 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER, Public, SumLimits, by_transport
 
-MAX_ROWS = 2**32
-"""Largest number of rows of all parties together, or sum of their weights."""
-
-FIRST_WORDS = 4
-"""Number of 64-bit words for each value of sums whose size is still unknown."""
-
-WIDE_DIGITS: Digits = (1,) * FIRST_WORDS
-"""Digits of a value in `FIRST_WORDS` whole words."""
-
-MAX_TWO_WORD_VALUES = 2**15
-"""Number of values up to which a second whole word costs less than a further question."""
+MAX_ROWS = 2**32  # largest number of rows of all parties together, or sum of their weights
+FIRST_WORDS = 4  # number of 64-bit words for each value of sums whose size is still unknown
+WIDE_DIGITS: Digits = (1,) * FIRST_WORDS  # digits of a value in `FIRST_WORDS` whole words
+MAX_TWO_WORD_VALUES = 2**15  # number of values up to which a second whole word costs less than a further question
 
 
 class PooledCentre(NamedTuple):
@@ -65,15 +58,12 @@ class PooledCentre(NamedTuple):
 
     @property
     def spread(self) -> Array:
-        """Upper bounds (d,) on the roots of the scatter's diagonal, with room for rounding."""
+        """Upper bounds (d,) on the roots of the scatter's diagonal."""
         return np.sqrt(self.diagonal * (1 + 2.0**-20) + self.error_bound)
 
 
-MAX_DECADES = 120
-"""Powers of ten by which a value of a question may differ from 1, so that squares of sums stay in float64."""
-
-MAX_UNRESOLVED_SHARE = 1e-9
-"""Share of a variance that rounding in fixed point may cost before the variance counts as unresolved."""
+MAX_DECADES = 120  # powers of ten by which values may differ from 1, so that squares of sums stay in float64
+MAX_UNRESOLVED_SHARE = 1e-9  # of a variance, which rounding in fixed point may cost until it counts as unresolved
 
 
 def require_bound(config: RunConfig) -> None:
@@ -86,10 +76,9 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Refuse fixed-point sums whose `bound` is too small or forbidden by this site, or that its rows would overflow.
+    """Raise ConfigError for a `bound` below 1e-100, DataError for too many rows, and what `Site.permit_bound` raises.
 
-    A `bound` of 0 passes: `require_bound` refuses it where one is needed. Raise ConfigError for a `bound` below 1e-100,
-    DataError for too many rows, and what `Site.permit_bound` raises.
+    A `bound` of 0 passes: `require_bound` refuses it where one is needed.
     """
     if party.site.config.bound:
         require_bound(party.site.config)
@@ -108,10 +97,8 @@ def require_resolved(
 ) -> None:
     """Raise ConfigError if rounding in fixed point may be more than `MAX_UNRESOLVED_SHARE` of the variance.
 
-    ``error_bound`` bounds the rounding of the scatter's ``diagonal``. The error's text names the rows by ``subject``,
-    and ends with ``advice``, a remedy besides a smaller `bound`.
-
-    Shapes: error_bound (d,), diagonal (d,).
+    ``error_bound`` (d,) bounds the rounding of the scatter's ``diagonal`` (d,). The error's text names the rows by
+    ``subject``, and ends with ``advice``.
     """
     if error_bound.sum() > MAX_UNRESOLVED_SHARE * diagonal.sum():
         raise ConfigError(
@@ -124,10 +111,7 @@ def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: fl
     """Raise ConfigError if fixed point does not resolve the variances of features to be scaled.
 
     A feature may pass for constant if its unresolved deviation is below 1e-6 (scaled features have 1), and below 1e-15
-    of the largest deviation. ``error_bound`` bounds the rounding of the scatter's ``diagonal``; ``rows`` may be a sum
-    of weights.
-
-    Shapes: error_bound (d,), diagonal (d,).
+    of the largest deviation. ``error_bound`` (d,) bounds the rounding of the scatter's ``diagonal`` (d,).
     """
     varying, matters = diagonal > error_bound, error_bound > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
     require_max_unresolved(bound, int(((error_bound > MAX_UNRESOLVED_SHARE * diagonal) & (varying | matters)).sum()), 0)
@@ -160,12 +144,10 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
 def reach(request: Fields, public: Public) -> Array:
     """Return each feature's largest absolute value within `bound`, after the request's centring and scaling.
 
-    The question takes the rows less the ``centre`` or ``mean`` of the request, and divided by the ``scale``.
-
     Parameters
     ----------
     request : mapping of str to ndarray
-        Fields of the question's request; ``centre``, ``mean`` and ``scale`` (d,) count.
+        Fields of the question's request, of which ``centre`` or ``mean`` (d,) is subtracted, and ``scale`` divides.
     public : Public
 
     Returns
@@ -190,24 +172,6 @@ def reach(request: Fields, public: Public) -> Array:
     if not (decades < MAX_DECADES).all():
         raise ContractError(f"{SERVER}: what it asked makes sums that are outside the range of float64")
     return sizes
-
-
-def sum_limits(bound: float, d: int) -> SumLimits:
-    """Return the largest possible count of rows, and of each feature's sum over the rows.
-
-    Parameters
-    ----------
-    bound : float
-        Largest size of a value.
-    d : int
-        Number of features.
-
-    Returns
-    -------
-    mapping of str to ndarray
-        ``count`` and ``sum`` (d,).
-    """
-    return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 
 
 def scatter_limits(spread: Array) -> SumLimits:
@@ -243,17 +207,11 @@ def moments_limits(reach: Array) -> SumLimits:
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:
-    """Return the limits on a scatter's ``product`` (d, columns) with orthonormal columns, twice the bound for rounding.
-
-    ``reach`` (d,) is the largest size of each feature's values.
-    """
+    """Return twice the limits of a scatter's ``product`` (d, columns) with orthonormal columns; ``reach`` has (d,)."""
     limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)
     return {"product": np.broadcast_to(limit[:, None], (reach.size, columns))}
 
 
 def projection_limits(reach: Array) -> SumLimits:
-    """Return the limits of ``count`` and ``squared``, the total squared projection error, with room for rounding.
-
-    ``reach`` (d,) is the largest size of each feature's values.
-    """
+    """Return the limits of ``count``, and twice that of ``squared``, the total squared error; ``reach`` has (d,)."""
     return {"count": np.array(float(MAX_ROWS)), "squared": np.array(2 * MAX_ROWS * float(reach @ reach))}

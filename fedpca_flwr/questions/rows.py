@@ -3,11 +3,8 @@
 Means of parties do not add up. So where only sums may be shown one uncentred sum has all moments, whose digits nothing
 cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products, which are many,
 travel in their leading digits. Where the sum shows that these do not resolve the variances, a further question has all
-digits; where parties may drop out, a single sum has all digits at once.
-
-The server stores what each party sent where the run stores moments (``keep='parties'``), or has a limit to what a party
-may hold of a component (``max-share``). Without either the server stores the parties' moments for their influence
-(`influences`) while that takes little memory, and says in the model where it does not.
+digits; where parties may drop out, a single sum has all digits at once. `stores_each_party` says when the server stores
+what each party sent in clear.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -39,30 +36,21 @@ from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import stream_replies
-from fedpca_flwr.questions import row_limits
+from fedpca_flwr.questions import pooling, row_limits
 from fedpca_flwr.questions.digits import MAX_ROUNDING_SHARE
 from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
-from fedpca_flwr.questions.pooling import (
-    Evidence,
-    PooledMoments,
-    Pooling,
-    party_names,
-    require_storable_sums,
-    stored_moments,
-)
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
-from fedpca_flwr.questions.rows_client import Party
+from fedpca_flwr.questions.rows_client import Party, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
 from fedpca_flwr.site.vault import Vault
 
-SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))
-"""Sums of rows and of their squares, about zero."""
+SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))  # sums of rows and of their squares, about zero
 
 
 @contextmanager
 def refuse_impossible_sums() -> Iterator[None]:
-    """Turn arithmetic failures in the block into a `ContractError` that the parties' sums fit no rows."""
+    """Turn ArithmeticError and ValueError in the block into a `ContractError` that the parties' sums fit no rows."""
     try:
         with np.errstate(all="ignore"):
             yield
@@ -79,25 +67,12 @@ WITHIN_DISCLOSURE = (
 )
 """Text on what the sum of scatters about own means tells about single sites (`PCAOptions.sum_disclosures`)."""
 
-SUM_PARTS, SCATTER_PARTS = 13, 3
-"""How many floats make up a party's sum about zero, and a product. Each float is rounded separately."""
+SUM_PARTS, SCATTER_PARTS = 13, 3  # floats of a party's sum about zero, and of a product; each is rounded separately
+TWO_FLOATS_SHARE = 2.0**-100  # share of a sum of products about zero that two floats do not hold
 
-TWO_FLOATS_SHARE = 2.0**-100
-"""Share of a sum of products about zero that two floats do not hold."""
-
-MIN_RESIDUAL_SHARE = 1e-8
-"""Smallest share of the variance that covariates may leave, for which all digits are asked for."""
-
-MAX_INFLUENCE_BYTES = 2**30
-"""Bytes of all parties' scatters up to which the server stores scatters only to compute the parties' influence."""
-
-MAX_STORED_PARTIES = 6
-"""Number of parties up to which the server stores each scatter, whatever its size, because running sums of groups would
-take as much memory."""
-
-
-# The questions
-
+MIN_RESIDUAL_SHARE = 1e-8  # of the variance, which covariates may leave and which all digits must resolve
+MAX_INFLUENCE_BYTES = 2**30  # of all parties' scatters, up to which the server stores them for the influence alone
+MAX_STORED_PARTIES = 6  # up to which the server stores each scatter: sums of random groups would take as much memory
 
 CENTRE = Field("centre", ("d",), constant="centre")
 SPREAD = Field("spread", ("d",), kind="size", constant="spread")
@@ -107,25 +82,21 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
     """Return the question ``<prefix>sums`` for count, sums and sums of squares of all rows, about zero.
 
-    ``vault_of`` maps a party to the `Vault`, the store of moments of the rows that the question is about.
+    ``vault_of`` maps a party to the moments of the rows that the question is about.
     """
 
     def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
         """Return count, sums and sums of squares of a party's rows about zero."""
         return uncentred_sums(*vault_of(party).head_and_diagonal())
 
-    sums = Question(
-        reply=Payload((COUNT, *SUMS)),
-        answer=local_sums,
-        limits=_sums_limits,
-        words=len(WIDE_DIGITS),
-    )
-    return {f"{prefix}sums": sums}
-
-
-def _sums_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of count, sums and sums of squares of rows within `bound`."""
-    return row_limits.sums_limits(row_limits.reach(request, public))
+    return {
+        f"{prefix}sums": Question(
+            reply=Payload((COUNT, *SUMS)),
+            answer=local_sums,
+            limits=lambda request, public: row_limits.sums_limits(row_limits.reach(request, public)),
+            words=row_limits.FIRST_WORDS,
+        )
+    }
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
@@ -142,13 +113,14 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     Returns
     -------
     mapping of str to Question
+        ``moments``, and with secure sums without survivors ``digits``, which a run may ask afterwards.
 
     Raises
     ------
     ConfigError
         If the run stores moments that the server does not have, or `bound` is missing.
     """
-    require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
+    pooling.require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
     payload = Payload((COUNT, *SUMS, SCATTER))
 
@@ -171,11 +143,11 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
     """Return a question for sums of moments in the reply's fields; ``digits`` gives the scatter's digit layout.
 
-    The scatter is about the centre of the request, or if ``within`` about each party's own mean.
+    The sums are about the centre of the request, by default zero, the scatter if ``within`` about each party's mean.
     """
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
-        """Return a party's moments as parts that add up without rounding, in the reply's fields."""
+        """Return the reply's fields of a party's moments, as float64 parts whose exact sum is the value."""
         moments = party.vault.moments()
         head = shift_head(moments.head, request.get("centre", np.zeros(party.public.features)))
         parts = [dict(part) for part in uncentred_sums(head, moments.diagonal())]
@@ -199,9 +171,10 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 
 
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
-    """Return count, sum and sum of squares of rows about zero, as float64 parts whose exact sum is the value.
+    """Return count, sum and squares of rows about zero, as float64 parts whose exact sum is the value.
 
-    ``diagonal`` (d,) is that of the rows' scatter about their mean.
+    ``diagonal`` (d,) is that of the rows' scatter about their mean. All parts have ``squares`` (d,), the first parts
+    ``sum`` (d,), and the first one ``count``.
     """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -222,12 +195,10 @@ def projection_questions(
 ) -> Questions:
     """Return the last question: every party projects its own rows and replies with the squared error that remains.
 
-    The parties of a method that is private by noise reply with a constant, in clear.
-
     Parameters
     ----------
     differentially_private : bool
-        Whether the reply is a constant.
+        Whether the reply is a constant, in clear.
     mean_name : str
         Name of the run's constant that the mean equals, where the parties received the constant before.
     extra_fields : tuple of Field
@@ -252,7 +223,7 @@ def projection_questions(
             answer=_project,
             needs="files",
             sizes=lambda public: {"k": public.features},
-            limits=_projection_limits,
+            limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
             words=row_limits.FIRST_WORDS,
             in_clear=differentially_private,
             closing=True,
@@ -260,18 +231,9 @@ def projection_questions(
     }
 
 
-def _project(party: Any, request: Fields) -> Fields:
-    """Write the scores of a party's rows, and return the row count and the squared projection error."""
-    reply: Fields = party.project(request)
-    return reply
-
-
-def _projection_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of row count and squared projection error of rows within `bound`."""
-    return row_limits.projection_limits(row_limits.reach(request, public))
-
-
-# The statistics
+def _project(party: RowsClient, request: Fields) -> Fields:
+    """Write a party's scores and loadings, and return its row count and squared projection error."""
+    return party.project(request)
 
 
 def pooled_centre(
@@ -280,7 +242,7 @@ def pooled_centre(
     """Return count, mean and variances of all rows, from a stage that has them or from a secure sum.
 
     The question has the ``prefix``, and an error names the rows by ``subject``. Raise ConfigError if `bound` leaves the
-    variances unresolved.
+    variances unresolved, and ContractError for sums that no rows have.
     """
     for stage in run.stages:
         head = stage.head()
@@ -293,10 +255,10 @@ def pooled_centre(
 def _resolve_centre(
     run: RowsStrategy, sums: Total, *, subject: str = ALL_ROWS, added_diagonal: Array | float = 0.0
 ) -> PooledCentre:
-    """Return count, mean and variances from opened sums of rows and squares, or refuse an unresolved variance.
+    """Return count, mean and variances from opened sums of rows and squares; raise what `pooled_centre` raises.
 
-    With scaling, a feature whose whole variance may be rounding counts as constant, so that noise is not scaled up.
-    Raise ContractError for sums that no rows have, and ConfigError if `bound` leaves variances unresolved.
+    With scaling, a feature whose whole variance may be rounding has variance 0, so that noise is not scaled up.
+    ``added_diagonal`` (d,) is that of a scatter to which this one will be added.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -320,8 +282,8 @@ def _resolve_centre(
     return PooledCentre(head, np.where(unresolved, 0.0, diagonal), error_bound, cautions)
 
 
-def staged_moments(run: RowsStrategy) -> Pooling:
-    """Return the moments of all rows as changed by the run's stages, such as adjustment for covariates.
+def staged_moments(run: RowsStrategy) -> pooling.Pooling:
+    """Ask for the moments of all rows, and return them as changed by the run's stages.
 
     Parameters
     ----------
@@ -331,7 +293,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
     -------
     PooledMoments
     """
-    pooled: Callable[..., Pooling] = partial(pooled_moments, run)
+    pooled: Callable[..., pooling.Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)
     return pooled()
@@ -339,7 +301,7 @@ def staged_moments(run: RowsStrategy) -> Pooling:
 
 def pooled_moments(
     run: RowsStrategy, *, within: bool = False, retain_all: bool = False, joined: Array | float = 0.0
-) -> Pooling:
+) -> pooling.Pooling:
     """Ask for the moments of all rows (count, mean, scatter), in clear or as secure sums, and pool the moments.
 
     Parameters
@@ -349,7 +311,7 @@ def pooled_moments(
         Leave out the scatter between the parties' means.
     retain_all : bool
         Whether covariates or parties may explain most of the variance. The server then stores all moments that the
-        parties send in clear, whatever their size, and asks for all digits of sums.
+        parties send in clear, and asks for all digits of sums.
     joined : ndarray of shape (d,) or float
         With secure sums: diagonal of a scatter to which this scatter will be added.
 
@@ -361,7 +323,7 @@ def pooled_moments(
     result = yield from pool_function(run, within, retain_all, joined)
     party_moments = dict(zip(result.names, result.parts.values(), strict=True))
     total = result.moments if result.total is None else result.total
-    stored = stored_moments(run.options, total, party_moments, error_bound=result.evidence.error_bound)
+    stored = pooling.stored_moments(run.options, total, party_moments, error_bound=result.evidence.error_bound)
     return result._replace(evidence=replace(result.evidence, stored=stored))
 
 
@@ -371,27 +333,27 @@ def scatter_nbytes(run: RowsStrategy) -> int:
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores each party's scatter: by the options, or if they are small or few.
+    """Return whether the server stores each party's scatter, by `keep` or `max-share`, or since they are small or few.
 
-    The options are `keep` and `max-share`. Otherwise the server adds the scatters up.
+    If not, the server adds the scatters up as they arrive.
     """
     kept = run.options.stored_moments_count(run.public.parties) > 1
     few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
     return kept or run.config.max_share > 0 or few
 
 
-def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
-    """Pool the moments that the parties reply in clear, stored per party or, if too large, added on arrival.
+def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
+    """Pool the moments that the parties reply in clear; with ``retain_all`` store each party's, whatever its size.
 
-    With ``within`` the scatter between means is left out; with ``retain_all`` each party is stored whatever its size.
+    With ``within`` the scatter between means is left out. ``added_diagonal`` is unused.
     """
     if retain_all or stores_each_party(run):
         replies = yield Round("moments")
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
         pooled = pool(parts.values())
         moments = pool(parts.values(), within=True) if within else pooled
-        evidence = Evidence(contributions=Contributions(parts, between=not within))
-        return PooledMoments(moments, pooled.diagonal(), pooled, parts, party_names(replies), evidence)
+        evidence = pooling.Evidence(contributions=Contributions(parts, between=not within))
+        return pooling.PooledMoments(moments, pooled.diagonal(), pooled, parts, pooling.party_names(replies), evidence)
     added = MomentsSum(run.public.features)
     groups = RandomGroups(run.public.parties, np.random.default_rng())
 
@@ -411,15 +373,15 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     )
     pooled = added.pooled()
     moments = added.pooled(within=True) if within else pooled
-    evidence = Evidence(contributions=AddedContributions(groups), cautions=[caution])
-    return PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
+    evidence = pooling.Evidence(contributions=AddedContributions(groups), cautions=[caution])
+    return pooling.PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
 
 
-def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> Pooling:
+def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
     """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
 
     With ``within`` the scatters are about own means; with ``retain_all`` digits must resolve what covariates may leave.
-    Raise ConfigError if `bound` leaves variances unresolved, and ContractError for sums that no rows have.
+    Raise what `pooled_centre` raises.
     """
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
@@ -443,14 +405,14 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
         row_limits.require_resolved(run.config.bound, error_bound, np.array([variance]))
     if not within:
         scatter[positions] = pooled.diagonal
-    evidence = Evidence(error_bound=np.maximum(pooled.error_bound, error_bound), cautions=pooled.cautions)
-    return PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
+    evidence = pooling.Evidence(error_bound=np.maximum(pooled.error_bound, error_bound), cautions=pooled.cautions)
+    return pooling.PooledMoments(Moments(*pooled.head, scatter=scatter), pooled.diagonal, evidence=evidence)
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """Return a caution on features (a mask (d,)) taken for constant since fixed point does not resolve their variance.
+    """Return one caution on the features of a mask (d,), whose variance fixed point does not resolve; empty if none.
 
-    ``min_deviation`` is the smallest deviation that fixed point holds. Without such features there is no caution.
+    ``min_deviation`` is the smallest deviation that fixed point holds.
     """
     if not unresolved.any():
         return ()

@@ -37,27 +37,13 @@ from fedpca_flwr.site.vault import Vault
 
 @dataclass(frozen=True)
 class Projection:
-    """Projection of a party's own rows: ``(rows - mean) / scale @ components.T``.
+    """Projection of a party's own rows: ``(rows - mean) / scale @ components.T``."""
 
-    Parameters
-    ----------
-    vault : Vault
-        Store of the moments of the rows that take part.
-    components : ndarray of shape (k, d)
-        Components with orthonormal rows.
-    mean : ndarray of shape (d,)
-        Centre that is subtracted.
-    scale : ndarray of shape (d,) or (0,)
-        Unit of each feature; empty where features are not divided.
-    columns : str
-        Digest of the columns' names.
-    """
-
-    vault: Vault
-    components: Array
-    mean: Array
-    scale: Array
-    columns: str
+    vault: Vault  # moments of the rows that take part
+    components: Array  # (k, d), orthonormal rows
+    mean: Array  # (d,), the centre that is subtracted
+    scale: Array  # (d,), or (0,) where features are not divided
+    columns: str  # digest of the columns' names
 
     def centred(self, rows: Rows) -> Iterator[Any]:
         """Subtract the mean from rows and divide by the scale, chunk by chunk.
@@ -112,7 +98,7 @@ class Projection:
         return self.vault.fourth_powers(*self.axes)
 
     def require_near(self) -> None:
-        """Refuse a centre of the server at which rows would be rounded, before rows are selected or bent by scores."""
+        """Raise ContractError for a centre of the server at which rows would be rounded."""
         directions, centre = self.axes
         if centre is not None:
             self.vault.require_near(centre, directions)
@@ -129,14 +115,14 @@ class Projection:
 
 
 class Observer:
-    """Reader of the centred rows while a party writes its scores, which may add fields to the reply. Does nothing."""
+    """Reader of the centred rows while a party writes its scores. The base class changes and adds nothing."""
 
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
         """Read chunks (m, d) of centred and scaled rows as they pass, and yield each chunk unchanged."""
         return chunks
 
     def reply(self) -> Fields:
-        """Return the fields that the observer adds to the party's last reply; none in this base class."""
+        """Return the fields that the observer adds to the party's last reply."""
         return {}
 
 
@@ -165,7 +151,7 @@ class RowsStage(Stage):
         return np.empty(0, np.int64)
 
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, before the party's first answer, rows that do not fit the stage; by default refuse nothing."""
+        """Raise an error of this package, before any answer, if the party's rows do not fit the stage."""
 
     def info(self, party: RowsClient) -> dict[str, Any]:
         """Return entries that the stage adds to the party's description in every reply; none by default."""
@@ -189,8 +175,7 @@ class RowsStage(Stage):
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
         """Return an observer that reads the centred rows while scores are written, or None.
 
-        ``request`` is the last one, ``projection`` that of all stages, and ``files`` closes what the observer writes
-        to.
+        ``projection`` is that of all stages, and ``files`` closes what the observer writes to.
         """
         return None
 
@@ -201,7 +186,7 @@ class RowsStage(Stage):
         return None
 
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
-        """Ask for the moments of all rows through ``pooled``, of the stages before, and return them changed."""
+        """Ask for the moments of all rows by ``pooled``, of the stages before; return them, by default unchanged."""
         return pooled()
 
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
@@ -213,10 +198,7 @@ class RowsStage(Stage):
         return model, solution
 
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Ask the stage's questions between fit and projection, and return further fields of the last request.
-
-        ``request`` holds the fields so far.
-        """
+        """Ask the stage's questions after the fit; return further fields of the last request, beside ``request``."""
         return {}
         yield
 
@@ -230,27 +212,13 @@ class RowsStage(Stage):
 
 @dataclass
 class Party:
-    """View of a party that answer functions receive: its moments, options and state, without access to rows.
+    """View of a party that answer functions receive: its moments, options and state, without access to rows."""
 
-    Parameters
-    ----------
-    vault : Vault
-        Moments of the rows that take part.
-    public : Public
-        Public parameters of the run.
-    options : PCAOptions
-        Options of the method.
-    state : State
-        Arrays that the party stores between the rounds of the run.
-    partition : int
-        Number of the party.
-    """
-
-    vault: Vault
+    vault: Vault  # moments of the rows that take part
     public: Public
-    options: Any
-    state: State
-    partition: int
+    options: Any  # of the method
+    state: State  # arrays that the party stores between the rounds of the run
+    partition: int  # number of the party
 
 
 class RowsClient(PCAClient):
@@ -278,7 +246,7 @@ class RowsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
-        """Refuse a run with conflicting options, or with sums or stages that do not fit this party's rows."""
+        """Raise ConfigError for conflicting options, and what `permit_fixed_point` and the stages raise."""
         assert self.script  # or options contradict each other
         if self.uses_fixed_point:
             permit_fixed_point(self)
@@ -324,7 +292,7 @@ class RowsClient(PCAClient):
         return vault
 
     def make_vault(self, selection: Selection) -> Vault:
-        """Return a store of the moments of a selection, cached over rounds where that is cheaper.
+        """Return the moments of a selection, cached over rounds where that is cheaper.
 
         Parameters
         ----------
@@ -338,10 +306,8 @@ class RowsClient(PCAClient):
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
         meets_columns = columns > 0 or any(stage.covariates for stage in self.stages)  # of the server, of any size
-        always_form = bool(self.site.node.data) and meets_columns
-        return selection.vault(
-            self.site.state, columns=columns, parties=parties, threads=threads, always_form=always_form
-        )
+        form = bool(self.site.node.data) and meets_columns
+        return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads, always_form=form)
 
     @cached_property
     def party(self) -> Party:
@@ -367,15 +333,16 @@ class RowsClient(PCAClient):
         -------
         Projection
         """
-        projection = Projection(
-            self.vault, request["components"], request["mean"], request["scale"], self.site.table.columns
-        )
+        components, columns = request["components"], self.site.table.columns
+        projection = Projection(self.vault, components, request["mean"], request["scale"], columns)
         for stage in self.stages:
             projection = stage.projection(self, request, projection)
         return projection
 
     def project(self, request: Fields) -> Fields:
         """Write this party's files of scores and loadings, and return row count and squared projection error.
+
+        A differentially private party returns 1 and 0, and reports errors to its own log only.
 
         Parameters
         ----------

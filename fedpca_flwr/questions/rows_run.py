@@ -1,7 +1,4 @@
-"""The server's half of a run in which the parties hold rows of the same features: `RowsStrategy`.
-
-The strategy knows the method, the stages, the model and the last round, and none of the questions before.
-"""
+"""The server's half of a run in which the parties hold rows of the same features: `RowsStrategy`."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class RowsStrategy(PCAStrategy):
 
     @override
     def program(self) -> Program:
-        """Run the method within its stages, build the model, and run the projection round."""
+        """Run the method within its stages, build and store the model, and run the projection round."""
         fitting = self.aggregate()
         for stage in reversed(self.stages):
             fitting = stage.fit(self, fitting)
@@ -125,7 +122,7 @@ class RowsStrategy(PCAStrategy):
         return {"components": components, "mean": mean, "scale": scale}
 
     def n_components(self, rows: float, features: int) -> int | float:
-        """Return the requested number of components or fraction of variance, checked against the pooled data.
+        """Return the requested number of components, or fraction of variance.
 
         Parameters
         ----------
@@ -137,6 +134,13 @@ class RowsStrategy(PCAStrategy):
         Returns
         -------
         int or float
+
+        Raises
+        ------
+        ConfigError
+            If there are too few rows or features for so many.
+        DataError
+            If there is a single row.
         """
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
@@ -151,6 +155,11 @@ class RowsStrategy(PCAStrategy):
         Returns
         -------
         PCAModel
+
+        Raises
+        ------
+        ContractError
+            If a party's moments are of no rows, or a party holds more than `max-share` of a component.
         """
         center, influence = self.options.centred, []
         evidence: Evidence = solution.evidence or Evidence()
@@ -158,9 +167,8 @@ class RowsStrategy(PCAStrategy):
         if evidence.contributions is not None:
             influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
             units = evidence.contributions.units() if evidence.units is None else units
-            solution = solution.with_details(
-                notes=influence_notes(influence), measurements=influence_measurements(influence)
-            )
+            texts, numbers = influence_notes(influence), influence_measurements(influence)
+            solution = solution.with_details(notes=texts, measurements=numbers)
         measured = dict(solution.measurements)
         pairs = solution.pairs.with_rank_bound(max_row_count(solution.rows) - center)
         if np.any(evidence.error_bound):

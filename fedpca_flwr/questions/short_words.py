@@ -44,14 +44,13 @@ FEATURE_STEPS, COLUMN_STEPS = Field("features", ("d",), kind="size"), Field("col
 
 CORRECTION = WordSharing(3, residual=True)
 
-MIN_SPREAD_SHARE = 2.0**-48
-"""Share of the largest deviation below which a feature does not travel: rounding in float64 is as large."""
+MIN_SPREAD_SHARE = 2.0**-48  # of the largest deviation, below which a feature does not travel: it may be rounding
 
 
 def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int], *, corrections: int) -> Questions:
     """Return the questions for a scatter in ``bits`` per entry, and for its products with blocks of ``width`` columns.
 
-    The products correct the rounding, at most ``corrections`` times.
+    The products correct the rounding, at most ``corrections`` times. Raise ConfigError if `bound` is missing.
     """
     require_bound(config)
     words = WordSharing(WORD_BITS // bits)
@@ -78,18 +77,18 @@ def short_questions(config: RunConfig, bits: int, width: Callable[[Public], int]
 
 
 def _scatter_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits s_i s_j of the scatter's entries, with s the roots of its diagonal (Cauchy-Schwarz)."""
-    reach(request, public)  # or the centre is none of rows within `bound`
+    """Return the limits s_i s_j of the scatter's entries; raise ContractError for a centre beyond `bound`."""
+    reach(request, public)
     return scatter_limits(_suppress_small_spread(request["spread"]))
 
 
 def _suppress_small_spread(spread: Array) -> Array:
-    """Return the spread (roots of a scatter's diagonal), with 0 in place of values that may be rounding."""
+    """Return the spread (d,), with 0 in place of values that may be rounding."""
     return np.where(spread > MIN_SPREAD_SHARE * spread.max(), spread, 0.0)
 
 
 def _product_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of a correction's product: outer product of the request's feature and column bounds."""
+    """Return the limits f_i c_j of a correction's product; raise ContractError for a centre beyond `bound`."""
     reach(request, public)
     return {"product": np.outer(request["features"], request["columns"])}
 
@@ -112,6 +111,7 @@ class ShortScatter:
     """
 
     head: Head
+    evidence: Evidence
     total: float
     unit: float
     matrix: Array
@@ -121,14 +121,13 @@ class ShortScatter:
     leading_error_bound: float
 
     def __init__(self, run: RowsStrategy) -> None:
-        """Store the run; `ask` sets the scatter and the error bounds."""
+        """Store the run; `ask` sets everything else."""
         self.run = run
-        self.evidence = Evidence()
 
     def ask(self) -> Generator[Round, Any, None]:
         """Ask for mean and variances, then for the scatter in few bits per entry, and set the error bounds.
 
-        Raise ConfigError if ``bits`` are too few for the number of parties.
+        Raise ConfigError if ``bits`` are too few for the number of parties, and what `pooled_centre` raises.
         """
         pooled = yield from pooled_centre(self.run)
         self.head, self.total, d = pooled.head, float(pooled.diagonal.sum()), pooled.spread.size
@@ -159,7 +158,7 @@ class ShortScatter:
         self.block_error_bound = self.leading_error_bound = self.error_bound
 
     def correct(self, vectors: Array, number: int) -> Generator[Round, Any, None]:
-        """Ask for the scatter's products with the leading vectors (d, b), and correct the matrix; ignore ``number``."""
+        """Ask for products with the leading vectors (d, b), and correct matrix and bounds; ``number`` is unused."""
         block = vectors.astype(np.float32)
         V = block.astype(np.float64)
         expected, (features, columns) = (self.matrix + self._between) @ V, self._residual_limits(V)

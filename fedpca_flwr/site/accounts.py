@@ -16,7 +16,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Account:
-    """Base of the records that a site's journal stores about rows, releases and sums, as JSON."""
+    """Base of the records about rows, releases and sums, which a site's journal stores as JSON."""
 
     kind: ClassVar[str]  # of the events
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
@@ -24,7 +24,7 @@ class Account:
     )
 
     def text(self) -> str:
-        """Return the account as JSON without empty fields, with spaces in place of underscores in the names."""
+        """Return the account as JSON without empty texts, with spaces in place of underscores in the names."""
         return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
 
     @classmethod
@@ -52,7 +52,7 @@ class Release(Account):
 
     @override
     def sentence(self) -> str:
-        """Return phase, noise multiplier and neighbouring relation as words for a reader of the journal."""
+        """Describe phase, noise multiplier and neighbouring relation."""
         return f"{self.phase}, noise multiplier {self.multiplier:.6g}, {self.relation}"
 
 
@@ -67,7 +67,7 @@ class HeldOut(Account):
 
     @override
     def sentence(self) -> str:
-        """Return the numbers of held-out rows and of all rows as words for a reader of the journal."""
+        """Describe the numbers of held-out rows and of all rows."""
         return f"{self.held_out} of {self.rows} rows held out"
 
 
@@ -83,7 +83,7 @@ class OpenedSum(Account):
 
     @override
     def sentence(self) -> str:
-        """Return the number of rows, and of parties in the sum, as words for a reader of the journal."""
+        """Describe the number of rows, and of parties in the sum."""
         return f"{self.rows} rows {f'in a sum over {len(self.members)} parties' if self.members else 'in clear'}"
 
 
@@ -97,7 +97,7 @@ class BoundAnswer(Account):
 
     @override
     def sentence(self) -> str:
-        """Return whether the rows are within the bound as words for a reader of the journal."""
+        """Describe whether the rows are within the bound."""
         return f"rows {'within' if self.within else 'beyond'} {self.bound:g}"
 
     def implies(self, bound: float) -> bool:

@@ -17,8 +17,7 @@ from fedpca_flwr.state.store import Store
 
 PHASE = re.compile(r"(phase \d+ of \d+)\b")
 TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
-MAX_WIDTH = 200
-"""Characters up to which a column of the table is as wide as its longest text."""
+MAX_WIDTH = 200  # characters up to which a column of the table is as wide as its longest text
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,7 @@ class Audit:
     def export(self, file: Path) -> None:
         """Write the events as JSON lines, from which a reader can recompute the chain of digests.
 
-        The file appears complete or not at all, and only its owner may read the file. Raise ConfigError if the file
-        cannot be written.
+        The file appears complete or not at all, for its owner only. Raise ConfigError if it cannot be written.
         """
         try:
             with atomic_file(file) as stream:
@@ -123,7 +121,7 @@ class Audit:
 def audit(folder: str) -> Audit:
     """Read the journal in a folder (node-config 'journal'), and check its chain of digests.
 
-    Raise ConfigError if the folder has no journal, and StoreError if the journal cannot be read.
+    Raise ConfigError if the folder has no journal, and StoreError if the journal is damaged or cannot be read.
     """
     store = Store(folder, SCHEMA)
     if not store.exists():

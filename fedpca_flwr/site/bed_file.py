@@ -121,7 +121,7 @@ def match_variants(target: Sequence[Variant], local: Sequence[Variant]) -> Varia
 
 
 def _is_swapped(target: Variant, local: Variant) -> bool | None:
-    """Return whether the local alleles, on either strand, are the target's in reverse order; None if they differ."""
+    """Return whether the local alleles, on either strand, are the target's in reverse order; None if neither fits."""
     for counted, other in (local.alleles, [allele.translate(COMPLEMENT) for allele in local.alleles]):
         if counted in (target.counted, UNKNOWN_ALLELE) and other in (target.other, UNKNOWN_ALLELE):
             return False
@@ -135,8 +135,8 @@ def common_variants(
 ) -> tuple[list[Variant], list[str]]:
     """Return the variants that occur in all files, and lines that report each file's differences.
 
-    The variants are sorted by chromosome and position, with the alleles and the name that most files have; the order of
-    the files does not matter. Variants that look the same on both strands are taken only if ``ambiguous``.
+    The variants are sorted by chromosome and position, with the alleles and the name that most files have, in whatever
+    order the files are. Variants that look the same on both strands are taken only if ``ambiguous``.
     """
     codings: dict[tuple[str, int], Counter[tuple[str, str]]] = {}
     for variants in files.values():
@@ -251,13 +251,12 @@ def bim_lines(variants: Iterable[Variant]) -> list[str]:
 
 
 def write_bim(variants: Iterable[Variant], file: Path) -> None:
-    """Write a .bim file, which appears complete or not at all; make its folder if there is none."""
+    """Write a .bim file, which appears complete or not at all, and make its folder; raise OSError if it cannot."""
     with atomic_file(file, SHARED) as stream:
         stream.write("".join(f"{line}\n" for line in bim_lines(variants)).encode())
 
 
-MAGIC = b"\x6c\x1b\x01"
-"""First bytes of a .bed file whose variants follow one another."""
+MAGIC = b"\x6c\x1b\x01"  # first bytes of a .bed file whose variants follow one another
 
 
 def read_bed(
@@ -312,15 +311,13 @@ def read_fam(file: Path) -> list[str]:
 
 
 def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambiguous: bool) -> None:
-    """Refuse a list of variants unless the file has each exactly once, with a known strand."""
+    """Raise DataError unless the file has each listed variant exactly once, with a known strand."""
     times = Counter(match.columns.tolist())
     duplicated = [times[column] > 1 and column >= 0 for column in match.columns.tolist()]
     faults = {
         "are not in this site's .bed file, or twice": list(compress(target, match.columns < 0)),
         "are in the list twice": list(compress(target, duplicated)),
-        "have an allele that the list does not name": [
-            variant for variant in target if UNKNOWN_ALLELE in variant.alleles
-        ],
+        "have an allele that the list does not name": [one for one in target if UNKNOWN_ALLELE in one.alleles],
         "look the same on both strands (A/T, C/G); where all sites' files are of one strand, set node-config "
         "ambiguous='keep'": [variant for variant in target if variant.ambiguous and not ambiguous],
     }

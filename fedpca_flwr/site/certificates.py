@@ -1,7 +1,7 @@
 """A certificate authority, the SuperLink's certificate and the sites' keys for Flower, made without other programs.
 
-They serve rehearsals, and federations that have no public-key infrastructure of their own. Whoever has ``ca.key`` can
-stand in for the SuperLink towards every site: the file belongs where the certificates are made, and nowhere else.
+They serve rehearsals, and federations without a public-key infrastructure. Whoever has ``ca.key`` can stand in for the
+SuperLink towards every site: the file belongs where the certificates are made, and nowhere else.
 """
 
 import ipaddress
@@ -45,7 +45,7 @@ def make_certificates(folder: Path, hosts: list[str], days: int = 365, *, author
     names = _host_names(hosts, days)
     key, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     root = (
-        _certificate(ISSUER, ISSUER, key, max(days, AUTHORITY_DAYS))
+        _certificate(ISSUER, key, max(days, AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(_key_usage("key_cert_sign", "crl_sign"), critical=True)
@@ -85,7 +85,7 @@ def renew_certificate(folder: Path, hosts: list[str], days: int = 365, *, author
 
 
 def _host_names(hosts: list[str], days: int) -> list[x509.GeneralName]:
-    """Return the hosts as names in a certificate; refuse hosts and days that are not possible."""
+    """Return the hosts as names in a certificate; raise ConfigError for hosts or days that are not possible."""
     if not 1 <= days <= MAX_DAYS:
         raise ConfigError(f"days is {days}, expected 1 to {MAX_DAYS}")
     names = [_general_name(host) for host in hosts]
@@ -105,9 +105,9 @@ def _server_certificate(
     authority: ec.EllipticCurvePrivateKey,
     days: int,
 ) -> x509.Certificate:
-    """Return a SuperLink's certificate, signed by an authority's key."""
+    """Return a SuperLink's certificate, signed by an authority's key; its subject has at most 64 characters."""
     return (
-        _certificate(subject[:64], ISSUER, server, days)
+        _certificate(subject[:64], server, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -118,7 +118,7 @@ def _server_certificate(
 
 
 def make_node_key(path: Path) -> Path:
-    """Write a private key for a SuperNode, and beside it the public key (.pub), whose path is returned."""
+    """Write a SuperNode's key and, beside it, the public one (.pub), and return its path; ConfigError if one exists."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     write_new(path, _private_pem(key, PrivateFormat.OpenSSH))
@@ -144,13 +144,13 @@ def _key_usage(*allowed: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in allowed for usage in signature(x509.KeyUsage).parameters})
 
 
-def _certificate(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
-    """Return a builder of an X.509 certificate, with names, public key and validity, not signed yet."""
+def _certificate(subject: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+    """Return a builder of an X.509 certificate of `ISSUER`, with public key and validity, not signed yet."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, ISSUER)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks of sites differ

@@ -1,12 +1,12 @@
 """The chain of a journal's events: appending, counting and checking events in the site's database.
 
-The events are a chain: each has the SHA-256 digest of its content and of the digest before. So an event that was
-removed, changed or moved is found. Whoever may write the file can make the whole chain anew; that is found only by a
-last digest that somebody else has stored.
+Each event has the SHA-256 digest of its content and of the digest before, so an event that was removed, changed or
+moved is found. Whoever may write the file can make the whole chain anew; that is found only by a last digest that
+somebody else has stored.
 
-Whoever starts runs can have them refused without end, and every message looks through the journal. So runs that are
-refused before anything was answered have events of their own up to `MAX_REFUSAL_EVENTS`. Further refusals are counted
-beside the last of these (`FurtherRefusals`), until the site answers a run again. The count is no link of the chain.
+Whoever starts runs can have them refused without end, and every message looks through the journal. So refused runs have
+events of their own up to `MAX_REFUSAL_EVENTS`. Further refusals are counted beside the last of these
+(`FurtherRefusals`), until the site answers a run again. The count is no link of the chain.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ def parse_row(kind: type[Row], values: object, place: str) -> Row:
 def _read_rows(
     database: sqlite3.Connection, kind: type[Row], table: str, place: str, values: Mapping[str, str | int]
 ) -> Iterator[Row]:
-    """Yield the rows of a table that have the given values, in order of their numbers, each checked by `parse_row`."""
+    """Yield the rows of a table that have the given values, in order of their numbers; raise DamageError at a fault."""
     names = list(kind._fields)  # type: ignore[attr-defined]
     condition = " AND ".join(f"{name} = :{name}" for name in values) or "TRUE"
     query = f"SELECT {', '.join(names)} FROM {table} WHERE {condition} ORDER BY number"
@@ -73,7 +73,7 @@ def _read_rows(
 
 
 def events(database: sqlite3.Connection, **values: str | int) -> Iterator[Event]:
-    """Read in order the journal's events whose fields have the given values; raise DamageError at a damaged event."""
+    """Yield in order the journal's events whose fields have the given values; raise DamageError at a damaged one."""
     return _read_rows(database, Event, "event", "event", values)
 
 
@@ -86,8 +86,7 @@ class FurtherRefusals(NamedTuple):
     run: Word
 
 
-MAX_REFUSAL_EVENTS = 10
-"""Refused runs that have events of their own after the last answer; further refusals are counted."""
+MAX_REFUSAL_EVENTS = 10  # refused runs with events of their own after the last answer; others are counted
 
 
 def further_refusals(database: sqlite3.Connection) -> list[FurtherRefusals]:
@@ -109,10 +108,7 @@ def counting_event(database: sqlite3.Connection) -> int:
 
 
 def append_event(database: sqlite3.Connection, event: tuple[Any, ...]) -> None:
-    """Append an event (time, run, party, kind, about, digest, bytes) to the chain, in an open transaction.
-
-    A refusal is only counted if there is a `counting_event`.
-    """
+    """Append an event (time, run, party, kind, about, digest, bytes); only count a refusal after a `counting_event`."""
     if event[3] == "refused" and (number := counting_event(database)):
         database.execute(
             "CREATE TABLE IF NOT EXISTS further (number INTEGER PRIMARY KEY, times INTEGER, time TEXT, run TEXT)"
@@ -146,10 +142,7 @@ def chain_end(database: sqlite3.Connection) -> ChainEnd:
 
 
 def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file: Path) -> None:
-    """Raise StoreError if the journal lacks the event (number, digest) that this run saw last; number 0: none.
-
-    Then an older or another journal was put in its place.
-    """
+    """Raise StoreError if the journal lacks the event (number, digest) that this run saw last; number 0: none."""
     number, digest = last_seen
     chains = database.execute("SELECT chain FROM event WHERE number = ?", (number,)).fetchall()
     if number and chains != [(digest,)]:
@@ -175,7 +168,7 @@ def first_wrong_link(chain: Sequence[Event]) -> int:
 
 
 def first_gap(database: sqlite3.Connection) -> int:
-    """Return the number of the first event whose digest is wrong or which is missing; 0 if all are right."""
+    """Return the number, from 1, of the first event whose digest is wrong or which is missing; 0 if all are right."""
     chain = list(events(database))
     if number := first_wrong_link(chain):
         return number

@@ -14,8 +14,8 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, select_columns
 
+# in an error about whole numbers that float64 cannot represent
 INEXACT_ADVICE = "subtract a whole number near all of them first, or leave the column out if it is an identifier"
-"""Advice in an error about whole numbers that float64 cannot represent."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ class ColumnSelection:
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the ascending positions, from 0, of the features among ``width`` columns; names may be empty.
+        """Return the ascending positions, from 0, of the features among ``width`` columns, named or with no names.
 
         Raise ConfigError if a key names no column, and DataError if no column is a feature. A guess at how a file is
         written is not ``strict``: it ignores keys that name no column.
@@ -103,7 +103,7 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
 
 
 def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the position of the column that `key` selects by name or number; raise ConfigError if there is none."""
+    """Return the first position of the column that `key` selects by name or number; ConfigError if there is none."""
     return column_positions(name, names, width, key)[0]
 
 

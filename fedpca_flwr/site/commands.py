@@ -37,11 +37,7 @@ def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> 
     print(make_key(str(file), partition_id, name))
 
 
-def journal(
-    folder: Path,
-    export: Annotated[Path | None, Option(metavar="FILE")] = None,
-    check: bool = False,
-) -> Report:
+def journal(folder: Path, export: Annotated[Path | None, Option(metavar="FILE")] = None, check: bool = False) -> Report:
     """Show the questions to this site and the bytes it sent, and whether a line of its journal was changed.
 
     Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a

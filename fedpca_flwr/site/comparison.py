@@ -5,7 +5,7 @@ what the server says that it asked, and the server received what the site sent. 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -21,8 +21,7 @@ from fedpca_flwr.site.audit import Audit, audit
 from fedpca_flwr.site.chain import Event, first_wrong_link, parse_row
 from fedpca_flwr.state.store import DamageError
 
-BAR = "\\|"
-"""A bar within a cell of a table in Markdown."""
+BAR = "\\|"  # within a cell of a table in Markdown
 TABLE_HEAD = ("", "question", "asked", "answered", "time at the site", "bytes")
 
 
@@ -50,7 +49,7 @@ def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
 def read_journal(path: Path) -> Audit:
     """Read a journal from its folder, or from the file that `site journal --export` wrote.
 
-    Raise ConfigError if there is no journal, and ContractError if the file holds something else.
+    Raise ConfigError if there is no journal, StoreError if it is damaged, and ContractError for another file.
     """
     if not path.is_file():
         return audit(str(path))
@@ -94,28 +93,17 @@ class Comparison:
         if not numbers:
             self.faults.append(f"{path}: the journal has no entry about run {run}")
         statuses = {entry["party"]: entry["status"] for entry in journal.runs() if entry["run"] == run}
-        parties = [
-            {
-                "party": party,
-                "status": statuses[party],
-                "exchanges": self._compare(
-                    f"{path}: party {party}", party, [event for event in events if event.party == party]
-                ),
-            }
-            for party in numbers
-        ]
+        parties = []
+        for party in numbers:
+            exchanges = self._compare(path, party, [event for event in events if event.party == party])
+            parties.append({"party": party, "status": statuses[party], "exchanges": exchanges})
         self.journals.append({"path": str(path), "verdict": journal.verdict, "parties": parties})
 
     def content(self) -> dict[str, Any]:
         """Return for JSON the ``run`` as the server tells, ``journals``, parties ``without journal`` and ``faults``."""
         parties = {entry["party"] for journal in self.journals for entry in journal["parties"]}
         missing = [f"{entry.party} ({entry.name})" for entry in self.history.parties if entry.party not in parties]
-        return {
-            "run": self._run_texts(),
-            "journals": self.journals,
-            "without journal": missing,
-            "faults": self.faults,
-        }
+        return {"run": self._run_texts(), "journals": self.journals, "without journal": missing, "faults": self.faults}
 
     def page(self) -> str:
         """Return the comparison as a page in Markdown, which ends with the verdict."""
@@ -141,7 +129,7 @@ class Comparison:
         return "\n".join([*lines, *(f"- {printable_text(fault)}" for fault in self.faults)])
 
     def _run_texts(self) -> dict[str, str]:
-        """Return what the server tells of the run, by heading."""
+        """Return what the server tells of the run, by heading; empty texts are left out."""
         entry = self.provenance
         texts = {
             "run": entry.run,
@@ -154,18 +142,23 @@ class Comparison:
         }
         return {name: text for name, text in texts.items() if text}
 
-    def _compare(self, label: str, party: int, events: Sequence[Event]) -> list[dict[str, Any]]:
-        """Compare a party's exchanges, and collect the differences in `faults`.
+    def _compare(self, path: Path, party: int, events: Sequence[Event]) -> list[dict[str, Any]]:
+        """Compare a party's exchanges, in the order of the server's, and append the differences to `faults`.
 
-        Keys: the question's name (``phase``), how the digests of ``question`` and ``reply`` compare, ``time`` and
-        ``bytes`` at the site.
+        Keys, in this order: the question's name (``phase``), how the digests of ``question`` and ``reply`` compare,
+        ``time`` and ``bytes`` at the site.
         """
+        label = f"{path}: party {party}"
         settings = next((event.digest for event in events if event.kind == "run"), "")
         if settings != self.provenance.settings:
             words = f"other settings (SHA-256 {settings})" if settings else "no settings of this run in its journal"
             self.faults.append(f"{label}: the site had {words}")
         exchanges = []
-        pairs = zip_longest(self._server_exchanges(party), journal_exchanges(events), fillvalue=Exchange())
+        rounds = [
+            (entry.phase, entry.digests[str(party)]) for entry in self.history.rounds if str(party) in entry.digests
+        ]
+        asked = [Exchange(phase, question, reply) for phase, (question, reply) in rounds]
+        pairs = zip_longest(asked, journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
             name = server.phase or site.phase
             verdicts = {}
@@ -175,13 +168,6 @@ class Comparison:
                     self.faults.append(f"{label}, question {number} ('{name}'): the {kind} is {verdicts[kind]}")
             exchanges.append({"phase": name, **verdicts, "time": site.time, "bytes": site.nbytes})
         return exchanges
-
-    def _server_exchanges(self, party: int) -> Iterator[Exchange]:
-        """Yield the questions that the server asked of a party, and the digests of its replies."""
-        for entry in self.history.rounds:
-            if str(party) in entry.digests:
-                question, reply = entry.digests[str(party)]
-                yield Exchange(entry.phase, question, reply)
 
 
 def _table_line(cells: Sequence[str]) -> str:

@@ -25,7 +25,6 @@ from fedpca_flwr.site.csv_format import (
 SEPARATORS = (",", ";", "\t", "|")
 SAMPLE_LINES = 100  # lines that decide the separator and the header
 SAMPLE_BYTES = 2**20  # bytes that decide the encoding
-
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is the beginning of this one
@@ -50,9 +49,7 @@ OTHER_FILE_STARTS = (
 )
 """Beginnings of files of other kinds, with advice for the error."""
 
-CONTROL_BYTES = re.compile(rb"[\0-\x08\x0e-\x1f]")
-"""Bytes that no text has. Names of columns may begin as files of other kinds do."""
-
+CONTROL_BYTES = re.compile(rb"[\0-\x08\x0e-\x1f]")  # that no text has, whose names may begin as other files do
 TEXT_FILE_STARTS = (b"%", b"<", b"{", b"[")  # of the other kinds that are texts
 COMMA_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 POINT_GROUPS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+", re.ASCII)
@@ -122,10 +119,9 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """Return the separator with the best score (equally long lines of numbers); refuse a tie.
+    """Return the separator with the best score (equally long lines of numbers).
 
-    By a separator that does not occur, each line is a single cell. Several equally good separators are refused, since
-    the numbers would differ between readings.
+    Raise DataError for several equally good ones, by which numbers would differ, and csv.Error if none yields CSV.
     """
     shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
@@ -166,14 +162,14 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
 
 
 def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: ColumnSelection) -> Iterator[list[str]]:
-    """Yield the stripped cells of the feature columns of each row; `first`, the first row, may hold column names."""
+    """Yield the stripped cells of each row's feature columns, as far as it has them; `first` may hold their names."""
     features = selection.positions([cell.strip() for cell in first], len(first), strict=False)
     for row in rows:
         yield [row[position].strip() for position in features if position < len(row)]
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Decide whether numbers have decimal commas, in a file that is separated by another sign.
+    """Return whether numbers have decimal commas, in a file that is separated by another sign.
 
     Raise DataError if all commas, or all points, may as well stand between thousands.
     """

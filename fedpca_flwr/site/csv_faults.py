@@ -1,7 +1,4 @@
-"""Faults of a .csv file: their kinds, the keys that treat each kind, and lines and columns for the site's own log.
-
-No text contains a cell of the file.
-"""
+"""Faults of a .csv file: kinds, keys that treat them, and lines and columns for the site's own log, but no cell."""
 
 import re
 from collections import Counter
@@ -9,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.site.csv_format import BOOLEANS, COMMA_NUMBER, POINT_NUMBER, CsvFormat
+from fedpca_flwr.site.csv_format import COMMA_NUMBER, POINT_NUMBER, CsvFormat
 from fedpca_flwr.site.csv_header import holds_cells
 
 COMMENT_STARTS = ("#", "%", "//")
 MAX_LINES_NAMED = 5  # for each fault
+NUMBER_WORDS = {"true", "false", "inf", "-inf", "infinity", "-infinity"}
 
 MISSING_MARK_PATTERN = re.compile(
     r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|not .{2,12}|"
@@ -67,8 +65,7 @@ FAULT_KINDS = (
     ),
     ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or say how it begins (comment='...')"),
 )
-"""Kinds of cells that are not numbers, the pattern of each kind, and advice. The last two kinds are recognised by their
-columns."""
+"""Kinds of cells that are not numbers, patterns and advice. The last two kinds are recognised by their columns."""
 
 
 def fault_kind(cell: str) -> str:
@@ -103,13 +100,7 @@ class CsvFaults:
         self.first_line = self.first_line or line
         for position in features:
             cell = row[position]
-            if csv_format.is_number(cell) or cell.strip().lower() in {
-                *BOOLEANS,
-                "inf",
-                "-inf",
-                "infinity",
-                "-infinity",
-            }:
+            if csv_format.is_number(cell) or cell.strip().lower() in NUMBER_WORDS:
                 self.numbers[position] += 1
             elif not csv_format.is_missing(cell):
                 self.cells.setdefault((position, fault_kind(cell)), []).append(line)
@@ -134,7 +125,7 @@ class CsvFaults:
         return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
-        """Return line numbers by (column, kind of fault), with kinds corrected by the rest of the column."""
+        """Return line numbers by (column from 0, kind of fault), with kinds corrected by the rest of the column."""
         lines_by_column: dict[int, list[int]] = {}
         for (column, _), lines in self.cells.items():
             lines_by_column.setdefault(column, []).extend(lines)

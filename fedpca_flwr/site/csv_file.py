@@ -1,8 +1,8 @@
 """A .csv file as blocks of rows, which Arrow reads in a single pass.
 
-Arrow converts cells to numbers. At a cell that Arrow refuses, the reader goes on with the rows from there as texts and
-converts the texts itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no
-number even then is described by `fedpca_flwr.site.csv_faults` with its line and column.
+At a cell that Arrow does not convert to a number, the reader goes on with the rows from there as texts and converts
+these itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no number even
+then is described by `fedpca_flwr.site.csv_faults` with its line and column.
 """
 
 import csv
@@ -30,16 +30,11 @@ from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, Opener, file_opener,
 from fedpca_flwr.site.csv_header import detect_header
 from fedpca_flwr.site.file_format import FileFormat
 
-BLOCK_CHARACTERS = 2**20
-"""Characters that Arrow reads at a time; more if many columns would each take their time in every block."""
-
-TAIL_BYTES = 4096
-"""Bytes of the end of a file in which the last line is examined for totals."""
-
+BLOCK_CHARACTERS = 2**20  # that Arrow reads at a time; more if many columns would each take time in every block
+TAIL_BYTES = 4096  # of the end of a file, in which the last line is examined for totals
 MAX_ROW_CHARACTERS = 2**30
 LONG_ROW_WORD = "straddling"  # in Arrow's error for a row that is longer than a block
 MISSING_SPELLINGS = sorted({spelling for word in MISSING_TEXTS for spelling in (word, word.upper(), word.title())})
-TRUE_TEXT, FALSE_TEXT, MINUS_SIGN = "1", "0", "\u2212"
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class CsvTable:
 
     @property
     def rows(self) -> Rows:
-        """Lazy rows (n, d) of the features as float64, with NaN for missing values."""
+        """Lazy rows (n, d) of the features as float64, with NaN for missing values; DataError at a faulty cell."""
         return Blocks(partial(_numeric_blocks, self), len(self.features), np.dtype(np.float64))
 
 
@@ -146,7 +141,8 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
     """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes.
 
-    After the last batch, refuse a quote that is not closed, and a last line of totals.
+    Raise Arrow's ValueError at a cell or line that it refuses, and after the last batch DataError if a quote is not
+    closed or the last line has totals.
     """
     from pyarrow import csv as arrow
 
@@ -189,11 +185,7 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
-    """Raise DataError if the last line (in the bytes ``end``) is labelled as totals in a column left out.
-
-    Labels are "total", "sum", "mean" and the like (`TOTALS_PATTERN`), unless another row has the same: then it is a
-    category.
-    """
+    """Raise DataError if a label of totals that no other row has is in the last line, in the bytes ``end``."""
     csv_format = table.format
     lines = [line for line in re.split(r"[\r\n]+", end.decode(csv_format.encoding, "replace")) if line.strip()]
     separator = csv_format.separator
@@ -207,7 +199,7 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
     with refuse_long_cells():
         rows = filter(lambda row: len(row) == table.width, csv.reader(csv_format.lines(), delimiter=separator))
         counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
-    if 1 in counts.values():  # a label that also occurs in other rows is an ordinary category
+    if 1 in counts.values():
         raise DataError(
             "the last line of the .csv file contains totals, as a left-out column shows: remove the line, or set how "
             "it begins (comment='Total')"
@@ -215,7 +207,7 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
 
 
 def _require_closed_quotes(table: CsvTable) -> None:
-    """Refuse a quoted cell that spans whole rows: its closing quote is missing."""
+    """Raise DataError for a quoted cell that spans whole rows: its closing quote is missing."""
     csv_format, lines_before, lines = table.format, 0, list[str]()
 
     def recorded() -> Iterator[str]:
@@ -280,11 +272,6 @@ class _LineStream(io.RawIOBase):
         self._lines, self._rest = lines, b""
 
     @override
-    def readable(self) -> bool:
-        """Return True, as Python's interface of raw streams demands."""
-        return True
-
-    @override
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer with the next bytes, and return their number; 0 at the end."""
         parts, size = [self._rest], len(self._rest)
@@ -299,22 +286,22 @@ class _LineStream(io.RawIOBase):
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Convert an Arrow column of texts to float64; refuse whole numbers that float64 would round.
+    """Convert an Arrow column of texts to float64, with nulls for missing values; true is 1, and false 0.
 
-    Texts may have signs between thousands, and be booleans or marks of missing values.
+    Raise Arrow's ValueError at another text, and DataError for whole numbers that float64 would round.
     """
     import pyarrow as pa
     from pyarrow import compute
 
     cells = compute.utf8_trim_whitespace(column)
     cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")  # drop a plus sign
-    cells = compute.replace_substring(cells, MINUS_SIGN, "-")
+    cells = compute.replace_substring(cells, "\u2212", "-")
     if csv_format.thousands:
         grouped = compute.match_substring_regex(cells, f"^{csv_format.grouped_number_pattern}$")
         ungrouped = compute.replace_substring_regex(cells, csv_format.group_sign_pattern, "")
         cells = compute.if_else(grouped, ungrouped, cells)
     lowered = compute.utf8_lower(cells)
-    for word, number in {"true": TRUE_TEXT, "false": FALSE_TEXT}.items():
+    for word, number in {"true": "1", "false": "0"}.items():
         cells = compute.if_else(compute.equal(lowered, word), number, cells)
     if csv_format.decimal == ",":
         cells = compute.replace_substring(cells, ".", "?")  # makes a decimal point invalid
@@ -333,7 +320,7 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
-    """Read the whole file cell by cell, and collect its faults with line numbers."""
+    """Read the whole file cell by cell, and collect its faults with line numbers; DataError at an overlong cell."""
     faults, csv_format = CsvFaults(table.width, table.names), table.format
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
@@ -369,7 +356,7 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
     def read_rows(
         file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]
     ) -> tuple[Rows, list[str]]:
-        """Return the rows of a file and the names of its features; add messages to `notes`."""
+        """Return the rows of a file and the names of its features, if it has any; add messages to `notes`."""
         text = open_text(file)
         table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
         notes += filter(None, (text.note, table.note))
@@ -378,7 +365,7 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
     def read_ids(
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
-        """Return the last `count` cells of a column as texts: a header above is dropped."""
+        """Return the last `count` cells of a column as stripped texts, "" if missing: a header above is dropped."""
         text = open_text(file)
         return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
 

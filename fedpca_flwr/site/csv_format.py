@@ -1,7 +1,4 @@
-"""How a .csv file is written, from the site's keys and the first lines of the file.
-
-The format is the encoding, the separator of cells, the signs of decimals and thousands, and the beginnings of comments.
-"""
+"""Format of a .csv file: encoding, separator of cells, signs of decimals and thousands, beginnings of comments."""
 
 import codecs
 import csv
@@ -24,8 +21,6 @@ POINT_NUMBER, COMMA_NUMBER, ANY_NUMBER = (
     re.compile(NUMBER_TEMPLATE % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]")
 )
 
-BOOLEANS = {"true": 1.0, "false": 0.0}
-
 
 @dataclass(frozen=True)
 class CsvKeys:
@@ -40,18 +35,15 @@ class CsvKeys:
     missing: str = ""  # marks of missing values, besides `MISSING_TEXTS`, separated by commas
 
     def __post_init__(self) -> None:
-        """Refuse keys with values that are not allowed, and equal signs for decimals and thousands."""
-        faults = {
-            "header": None if self.header in (None, True, False) else "true or false",
-            "delimiter": None
-            if not self.delimiter or re.fullmatch(r"[^\w\r\n.+\"-]", self.separator)
-            else "a sign, or 'tab'",
-            "decimal": None if self.decimal in ("", ".", ",") else "'.' or ','",
-            "thousands": None if self.thousands in ("", ".", ",", "'", "\u2019", " ") else "one of . , ' and a space",
-            "encoding": None if self.encoding == "" or _is_encoding(self.encoding) else "one that Python knows",
-        }
-        for key, expected in faults.items():
-            if expected:
+        """Raise ConfigError for values that are not allowed, and equal signs for decimals and thousands."""
+        for key, is_allowed, expected in (
+            ("header", self.header in (None, True, False), "true or false"),
+            ("delimiter", not self.delimiter or re.fullmatch(r"[^\w\r\n.+\"-]", self.separator), "a sign, or 'tab'"),
+            ("decimal", self.decimal in ("", ".", ","), "'.' or ','"),
+            ("thousands", self.thousands in ("", ".", ",", "'", "\u2019", " "), "one of . , ' and a space"),
+            ("encoding", self.encoding == "" or _is_encoding(self.encoding), "one that Python knows"),
+        ):
+            if not is_allowed:
                 raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
         if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
             raise ConfigError(
@@ -80,7 +72,7 @@ class CsvKeys:
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Raise ConfigError if a key is set besides `allowed` and 'missing', since files of `kind` are no texts."""
+        """Raise ConfigError if a key is set besides `allowed` and 'missing': files of `kind` are no texts."""
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
                 raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
@@ -94,8 +86,7 @@ def _is_encoding(name: str) -> bool:
         return False
 
 
-Opener = Callable[[], BinaryIO]
-"""Opens the bytes of a file anew."""
+Opener = Callable[[], BinaryIO]  # opens the bytes of a file anew
 
 
 def file_opener(file: Path) -> Opener:
@@ -119,10 +110,7 @@ class CsvFormat:
     skipped_lines: int = 0  # before the first line with cells: 1 if the file begins with Excel's "sep=;"
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the file; a comment becomes an empty line, so that line numbers stay right.
-
-        A comment sign inside a quoted cell is part of the cell.
-        """
+        """Yield the lines of the file; a comment, unless inside a quoted cell, becomes an empty line."""
         in_quotes = False
         with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
             for line in itertools.islice(stream, self.skipped_lines, None):
@@ -137,7 +125,7 @@ class CsvFormat:
         return bool((COMMA_NUMBER if self.decimal == "," else POINT_NUMBER).fullmatch(self.ungroup(cell)))
 
     def ungroup(self, cell: str) -> str:
-        """Strip a cell, and remove thousands signs if the cell is a number with such signs."""
+        """Return a cell without surrounding spaces, and without thousands signs if it is a number with such signs."""
         cell = cell.strip()
         if self.thousands and re.fullmatch(self.grouped_number_pattern, cell, re.ASCII):
             cell = re.sub(self.group_sign_pattern, "", cell)

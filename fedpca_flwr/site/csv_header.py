@@ -1,9 +1,8 @@
 """The header of a .csv file, whose names may themselves be numbers.
 
-Wavelengths, masses, years and ids are names that look like a row. A first line of numbers is refused, with the key that
-decides, where a row of the file would hardly look so: only its cells are in quotes, its cells stand above texts or far
-from the numbers of their columns, or its cells rise or fall throughout. A first line that is not refused is a row, and
-a note says so.
+A first line of numbers (wavelengths, years, ids) is refused, with the key that decides, where a row of the file would
+hardly look so: only its cells are in quotes, its cells stand above texts or far from the numbers of their columns, or
+its cells rise or fall throughout. A first line that is not refused is a row, and a note says so.
 """
 
 import csv
@@ -21,8 +20,7 @@ from fedpca_flwr.site.csv_detection import SAMPLE_BYTES, SAMPLE_LINES
 from fedpca_flwr.site.csv_format import CsvFormat, CsvKeys, refuse_long_cells
 
 MAX_DEVIATIONS = 10.0  # standard deviations of a cell of a row from its column's mean
-STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}
-"""By degrees of freedom, how many deviations one in 10,000 lies above: more than `MAX_DEVIATIONS` for few rows."""
+STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}  # deviations of one in 10,000, by degrees of freedom
 MAX_PROBABILITY = 0.005  # of a row that rises throughout by chance; with falling rows 1 %
 HEADER_ADVICE = "say header=true if it holds the names of the columns, header=false if it is a row"
 
@@ -43,9 +41,10 @@ def holds_cells(row: Sequence[str]) -> bool:
 
 
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
-    """Decide whether the first line of a .csv file is a header or a row; raise DataError if it may be either.
+    """Decide whether the first line of a .csv file is a header or a row, by the keys or by its cells.
 
-    A row taken for names would be lost, and names taken for a row would be wrong numbers.
+    Raise DataError if it may be either, or all cells are empty. A row taken for names would be lost, and names taken
+    for a row would be wrong numbers.
     """
     rows, start, end = [], 0, 0
     with refuse_long_cells():
@@ -100,7 +99,7 @@ def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
 def _name_above_numbers(
     csv_format: CsvFormat, first: Sequence[str], rest: Sequence[Sequence[str]], features: list[int]
 ) -> str:
-    """Return a reason why the first line is a header: a non-feature column has text above numbers."""
+    """Return a reason why the first line is a header: a non-feature column has text above numbers; else ""."""
     for position in {*range(len(first))} - {*features}:
         below = [row[position] for row in rest]
         name = not (csv_format.is_number(first[position]) or csv_format.is_missing(first[position]))
@@ -110,7 +109,7 @@ def _name_above_numbers(
 
 
 def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
-    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are."""
+    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are; else ""."""
     raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]

@@ -4,11 +4,8 @@ The database converts every number to float64 and every NULL to NaN, so that a b
 an array. A column that is not numeric is refused before a row is read.
 
 PostgreSQL sends rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
-that format have the same length, so a block is a view of the bytes that arrived. That takes less memory than Arrow
-batches (ADBC) and no more CPU time; a cursor of Python rows, as SQLAlchemy has it, takes 20 times the CPU time.
-Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
-
-DuckDB has rows in a file of its own, or reads files by its SQL (.parquet, .csv).
+that format have the same length, so a block is a view of the bytes that arrived: a cursor of Python rows takes 20 times
+the CPU time. Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
 """
 
 from __future__ import annotations
@@ -33,9 +30,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
 from fedpca_flwr.site.columns import INEXACT_ADVICE, ColumnSelection, column_position, require_extra
 
-MAX_PASS_SECONDS = 3600.0
-"""Time after which a pass over the rows of a query fails: time of the database, and of this site between blocks."""
-
+MAX_PASS_SECONDS = 3600.0  # after which a pass over the rows fails: the database's time, and the site's between blocks
 TOO_LONG_TEXT = (
     f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name "
     "a table that holds its result"
@@ -66,14 +61,11 @@ class Session(ABC):
 
     @abstractmethod
     def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """Yield blocks (m, d) of about `rows` rows with the values of d SQL expressions of type float64.
+        """Yield blocks (m, d) of about `rows` rows of d float64 SQL expressions, selected ``FROM`` `source`."""
 
-        ``source`` is the rest of the SELECT, from its ``FROM`` on.
-        """
-
-    @abstractmethod
     def texts(self, column: str, source: str) -> list[str]:
         """Return for each row the text of an SQL expression, from ``SELECT column source``."""
+        return [text for (text,) in self.connection.execute(f"SELECT {column} {source}").fetchall()]
 
 
 def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
@@ -91,8 +83,7 @@ EXACT_TYPES |= {"INTEGER", "UINTEGER"}
 """Types that DuckDB itself rounds correctly. HUGEINT it does not, nor DECIMAL in 1.5: these go through their text."""
 
 LARGE_INTEGER_TYPES = re.compile(r"U?(BIG|HUGE)INT|DECIMAL\(\d+,0\)")
-"""Types of DuckDB with whole numbers that float64 may not represent. Such numbers become infinite, so that they are
-recognised."""
+"""Types of DuckDB with whole numbers that float64 may not represent, and that then become infinite."""
 
 LARGE_INTEGER_SQL = (
     "CASE WHEN {0} IS NULL THEN CAST('NaN' AS DOUBLE) WHEN TRY_CAST(%s AS HUGEINT) = {0} THEN %s "
@@ -100,7 +91,6 @@ LARGE_INTEGER_SQL = (
 ).replace("%s", "CAST(CAST({0} AS VARCHAR) AS DOUBLE)")
 
 MEMORY_PATH = ":memory:"
-
 DUCKDB_CONFIG = {
     "autoinstall_known_extensions": "false",  # nothing is downloaded
     "autoload_known_extensions": "false",
@@ -159,10 +149,7 @@ class DuckDB(Session):
 
     @override
     def columns(self, select: str) -> list[Column]:
-        """Return the columns of a single SELECT with the SQL that converts each exactly; "" if not numeric.
-
-        Raise ConfigError for another text.
-        """
+        """Return the columns of a single SELECT, with no SQL if not numeric; raise ConfigError for another text."""
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError(
@@ -188,24 +175,18 @@ class DuckDB(Session):
         for batch in self.connection.sql(select).to_arrow_reader(rows):
             yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
 
-    @override
-    def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of an SQL expression for all rows."""
-        return [text for (text,) in self.connection.sql(f"SELECT {column} {source}").fetchall()]
-
 
 POSTGRESQL_NUMBER_SQL = {
     16: "{0}::int::float8",
     20: "CASE WHEN {0}::float8::int8 = {0} THEN {0}::float8 WHEN {0} IS NOT NULL THEN 'infinity' END",
     **dict.fromkeys((21, 23, 700, 701, 1700), "{0}::float8"),
 }
-"""How a type becomes float64, by its OID: booleans; int8, int2, int4, float4, float8 and numeric, rounded correctly.
-Of int8 what float64 does not hold becomes infinite."""
+"""How a type becomes float64, by its OID: bool, int8 (inexact: infinite), int2, int4, float4, float8, numeric."""
 
 COPY_HEADER, COPY_TRAILER = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
 
+# seconds, seconds and times after which a connection is lost where nothing comes any more; else it may be hours
 KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""Seconds, seconds and times after which a connection is lost where nothing comes any more; else it may be hours."""
 
 
 @contextmanager
@@ -261,8 +242,8 @@ class PostgreSQL(Session):
 
     @override
     def columns(self, select: str) -> list[Column]:
-        # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
         """Return the columns of a SELECT with the SQL that converts each to float64; "" if not numeric."""
+        # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
         description = self.connection.execute(select.encode(), binary=True).description
         columns = []
         for name, oid, display in ((column.name, column.type_code, column.type_display) for column in description):
@@ -290,14 +271,9 @@ class PostgreSQL(Session):
         _require_copy_format(buffer.endswith(COPY_TRAILER))
         yield _copied_values(buffer[: -len(COPY_TRAILER)], row)
 
-    @override
-    def texts(self, column: str, source: str) -> list[str]:
-        """Return the values of an SQL expression for all rows."""
-        return [text for (text,) in self.connection.execute(f"SELECT {column} {source}".encode())]
-
 
 def _copied_values(buffer: bytearray, row: np.dtype[Any]) -> Array:
-    """Return numbers (m, d) from PostgreSQL's binary COPY rows, each of d fields with 8 bytes."""
+    """Return numbers (m, d) from PostgreSQL's COPY rows; raise DataError unless each has d fields of 8 bytes."""
     _require_copy_format(len(buffer) % row.itemsize == 0)
     records = np.frombuffer(buffer, row)
     widths_fit = (records["width"] == row["values"].shape[0]).all()
@@ -311,23 +287,25 @@ def _require_copy_format(is_valid: bool) -> None:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
 
-OpenSession = Callable[[str], AbstractContextManager[Session]]
-SESSIONS: dict[str, OpenSession] = {POSTGRESQL: postgresql_session, DUCKDB: duckdb_session}
+SESSIONS: dict[str, Callable[[str], AbstractContextManager[Session]]] = {
+    POSTGRESQL: postgresql_session,
+    DUCKDB: duckdb_session,
+}
 
 
 class Query:
     """Rows of a database query, read anew in each pass; refuse a pass whose rows differ from the first.
 
-    The url of the database has no password: the driver finds credentials where it always does. No error has a value, a
-    name or the url in its text, which travels to the server. ``label`` and ``ids`` are columns that are no features, by
-    name or number from 0; empty: none. With ``ids``, rows are in the order of that column, which is the same in each
-    pass if no id occurs twice.
+    No error has a value, a name or the url in its text, which travels to the server. ``label`` and ``ids`` are columns
+    that are no features, by name or number from 0; empty: none. With ``ids``, rows are in the order of that column,
+    which is the same in each pass if no id occurs twice.
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
-        """Read the columns of the query, choose the features, and refuse columns that are not numeric.
+        """Read the columns of the query, and choose the features.
 
-        Raise DataError too if no column is a feature, or two features have the same name.
+        Raise ConfigError for a text or a column that is none of the database's, and DataError if no column is a
+        feature, or a feature is not numeric or has the name of another.
         """
         self._open_session = SESSIONS[database_kind(url)]
         self._url, self._query = url, query.strip().rstrip(";")

@@ -1,7 +1,4 @@
-"""A SuperLink and its SuperNodes with TLS and node authentication, all on this machine: for rehearsals and tests.
-
-A rehearsal goes from certificates to scores, as the deployment guide does step by step.
-"""
+"""A SuperLink and its SuperNodes with TLS and node authentication, all on this machine: for rehearsals and tests."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
-from fedpca_flwr.site import audit, certificates, identity
-from fedpca_flwr.site.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS, FlowerCommand, program_path
+from fedpca_flwr.site import audit, certificates, flower_command, identity
 from fedpca_flwr.state.files import PRIVATE, atomic_file, make_folder, require_writable_folder, write_new
 
 HOST = "127.0.0.1"
@@ -53,18 +49,16 @@ class Deployment:
         self.port = free_port()
         self.environment = {
             **os.environ,
+            **flower_command.FLOWER_SETTINGS,
             "FLWR_HOME": str(folder / "flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "PYTHONUNBUFFERED": "1",  # what they print is read while they run
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": flower_command.local_path(),
         }
-        self.flwr = FlowerCommand(self.environment)
+        self.flwr = flower_command.FlowerCommand(self.environment)
 
     def __enter__(self) -> Deployment:
-        """Start the SuperLink and all SuperNodes, and wait until all are online."""
+        """Start the SuperLink and all SuperNodes, and wait until all are online; stop all after an error."""
         try:
             self.start_link()
             for i in range(len(self.node_configs)):
@@ -87,7 +81,7 @@ class Deployment:
                 kill_process(process)
 
     def start_link(self) -> None:
-        """Make certificates, start the SuperLink, and wait for an answer."""
+        """Make certificates and a Flower config, start the SuperLink, and wait for an answer."""
         certificates.make_certificates(self.folder, ["localhost", HOST], days=2)
         self.write_flwr_config(f"root-certificates = {json.dumps(str(self.folder / 'ca.crt'))}")
         self.spawn(
@@ -124,14 +118,14 @@ class Deployment:
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
-        """Start the SuperNode of site number `i` alone, which runs the code that a run brings."""
+        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings."""
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
         command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())
         self.spawn(f"node{i}", [*command, "--node-config", config])
 
     def kill_node(self, i: int) -> None:
-        """Kill the SuperNode of site number `i` at once, without notice to the SuperLink."""
+        """Kill the process of site number `i` and its SuperNode at once, without notice to the SuperLink."""
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
@@ -144,7 +138,7 @@ class Deployment:
         return run.status, run.log
 
     def all_nodes_online(self) -> bool:
-        """Check that the SuperLink lists all SuperNodes as online."""
+        """Check that the SuperLink lists all SuperNodes as online; raise FedPCAError if it does not answer."""
         nodes = self.flwr.list_json("supernode", "list", "lab")["nodes"]
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
@@ -153,10 +147,10 @@ class Deployment:
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def spawn(self, name: str, command: Sequence[str]) -> None:
-        """Start a process that writes to a log of its own and ends with the context."""
+        """Start a process with the log ``<name>.log``, ended with the context; ConfigError if it is not installed."""
         with open(self.folder / f"{name}.log", "wb", opener=PRIVATE.open) as log:
             self.processes[name] = subprocess.Popen(
-                [program_path(command[0], self.environment), *command[1:]],
+                [flower_command.program_path(command[0], self.environment), *command[1:]],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
@@ -170,7 +164,7 @@ class Deployment:
         Errors of files, of values and of this project count as false. Raise FedPCAError if a process ends, or if
         nothing is true for `TIMEOUT_SECONDS`; the text says what was ``awaited``.
         """
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+        deadline = time.monotonic() + flower_command.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             for name, process in self.processes.items():
                 if process.poll() is not None:
@@ -179,11 +173,12 @@ class Deployment:
                 if result := condition():
                     return result
             time.sleep(0.3)
-        raise FedPCAError(f"{awaited} did not appear within {TIMEOUT_SECONDS:.0f} s; the logs are in {self.folder}")
+        limit = f"{flower_command.TIMEOUT_SECONDS:.0f} s"
+        raise FedPCAError(f"{awaited} did not appear within {limit}; the logs are in {self.folder}")
 
 
 def kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process, which must be the leader of its session, and, where process groups exist, its children."""
+    """Kill a process, the leader of its session, and, where process groups exist, its children; wait for its end."""
     if hasattr(os, "killpg"):
         os.killpg(process.pid, signal.SIGKILL)
     else:
@@ -244,7 +239,7 @@ def rehearse(
             wait_text = f"{ROUND_DEADLINE_SECONDS:.0f} s after its question (round-deadline)"
             show(f"   hospital {last} (client {last}) is killed; {wait_text} the others go on")
         status, _ = running.result()
-    if status != COMPLETED_STATUS:
+    if status != flower_command.COMPLETED_STATUS:
         raise FedPCAError(
             f"the run ended as '{status}'; its log is above; the logs of SuperLink and sites are in {folder}"
         )
@@ -258,9 +253,8 @@ def rehearse(
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
     """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
 
-    Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError for missing
-    files, for fewer than `MIN_SITES`, if a site is to drop out (``dropout``) for too few to go on without it, and for
-    keys that exist.
+    Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError if a file is
+    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one, or keys exist.
     """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
@@ -291,7 +285,10 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Make a key for each file of rows, and return node-configs of sites such as "hospital 0" (kind and number)."""
+    """Make a key for each file of rows, and return node-configs of sites such as "hospital 0" (kind and number).
+
+    Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist.
+    """
     node_configs: list[dict[str, object]] = []
     lines = []
     for i, file in enumerate(data):
@@ -305,7 +302,7 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:
-    """Wait until a site's journal has more than `earlier` questions, or the run has ended."""
+    """Wait until a site's journal, which may not exist yet, has more than `earlier` questions, or the run has ended."""
     while not running.done():
         with suppress(FedPCAError):  # the site has not made it yet
             events = audit.audit(str(journal)).events

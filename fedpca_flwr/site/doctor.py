@@ -54,6 +54,11 @@ class SiteSetup:
     root_certificates: Path | None = None  # of the authority that vouches for the SuperLink; None: no TLS
     key: Path | None = None  # private key with which the site's SuperNode signs in
 
+    @property
+    def node(self) -> NodeConfig:
+        """Node-config, parsed; raise ConfigError if a key or a value is not allowed."""
+        return NodeConfig.parse(self.node_config, source="node-config")
+
 
 def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
     """Check a site's setup, and yield for each topic whether all is right, with facts or what to do."""
@@ -73,7 +78,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
 
 
 def _check_versions(site: SiteSetup) -> str:
-    """Return the versions of the installed packages; refuse a version of Flower out of range."""
+    """Return the versions of the installed packages; raise ConfigError for a version of Flower out of range."""
     versions = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
     flower = tuple(int(part) for part in versions["flwr"].split(".")[:2])
     if not FLOWER_VERSIONS[0] <= flower < FLOWER_VERSIONS[1]:
@@ -83,23 +88,16 @@ def _check_versions(site: SiteSetup) -> str:
     return ", ".join(f"{name} {version}" for name, version in {**versions, "Python": python_version()}.items())
 
 
-def _parse_node_config(site: SiteSetup) -> NodeConfig:
-    """Validate the keys and values of the node-config."""
-    return NodeConfig.parse(site.node_config, source="node-config")
-
-
 def _check_node_config(site: SiteSetup) -> str:
-    """Return the site's partition and name for the report; raise ConfigError if its node-config is invalid."""
-    node = _parse_node_config(site)
-    return f"partition {node.partition_id} of {node.num_partitions}, {node.name or 'without a name'}"
+    """Return the site's partition and name for the report."""
+    return f"partition {site.node.partition_id} of {site.node.num_partitions}, {site.node.name or 'without a name'}"
 
 
 def _check_identity(site: SiteSetup) -> str:
-    """Return that the site's private key belongs to its line of the public keys, or that there is no key."""
-    node = _parse_node_config(site)
-    if not node.identity:
+    """Return that the site's key is in its line of the public keys, or that there is none; ConfigError if not so."""
+    if not site.node.identity:
         return "none; a site with data of its own needs one for secure aggregation"
-    return f"this site's key is in its line of a list of {len(identity.load_identity(node).member_keys)}"
+    return f"this site's key is in its line of a list of {len(identity.load_identity(site.node).member_keys)}"
 
 
 def _check_journal(site: SiteSetup) -> str:
@@ -107,7 +105,7 @@ def _check_journal(site: SiteSetup) -> str:
 
     Raise ConfigError if an event is missing or changed, or if a journal cannot be made in its folder.
     """
-    node = _parse_node_config(site)
+    node = site.node
     if not node.journal:
         unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
         return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
@@ -123,7 +121,7 @@ def _check_journal(site: SiteSetup) -> str:
 
 
 def _require_links(folder: Path) -> None:
-    """Refuse a folder in which no file can be made and get a second name, as a journal does; leave nothing there."""
+    """Raise ConfigError for a folder in which no file can be made and get a second name; leave nothing there."""
     try:
         with TemporaryDirectory(dir=folder, prefix=".fedpca-") as temporary:
             file = Path(temporary, "file")
@@ -137,11 +135,9 @@ def _require_links(folder: Path) -> None:
 
 
 def _check_owner(site: SiteSetup) -> str:
-    """Return the account that owns the site's own files; refuse files of several accounts or of another one."""
-    node = _parse_node_config(site)
-    files = {"identity": node.identity, "journal": node.journal, "key": site.key or ""}
+    """Return the account that owns the site's own files; raise ConfigError for several accounts or another one."""
     owners: dict[str, str] = {}
-    for name, path in files.items():
+    for name, path in {"identity": site.node.identity, "journal": site.node.journal, "key": site.key or ""}.items():
         with suppress(OSError, KeyError, NotImplementedError):  # is told elsewhere; a number without a name; Windows
             owners[name] = Path(path).expanduser().owner() if path else ""
     accounts = {account for account in owners.values() if account}
@@ -156,7 +152,7 @@ def _check_owner(site: SiteSetup) -> str:
 
 
 def _time_start(site: SiteSetup) -> str:
-    """Return how long this app takes to start, which a SuperNode alone does for each message; refuse a slow start."""
+    """Return how long this app takes to start; raise ConfigError if that is longer than `MAX_START_SECONDS`."""
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
     seconds = time.monotonic() - started
@@ -170,11 +166,8 @@ def _time_start(site: SiteSetup) -> str:
 
 
 def _list_open_rules(site: SiteSetup) -> str:
-    """Return in a line what the site's rules leave open, with the keys that would forbid it, or "none is open".
-
-    Without rows of its own (`data`) nothing counts as open. Raise ConfigError if the node-config is invalid.
-    """
-    node, min_rows = _parse_node_config(site), NodeConfig.model_fields["min_rows"].default
+    """Return what the site's rules leave open, with the keys that forbid it; "none is open" without `data`."""
+    node, min_rows = site.node, NodeConfig.model_fields["min_rows"].default
     open_rules = {
         "it also answers in clear (secure-only)": not node.secure_only,
         "it answers every method (allowed-methods)": not node.allowed_methods,
@@ -189,7 +182,7 @@ def _list_open_rules(site: SiteSetup) -> str:
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
-    """Describe the rows after a trial run, which writes nothing to the site's journal; refuse rows as a run would."""
+    """Describe the rows after a trial run, which writes nothing to the journal; raise the errors of a run."""
     run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
@@ -229,7 +222,10 @@ def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = Tru
 
 
 def _check_superlink(site: SiteSetup) -> str:
-    """Return when the SuperLink's certificate ends, and how the clocks compare; refuse one that cannot be reached."""
+    """Return when the SuperLink's certificate ends, and how the clocks compare.
+
+    Raise ConfigError for an address without a port, and FedPCAError if the SuperLink cannot be reached or trusted.
+    """
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")
@@ -263,7 +259,7 @@ def _check_superlink(site: SiteSetup) -> str:
 
 
 def _clock_text(date: str | None) -> str:
-    """Compare this machine's clock with the date in the SuperLink's HTTP reply; refuse a large difference."""
+    """Compare this machine's clock with the date in the SuperLink's reply; raise FedPCAError if it is far off."""
     if not date:
         return "it does not say what time it is"
     ahead = time.time() - parsedate_to_datetime(date).timestamp()
@@ -276,7 +272,7 @@ def _clock_text(date: str | None) -> str:
 
 
 def _check_key(site: SiteSetup) -> str:
-    """Return "registered" if the SuperLink knows the public key of this site's SuperNode; else raise an error."""
+    """Return "registered" if the SuperLink knows the key of this site's SuperNode; else raise FedPCAError."""
     assert site.key is not None
     fleet.require_registered(site.superlink, site.root_certificates, site.key.expanduser())
     return "registered"

@@ -10,20 +10,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from typer import Argument
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 
-TIMEOUT_SECONDS = 1800.0
-"""Seconds after which a command counts as hanging, also on a busy machine."""
-
+TIMEOUT_SECONDS = 1800.0  # after which a command counts as hanging, also on a busy machine
 MAX_LOOK_SECONDS = 10.0  # between two looks at whether a run has ended, after its last line
 COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")  # Flower's log has colours even without a terminal
 COMPLETED_STATUS = "finished:completed"
-CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Words of the command line after the app, which `flwr run` receives."""
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}  # of words for `flwr run`
+FLOWER_SETTINGS = dict.fromkeys(("FLWR_DISABLE_UPDATE_CHECK", "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"), "1")
+FLOWER_SETTINGS["FLWR_TELEMETRY_ENABLED"] = "0"
 
 
 class FinishedRun(NamedTuple):
@@ -84,7 +84,7 @@ class FlowerCommand:
         return "".join(lines)
 
     def list_json(self, *arguments: str) -> dict[str, Any]:
-        """Run a `flwr` command with ``--format json``, and return the parsed output."""
+        """Run a `flwr` command with ``--format json``, and return the parsed output; raise FedPCAError if it fails."""
         output = self(*arguments, "--format", "json")
         listing: dict[str, Any] = json.loads(output[output.index("{") :])
         return listing
@@ -119,6 +119,11 @@ class FlowerCommand:
         """Kill all `flwr` processes that are running now."""
         for child in self._running.copy():
             child.kill()
+
+
+def local_path() -> str:
+    """Return the PATH of this process, after the folder of its Python."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def program_path(name: str, environment: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
 """Rows that a site holds out of some sums. The site draws them itself, once for the same rows.
 
-Whoever knew the sums over many different four fifths of the rows could solve for each row. So no run has a say in the
-draw: the draw follows from the secret of the site's journal, which the operating system's randomness made, and from the
-rows. However many runs there are over the same rows, they reveal two sums: over all rows, and over all but the fifth.
+Whoever knew the sums over many different four fifths of the rows could solve for each row. So the draw follows from the
+random secret of the site's journal and from the rows. However many runs there are over the same rows, they reveal two
+sums: over all rows, and over all but the fifth.
 """
 
 import hmac
@@ -22,10 +22,9 @@ ALTERNATIVE = "run with mu=<number> or mu='infinity', which hold nothing out"
 
 
 def require_fold(node: NodeConfig, rows: int) -> None:
-    """Refuse to hold out a fifth of the rows if that fifth is fewer than `min-rows`, or without a journal.
+    """Raise DisclosureError if a fifth of a site's rows is fewer than `min-rows`, and ConfigError without a journal.
 
-    The journal makes the draw the same in every run. Raise DisclosureError for few rows, and ConfigError without a
-    journal; a party without data of its own is not refused.
+    The journal makes the draw the same in every run. A party without data of its own is not refused.
     """
     if not node.data:
         return
@@ -58,7 +57,10 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
 
 
 def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
-    """Draw a fifth of the rows (mask (n,)) by keyed hashes of the rows, and note the draw in the journal."""
+    """Draw a fifth of the rows (mask (n,)) by keyed hashes of the rows, and note the draw in the journal.
+
+    Raise DisclosureError if it differs from an earlier draw over the same or nearly the same rows.
+    """
     secret = journal.data_key
     row_hashes = row_digests(rows, secret)
     rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(row_hashes)), "sha256")
@@ -68,7 +70,7 @@ def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.boo
     entry = HeldOut(len(rows), int(chosen.sum()), subset).text()
 
     def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-        """Refuse if an earlier run held out other rows, of the same data or of nearly as many rows."""
+        """Raise DisclosureError if an earlier run held out other rows, of the same data or nearly as many rows."""
         conflicts = [note for note in near if abs(HeldOut.parse(note.content).rows - len(rows)) < node.min_rows]
         if conflicts or any(earlier.content != entry for earlier in same):
             raise DisclosureError(

@@ -17,8 +17,8 @@ from fedpca_flwr.site.unpacking import require_unpacked_size
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
     """Read the rows (cells) of ``X`` or of a layer, sparse if the matrix is, and the names of the features (genes).
 
-    Raise ConfigError if the file has no such layer, and DataError if it has no ``X``, or two variables of the same
-    name.
+    Raise ConfigError if the file has no such layer or anndata is not installed, and DataError if it has no ``X``, two
+    variables of the same name, or too many bytes for its size.
     """
     with require_extra("cells", "an .h5ad file needs anndata"):
         import h5py
@@ -63,7 +63,7 @@ def _open_matrix(source: Any, layer: str) -> Any:
 
 
 def _read_blocks(file: Path, layer: str, columns: NDArray[np.int64]) -> Iterator[Block]:
-    """Yield blocks of rows with the chosen columns, dense or in CSR format, of about equal size."""
+    """Yield blocks (m, d) of rows with the chosen columns, dense or in CSR format, of about equal size."""
     import h5py
 
     with h5py.File(file) as source:

@@ -1,9 +1,8 @@
 """Rows of a site's file in the memory of the site's own process, so that the file is read once for all messages.
 
-A site's process (`fedpca_flwr.site.node`) forks a process for each message. The first of these that needs the rows
-copies them, while it reads the file, into files that exist in memory only (memfd), and hands these over a socket to the
-site's process. All later ones inherit and map them. No rows are written to a disk. Without a site's process nothing is
-held, and each message reads the file.
+The process (`fedpca_flwr.site.node`) forks one for each message. The first that needs the rows copies them, while it
+reads the file, into files that exist in memory only (memfd), and hands these over a socket to the site's process. All
+later ones inherit and map them. Without a site's process nothing is held, and each message reads the file.
 """
 
 from __future__ import annotations
@@ -26,13 +25,10 @@ from fedpca_flwr.maths.rows import CACHE_ELEMENTS, CHUNK_ENTRIES, Block, Blocks,
 from fedpca_flwr.protocol.memory import available_memory
 from fedpca_flwr.protocol.site_log import site_logger
 
-MEMORY_SHARE = 0.25
-"""Largest part of the machine's memory that is held: beyond it, each message reads the file."""
-
+MEMORY_SHARE = 0.25  # of the machine's memory that is held at most: beyond it, each message reads the file
 MAX_MESSAGE_BYTES = 4096  # over the socket: a digest and the names of the memory files
 NAMES = ("table", "values", "columns", "ends")
-MemoryFiles = Mapping[str, int]
-"""File descriptors in memory by name: the table's description, and the rows as an array or in CSR format."""
+MemoryFiles = Mapping[str, int]  # descriptors by name: the table's description, and rows as an array or in CSR format
 
 
 class RowStore:
@@ -50,9 +46,9 @@ class RowStore:
         self._files: dict[str, int] = {}
 
     def receive(self) -> None:
-        """Take over the rows that processes of messages have read, in place of earlier rows, without waiting for any.
+        """Take over the rows that processes of messages have sent, in place of earlier rows (in the site's process).
 
-        If none have come, the earlier rows stay. It belongs in the site's process.
+        If none have come, return at once, and keep the earlier rows.
         """
         while True:
             try:
@@ -65,7 +61,7 @@ class RowStore:
             self._files = dict(zip(names, descriptors, strict=True))
 
     def load(self, source: str) -> Table | None:
-        """Return the table, with mapped rows, that the site's process holds of a source, or None if there is none."""
+        """Return the table, with mapped rows, that the site's process holds of a source, or None if it holds none."""
         return _load_table(self._files) if self._digest == _digest(source) else None
 
     def copy(self, source: str) -> RowCopy:
@@ -73,13 +69,12 @@ class RowStore:
         return RowCopy(partial(self._send, _digest(source)))
 
     def _send(self, digest: str, files: MemoryFiles) -> None:
-        """Hand files in memory to the site's process."""
+        """Hand files in memory to the site's process; raise OSError if the socket takes none."""
         message = json.dumps([digest, list(files)]).encode()
         socket.send_fds(self._message_end, [message], list(files.values()))
 
 
-resident: RowStore | None = None
-"""Store of this process: of a site's process, or of the process of a message; None if no rows are in memory."""
+resident: RowStore | None = None  # of a site's process, or of a message's; None if no rows are in memory
 
 
 class RowCopy:
@@ -100,10 +95,7 @@ class RowCopy:
         return replace(rows, read=partial(self._record_pass, rows))
 
     def finish(self, table: Table) -> None:
-        """Complete the copy with the table's other arrays, and hand it to the site's process.
-
-        A mapped file is not copied.
-        """
+        """Complete the copy with other arrays, and send it, or log why not; a mapped file is not copied."""
         if self._files is not None and self._rows is None and not is_mapped(table.rows):
             for _ in self.record(as_blocks(table.rows, CACHE_ELEMENTS)).read():
                 pass
@@ -147,7 +139,7 @@ class RowCopy:
             self._rows = _map_rows(self._files, (count, rows.width), rows.dtype, in_csr=rows.sparse)
 
     def _append(self, block: Block, entries: int) -> None:
-        """Append a block of rows to the files in memory; CSR blocks as values, columns and row ends."""
+        """Append a block after `entries` (CSR: values, columns, row ends); stop, and log why, without memory for it."""
         parts: dict[str, Any] = {"values": block}
         if sparse.issparse(block):
             ends = block.indptr[1:].astype(np.int64) + entries
@@ -200,7 +192,7 @@ def _load_table(files: MemoryFiles) -> Table:
 
 
 def _map_rows(files: MemoryFiles, shape: tuple[int, int], dtype: np.dtype[Any], *, in_csr: bool) -> Rows:
-    """Map rows (n, d) in memory: an array, or blocks in CSR format."""
+    """Map rows (n, d) in memory: an array, or with `in_csr` blocks in CSR format."""
     values = np.memmap(path_of(files["values"]), dtype, "r", shape=None if in_csr else shape)
     if not in_csr:
         return values

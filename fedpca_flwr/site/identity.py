@@ -1,10 +1,8 @@
 """A site's identity for the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
 
 The private key is a file (PEM, PKCS 8). The list is a text with a line for each party, ``<partition-id> <public key in
-64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets the list over a channel that it trusts.
-
-Flower's node keys are something else: the SuperLink recognises its nodes by their node keys, which prove nothing to
-another site, since a site sees only what the holder of the SuperLink passes on.
+64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets the list over a channel that it trusts. By
+Flower's node keys only the SuperLink recognises its nodes: they prove nothing to another site.
 """
 
 import hashlib
@@ -46,17 +44,15 @@ class Identity:
 
     def is_signed_by(self, party: int, message: bytes, signature: bytes) -> bool:
         """Check that a signature of the message was made with the private key of this party."""
-        try:
+        with suppress(InvalidSignature, ValueError):
             Ed25519PublicKey.from_public_bytes(self.member_keys[party]).verify(signature, message)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+            return True
+        return False
 
 
 def load_identity(node: NodeConfig) -> Identity:
-    """Load the site's private key and the list of public keys; a simulated party gets keys without secrecy.
+    """Load the site's private key and the list of public keys; a party without data gets keys without secrecy.
 
-    A party without data of its own, as in a simulation, has an identity that anybody can make, which protects nothing.
     Raise ConfigError if a site with data names no identity, or its files are missing, faulty or do not fit each other.
     """
     if not node.identity:
@@ -86,14 +82,13 @@ def simulated_identity(parties: int, party: int) -> Identity:
 
 @lru_cache(maxsize=8)
 def _simulated_keys(parties: int) -> tuple[list[Ed25519PrivateKey], tuple[bytes, ...]]:
-    """Derive private and public keys for all parties from their numbers; anybody can do the same."""
+    """Derive private and public keys for all parties, in their order, from their numbers; anybody can do the same."""
     seeds = (hashlib.sha256(f"fedpca-flwr simulated {party}".encode()).digest() for party in range(parties))
     private_keys = list(map(Ed25519PrivateKey.from_private_bytes, seeds))
     return private_keys, tuple(key.public_key().public_bytes_raw() for key in private_keys)
 
 
 KEYS_COMMAND = "python -m fedpca_flwr site keys"
-
 SMALL_ORDER_KEYS = {
     bytes(32),
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
@@ -101,14 +96,13 @@ SMALL_ORDER_KEYS = {
     *(bytes.fromhex(f"{first}{'ff' * 30}7f") for first in ("ec", "ed", "ee")),
     bytes.fromhex(f"01{'00' * 31}"),
 }
-"""The points of small order, but for their sign: whoever has no private key can sign under these. One of them is zeros,
-such as stand for a key that is not there yet."""
+"""The points of small order, but for their sign: whoever has no private key can sign under these."""
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
     """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys.
 
-    Raise ConfigError if the partition or the name is not allowed, or the file exists.
+    Raise ConfigError if the partition or the name is not allowed, or the file exists or cannot be written.
     """
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
@@ -177,7 +171,7 @@ def read_member_keys(path: str, parties: int) -> tuple[bytes, ...]:
 
 
 def _add_member(keys: dict[int, bytes], entry: str, parties: int) -> str:
-    """Parse a line of the list of public keys and add its key; return a fault, or "" if none."""
+    """Parse a line of the list of public keys; add its key to `keys`, or return its fault ("" if none)."""
     parts = re.fullmatch(r"(\d{1,9})\s+([0-9a-fA-F]{64})", entry, re.ASCII)
     if not parts:
         return "it is not a partition-id and 64 hexadecimal digits"

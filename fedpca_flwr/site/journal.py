@@ -3,7 +3,7 @@
 A question is written to disk before its answer is computed, in one transaction with the check that the question is
 allowed, so that a process that dies in between never answers twice. Secrets of a run leave the journal when the run has
 ended. Questions, answers and releases stay, and so does what later runs over the same rows must know
-(`fedpca_flwr.site.repeats`). All these are events in a chain (`fedpca_flwr.site.chain`).
+(`fedpca_flwr.site.repeats`), as events in a chain (`fedpca_flwr.site.chain`).
 """
 
 import secrets
@@ -24,18 +24,10 @@ from fedpca_flwr.site.accounts import Release
 from fedpca_flwr.site.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
 from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError, utc_time
 
-SECRETS_TIMEOUT = timedelta(days=1)
-"""Seconds without a question after which a run loses its secrets when another run begins."""
-
-MAX_SECRETS = 1000
-"""Largest number of secrets of all runs. Above it, the secrets of silent runs are deleted before another run begins."""
-
-MAX_PHASE_CHARACTERS = 64
-"""Characters of the name of a question that the journal notes as refused; the server may name any question."""
-
-SECRET_BLOCK_BYTES = 2**20
-"""Bytes of a secret that are written at once: the last reply may be large."""
-
+SECRETS_TIMEOUT = timedelta(days=1)  # without an event, after which a run loses its secrets when another begins
+MAX_SECRETS = 1000  # of all runs, above which the secrets of silent runs are deleted before another is stored
+MAX_PHASE_CHARACTERS = 64  # of the name of a refused question in the journal; the server may name any question
+SECRET_BLOCK_BYTES = 2**20  # of a secret that are written at once: the last reply may be large
 SCHEMA = Schema(
     name="journal",
     file="site.sqlite",
@@ -56,14 +48,8 @@ CREATE TABLE secret (
     old_patterns=("journal.sqlite",),
 )
 
-
-_ALIVE_RUNS_SQL = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
-"""Runs with an event since a time, and one run more."""
-
-
 COMPLETED_KIND = "completed"
-PROGRESS_KINDS = ("question", "answer", "ended")
-"""Kinds of events that tell how far a party is with a question."""
+PROGRESS_KINDS = ("question", "answer", "ended")  # kinds of events that tell how far a party is with a question
 
 
 class FileJournal(journal.Journal):
@@ -89,12 +75,14 @@ class FileJournal(journal.Journal):
         self.settings = settings
         self.key = (run, party)
         self.run_state = run_state
-        # error of a locked file, raised again at once instead of a second wait
-        self._lock_error: DisclosureError | None = None
+        self._lock_error: DisclosureError | None = None  # of a locked file, raised again instead of a second wait
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
-        """Record a question in the same transaction in which `permit` accepts the phase; record and raise a refusal."""
+        """Record a question in the same transaction in which `permit` accepts the phase; record and raise a refusal.
+
+        Raise ContractError if the run has ended, or its configuration is not that of the first question.
+        """
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._run_notes(database, "ended"):
@@ -103,16 +91,15 @@ class FileJournal(journal.Journal):
             try:
                 if not answered:
                     self._drop_silent(database)
-                    self._remove_copied_rows()
+                    for copied in Path(self.folder).expanduser().glob("rows.*"):  # of versions before 0.3
+                        shutil.rmtree(copied, ignore_errors=True)
                     self._store_value(database, "configuration", configuration)
                 elif (stored := self._load_value(database, "configuration")) != configuration:
                     raise ContractError(journal.CONFIGURATION_CHANGED_TEXT if stored else journal.RUN_OVER_TEXT)
                 permit(answered)
             except Exception as error:
                 refusal = error
-                if answered or not counting_event(
-                    database
-                ):  # else `record_refusal` counts it, when the error is reported
+                if answered or not counting_event(database):  # else `record_refusal` counts it with the report
                     self._describe_run(database)
                     self._add_event(database, "refused", excerpt(phase, MAX_PHASE_CHARACTERS), digest)
                     self._add_event(database, "ended", type(error).__name__)
@@ -159,8 +146,7 @@ class FileJournal(journal.Journal):
         others, and raises an error to refuse. Raise DisclosureError for a phase released before, or a damaged journal.
         """
         with self._transaction() as database:
-            # a changed journal must not lower the privacy budget that was spent
-            require_intact(database)
+            require_intact(database)  # a changed journal must not lower the privacy budget that was spent
             run_releases, other_releases = list[Release](), list[Release]()
             for event in events(database, kind=Release.kind):
                 releases = run_releases if (event.run, event.party) == self.key else other_releases
@@ -181,7 +167,10 @@ class FileJournal(journal.Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
-        """Add the note that `decide` returns given the notes on the same and on other data; an empty text adds none."""
+        """Add the note that `decide` returns given the notes on the same and on other data; an empty text adds none.
+
+        Raise what `decide` raises to refuse, and DisclosureError for a damaged journal.
+        """
         with self._transaction() as database:
             require_intact(database)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()
@@ -210,7 +199,7 @@ class FileJournal(journal.Journal):
 
     @override
     def store_secret(self, name: str, value: bytes) -> None:
-        """Store a secret of this run; above a limit, drop secrets of runs silent for a day first."""
+        """Store or replace a secret of this run; above a limit, drop secrets of runs silent for a day first."""
         with self._transaction() as database:
             if database.execute("SELECT count(*) FROM secret").fetchone()[0] > MAX_SECRETS:
                 self._drop_silent(database)  # otherwise the secrets of runs that never begin would stay for ever
@@ -261,7 +250,7 @@ class FileJournal(journal.Journal):
             raise fault from None
 
     def _require_present(self, last_seen: tuple[int, str]) -> None:
-        """Refuse a missing journal if this run has seen a journal; otherwise warn that a new journal begins."""
+        """Raise StoreError for a missing journal that this run has seen; otherwise log that a new journal begins."""
         if self._store.exists():
             return
         if last_seen[0]:
@@ -274,8 +263,9 @@ class FileJournal(journal.Journal):
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of all runs without an event in the last day, except this run."""
+        alive_runs = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
         values = (utc_time(SECRETS_TIMEOUT), *self.key)
-        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({_ALIVE_RUNS_SQL})", values)
+        database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive_runs})", values)
 
     def _describe_run(self, database: sqlite3.Connection) -> None:
         """Add an event that describes the run (method, app), once a run."""
@@ -310,11 +300,6 @@ class FileJournal(journal.Journal):
     def _drop_run(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
-
-    def _remove_copied_rows(self) -> None:
-        """Delete the copies of rows that versions before 0.3 have left in the journal's folder."""
-        for copied in Path(self.folder).expanduser().glob("rows.*"):
-            shutil.rmtree(copied, ignore_errors=True)
 
 
 def _blob(row: tuple[object], name: str) -> bytes:

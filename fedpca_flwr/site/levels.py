@@ -11,7 +11,10 @@ from fedpca_flwr.site.readers import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """Return, for each column of categories (separated by commas), the levels that at least `min_rows` rows have."""
+    """Return, for each column of categories (separated by commas), the levels that at least `min_rows` rows have.
+
+    Raise ConfigError or DataError if the file cannot be read, or has no such column of texts.
+    """
     columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}

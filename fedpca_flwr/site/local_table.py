@@ -4,10 +4,8 @@ Where all parties hold columns of the same rows, a column of ids puts the rows i
 digests, which are all that other parties see. This is NOT private set intersection. A digest hides an id from whoever
 does not know the salt: the sites' ``ids-secret``, a file of random bytes that the sites share and the server does not
 know. Without the file the salt is a text that everybody knows, and whoever can guess ids (names, numbers of few digits)
-finds them. Every site also learns that all others have exactly its own rows.
-
-Identities do not replace the salt: digests can be compared only if all sites make them with the same salt. A site that
-hands the salt to the server gives away digests of ids that it has itself, since all sites have the same rows.
+finds them. Every site also learns that all others have exactly its own rows. A site that hands the salt to the server
+gives away digests of ids that it has itself.
 """
 
 import hashlib
@@ -107,7 +105,10 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 
 
 def _site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
-    """Read a site's table; with ids, in the order of their salted digests, which is the same for all parties."""
+    """Read a site's table; with ids, in the order of their salted digests, which is the same for all parties.
+
+    Raise ConfigError or DataError for data, ids or a secret that cannot be read, and DisclosureError for levels.
+    """
     table, ids = _read_site_table(node, config, keep)
     table = table._replace(split=node.split)
     if not node.ids:
@@ -118,7 +119,7 @@ def _site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
 
 
 def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tuple[Table, list[str]]:
-    """Read a site's file or database, and the texts of its column of ids (an empty list without)."""
+    """Read a site's file or database, log its notes, and return table and texts of the ids (an empty list without)."""
     if is_url(node.data):
         return DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question

@@ -21,29 +21,23 @@ def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, An
 
 
 def write_metrics(node_config: Mapping[str, Any]) -> None:
-    """Write a site's metrics files (runs, bytes, epsilon spent) from the events of its journal.
-
-    A fault is logged, and costs no answer.
-    """
+    """Write a site's metrics files (runs, bytes, epsilon spent) from its journal; only log a fault."""
     try:
         node = NodeConfig.parse(node_config, source="node-config")
         journal = audit(node.journal)
         multipliers = [Release.parse(event.about).multiplier for event in journal.events if event.kind == Release.kind]
         epsilon = gaussian_epsilon(compose_multipliers(multipliers), node.delta_budget)
-        records = []
-        for run in journal.runs():
-            refused = run["ended"] or run["refused"]
-            record = Record(
+        records = [
+            Record(
+                **{key: run[key] for key in ("run", "about", "status")},
                 time=run["last"],
-                run=run["run"],
-                about=run["about"],
-                status=run["status"],
-                refused=refused,
+                refused=run["ended"] or run["refused"],
                 rounds=run["questions"],
                 upload_bytes={f"client {run['party']}": run["bytes"]},
                 epsilon=epsilon,
             )
-            records.append(record)
+            for run in journal.runs()
+        ]
         write_records(node.metrics, node.name or f"client {node.partition_id}", records)
     except Exception as error:
         site_logger.warning("this site's numbers were not written: %s: %s", type(error).__name__, error)

@@ -1,11 +1,9 @@
 """The process of a site, `python -m fedpca_flwr site node`: it starts the SuperNode, and forks for each message.
 
 Flower starts a program for each message, and loads into it the code that the run has brought. Here all messages are
-answered by the site's own installation, which is imported once: what a run brings is neither unpacked nor imported, and
-a run of another app or version is refused. The process has one thread, and never reads the rows: a forked process
-reads them, and hands them back for the next ones (`fedpca_flwr.site.held_rows`).
-
-This file alone knows Flower's inside: SuperNode and SuperExec (flwr 1.41 and 1.42).
+answered by the site's own installation: what a run brings is neither unpacked nor imported, and a run of another app or
+version is refused. The process has one thread, and never reads the rows: a forked process reads them, and hands them
+back for the next ones (`fedpca_flwr.site.held_rows`). This file alone knows Flower's inside (flwr 1.41 and 1.42).
 """
 
 import ctypes
@@ -36,7 +34,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, excerpt, value_text
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.deployment import HOST, free_port
-from fedpca_flwr.site.flower_command import program_path
+from fedpca_flwr.site.flower_command import FLOWER_SETTINGS, local_path, program_path
 from fedpca_flwr.site.site import AppName
 from fedpca_flwr.site.watch import show_log
 from fedpca_flwr.state.files import write_new
@@ -44,12 +42,6 @@ from fedpca_flwr.state.files import write_new
 APP_NAME = "fedpca-flwr"
 VERSION = metadata.version(APP_NAME)
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-FLOWER_SETTINGS = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-}
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
@@ -60,8 +52,9 @@ AppFor = Callable[[ConfigError | None], ClientApp]
 
 
 def run_site(config: Path, app_for: AppFor) -> None:
-    """Run a site until it is stopped or its SuperNode ends.
+    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends.
 
+    Go to the file's folder, set Flower's settings, and start Python anew if its environment allows BLAS more threads.
     Raise ConfigError if the site's file is wrong, or the system is not Linux.
     """
     if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
@@ -73,7 +66,7 @@ def run_site(config: Path, app_for: AppFor) -> None:
     if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # a BLAS reads them when it is imported
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
     os.chdir(config.parent)
-    for key, value in FLOWER_SETTINGS.items():
+    for key, value in {**FLOWER_SETTINGS, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}.items():
         os.environ.setdefault(key, value)
     show_log()
     with TemporaryDirectory(prefix="fedpca-site-") as folder:
@@ -97,13 +90,15 @@ class SiteProcess:
         self.supernode: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> None:
-        """Start the SuperNode, and answer messages until it ends or this process is stopped."""
+        """Start the SuperNode, and answer messages until it ends (SystemExit) or this process is stopped.
+
+        Raise ConfigError if its program is missing, and FedPCAError if it does not listen or this process has threads.
+        """
         secret, connection = secrets.token_bytes(32), self.site.supernode
         write_new(self.folder / "secret", secret)
         write_new(self.folder / "node.toml", toml_lines(self.site.node_config).encode())
         port = connection.port or free_port()
-        beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        command = [program_path("flower-supernode", {"PATH": beside}), "--superlink", connection.superlink]
+        command = [program_path("flower-supernode", {"PATH": local_path()}), "--superlink", connection.superlink]
         command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
         command += ["--host", HOST, "--port", str(port), "--node-config", str(self.folder / "node.toml")]
         command += (
@@ -122,7 +117,7 @@ class SiteProcess:
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
 
     def inspect_archive(self, content: bytes, **options: Any) -> None:
-        """Hash the archive that a run has brought (in place of Flower's installation of it)."""
+        """Store the SHA-256 of the archive that a run has brought (in place of Flower's installation of it)."""
         self.archive_hash = hashlib.sha256(content).hexdigest()
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
@@ -143,14 +138,14 @@ class SiteProcess:
     def get_eligible_capacity(
         self, supported_task_types: set[TaskType], **connection: Any
     ) -> tuple[set[TaskType], set[str]]:
-        """Return the kind of task that this process takes, messages to a ClientApp, and no archives of agents."""
+        """Return the kinds of task that this process takes, messages to a ClientApp, and no archives of agents."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
         """Return immediately, because a process can be forked at any time."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Fork a process for a message."""
+        """Fork a process that answers a message, after taking over rows; return that the message is accepted."""
         self.rows.receive()
         process = os.fork()
         if process == 0:
@@ -182,7 +177,7 @@ class SiteProcess:
     # Inside
 
     def _wait_for(self, port: int) -> None:
-        """Wait until the SuperNode listens on its port; exit with its code if it ends, fail after `START_SECONDS`."""
+        """Wait until the SuperNode listens; SystemExit if it ends, else stop it after a time and raise FedPCAError."""
         deadline = time.monotonic() + START_SECONDS
         while self.supernode and time.monotonic() < deadline:
             if (code := self.supernode.poll()) is not None:
@@ -208,7 +203,7 @@ def require_compatible_app(site: SiteFile, identifier: str, version: str, digest
 
 
 def _answer(answer_message: Callable[[], None]) -> NoReturn:
-    """Answer a message in the process that was forked for it, and end that process."""
+    """Answer a message in the process that was forked for it, and end that process: with 1 after an error."""
     code = 1
     try:
         _end_with_parent(signal.SIGKILL)()

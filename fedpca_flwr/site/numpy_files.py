@@ -24,7 +24,7 @@ def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
 
 
 def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
-    """Read a .npz file, with no names: a SciPy sparse matrix, the array 'X', or the only array; refuse another."""
+    """Read a .npz file, with no names: a SciPy sparse matrix, the array 'X', or the only array; DataError if none."""
     advice = "write it without compression (numpy.savez)"
     require_archive_size(file, advice)
     with np.load(file, allow_pickle=False) as archive:

@@ -1,7 +1,4 @@
-"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file.
-
-So their faults are named, and their columns chosen, as those of a .csv file; a line of the text is a row of the sheet.
-"""
+"""Workbooks of Excel and files of SPSS, Stata and SAS, as the text of a .csv file, of which a line is a row."""
 
 import csv
 import io
@@ -19,17 +16,13 @@ from fedpca_flwr.site.csv_file import CsvText, text_format
 from fedpca_flwr.site.csv_format import Opener
 from fedpca_flwr.site.unpacking import require_archive_size, require_unpacked_size
 
-MIN_CELL_LIMIT = 2**24
-"""Cells that any sheet may have, empty ones too. A larger sheet has at most as many as bytes when it is unpacked."""
-
-
-PACKAGES = {".xlsx": "openpyxl", ".xls": "pandas and xlrd", ".sav": "pandas and pyreadstat"}
-"""Packages that read a kind of file; `pandas` alone reads all others."""
+MIN_CELL_LIMIT = 2**24  # cells, also empty, that any sheet may have; a larger one as many as bytes unpacked
+PACKAGES = {".xlsx": "openpyxl", ".xls": "pandas and xlrd", ".sav": "pandas and pyreadstat"}  # others: pandas alone
 
 
 @contextmanager
 def _reword_import_error(suffix: str) -> Iterator[None]:
-    """Replace an ImportError in a with statement by an error that names packages to install."""
+    """Replace an ImportError in a with statement by a ConfigError that names packages to install."""
     try:
         yield
     except ImportError as error:
@@ -71,7 +64,7 @@ def _xls_rows(file: Path) -> tuple[int, list[tuple[Any, ...]]]:
 def _xlsx_rows(file: Path) -> tuple[int, list[list[Any]]]:
     """Return the number of sheets of an .xlsx workbook, and the rows of the first sheet, all of one length.
 
-    A cell far from the table makes a sheet of billions of empty cells.
+    Errors are NaN. Raise DataError for too many cells: one far from the table makes billions of empty cells.
     """
     with _reword_import_error(".xlsx"):
         from openpyxl import load_workbook
@@ -94,7 +87,10 @@ def _xlsx_rows(file: Path) -> tuple[int, list[list[Any]]]:
 
 
 def read_statistics_file(file: Path) -> CsvText:
-    """Read an SPSS, Stata or SAS file as .csv text, with codes for labelled values; refuse a file without columns."""
+    """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values.
+
+    Raise DataError if the file has no column or is too large for its size, and ConfigError without its packages.
+    """
     suffix, labelled_columns = file.suffix.lower(), []
     with _reword_import_error(suffix):
         import pandas
@@ -128,7 +124,7 @@ def read_statistics_file(file: Path) -> CsvText:
 
 
 def _require_table_size(file: Path, rows: int | None, columns: int | None) -> None:
-    """Refuse a compressed file of statistics with too many numbers for its size; some files do not tell their rows."""
+    """Raise DataError for a file of statistics with too many numbers for its size; a size that is unknown is 0."""
     require_unpacked_size(file, 8 * (rows or 0) * (columns or 0), "save the table as .csv")
 
 

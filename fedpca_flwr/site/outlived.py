@@ -1,8 +1,7 @@
 """Watch that ends a ClientApp after the end of its SuperNode, so that the app frees journal and memory.
 
 Flower's own watch interrupts the main thread, which notices only after its present call into BLAS or SQLite, and takes
-a SuperNode that was killed but not yet waited for by its parent as living. This watch reads Linux' list of processes
-and ends the whole process. On other systems Flower's watch stands alone.
+a SuperNode that was killed but not yet waited for by its parent as living. This watch ends the whole process.
 """
 
 import os
@@ -16,7 +15,7 @@ PROCESS_FOLDER = Path("/proc")
 
 
 def end_with_node() -> None:
-    """Start a thread that ends this process once its parent SuperNode (or SuperExec) has ended."""
+    """Start a thread that ends this process once its SuperNode or SuperExec has ended; do nothing without Linux."""
     try:
         parent = os.getppid()
         arguments = (PROCESS_FOLDER / str(parent) / "cmdline").read_bytes().split(b"\0")

@@ -21,8 +21,8 @@ from fedpca_flwr.site.unpacking import MAX_COLUMN_RATIO, require_unpacked_size
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
     """Read a .parquet file as lazy blocks of rows, and the names of its features, which no pandas index is.
 
-    The dtype is the smallest that holds all columns, and NaN where values are missing. Raise DataError if a feature is
-    not numeric, or names are not unique.
+    The dtype is the smallest that holds all columns, and NaN where values are missing. Raise DataError if there is no
+    feature, one is not numeric, names are not unique, or the file unpacks to too many bytes.
     """
     from pyarrow import parquet
 
@@ -57,7 +57,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
 
 
 def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
-    """Return a column's own dtype if it is floating, or no value is missing; else float64."""
+    """Return a column's own dtype if it is floating, or by its statistics no value is missing; else float64."""
     from pyarrow import types
 
     groups = (metadata.row_group(group).column(position).statistics for group in range(metadata.num_row_groups))
@@ -67,7 +67,7 @@ def _column_dtype(kind: Any, metadata: Any, position: int) -> np.dtype[Any]:
 
 
 def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    """Yield blocks (m, d) of the feature columns in this dtype; refuse integers that float64 would round."""
+    """Yield blocks (m, d) of the features in this dtype; raise DataError at integers that float64 would round."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as source:
@@ -87,7 +87,7 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
     """Return all values of a column (name or number from 0) as stripped texts, with "" for a missing value.
 
-    `rows` and `label` are not used: `FileFormat.read_ids` has them.
+    Raise ConfigError if there is no such column. `rows` and `label` are not used: `FileFormat.read_ids` has them.
     """
     from pyarrow import parquet
 

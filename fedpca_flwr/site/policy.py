@@ -4,9 +4,7 @@ Further refusals are made where the facts are known:
 
 - a question out of the method's script: `fedpca_flwr.protocol.question`;
 - columns in which few rows stand out: `fedpca_flwr.site.rare_values`;
-- rows beyond a run's bound, too many bounds, an answer that with an earlier answer would reveal a share or few rows, a
-  spent privacy budget, and products that reveal all inner products: `fedpca_flwr.site.repeats`, which notes in the
-  journal what it allows;
+- what with earlier runs would reveal too much: `fedpca_flwr.site.repeats`;
 - held-out rows that are few, or differ from earlier held-out rows: `fedpca_flwr.site.fold`;
 - noise that other parties know, or too little noise: `dp-pca`'s client;
 - too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
@@ -33,8 +31,7 @@ from fedpca_flwr.state.files import require_site_file
 def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
     """Raise DisclosureError if the run's `bound` is below the site's own, and DataError if rows exceed the site's own.
 
-    Which of the two happens does not depend on the run's bound and the rows together, so no number of runs reveals more
-    of the rows than whether they are within the site's own bound.
+    So no number of runs reveals more of the rows than whether they are within the site's own bound.
     """
     if bound < site_bound:
         raise DisclosureError(
@@ -49,10 +46,7 @@ def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
 
 
 MAX_EPSILON, MAX_DELTA = 10.0, 1e-5  # of one run, where a site with a file of its own does not say
-
-EXPOSURES = ("nothing", "distribution", "scores", "inner products")
-"""Kinds of information about single rows that a run may show, the least first. Their distribution is information beyond
-moments."""
+EXPOSURES = ("nothing", "distribution", "scores", "inner products")  # of single rows by a run, the least first
 
 
 def require_files(node: NodeConfig) -> None:
@@ -79,7 +73,7 @@ def _allowed_methods(node: NodeConfig) -> list[str]:
 
 
 def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Refuse a method that the site does not list, answers in clear, or a method without noise under a budget."""
+    """Raise DisclosureError for a method that is not listed, answers in clear, or no noise despite a budget."""
     allowed = _allowed_methods(node)
     if allowed and card.name not in allowed:
         raise DisclosureError(
@@ -98,7 +92,7 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
 
 
 def permit_sight(node: NodeConfig, *, blind: bool) -> None:
-    """Refuse a run whose server sees sums of rows that are not rotated, if the site allows only rotated rows."""
+    """Raise DisclosureError if the site allows only blind runs, whose sums are of rotated rows, and this is none."""
     if node.blind and not blind:
         raise DisclosureError(
             "this site answers blind runs only (node-config 'blind'); run with secure-aggregation=true and blind=true"
@@ -106,7 +100,7 @@ def permit_sight(node: NodeConfig, *, blind: bool) -> None:
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Refuse secure sums that reveal something about single sites, unless `allowed-methods` permits such sums.
+    """Raise DisclosureError for secure sums that tell about single sites, unless `allowed-methods` permits them.
 
     Without ``sums_only`` the server sees each site's answers anyway; a party without data of its own is not refused.
     """
@@ -123,9 +117,10 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 
 
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
-    """Refuse a method or options that show more about single rows than the key `may-show` allows.
+    """Raise DisclosureError for a method or options that show more about single rows than `may-show` allows.
 
-    A method in `allowed-methods` may show the distribution of the rows; what options show always needs `may-show`.
+    Without the key, a party without data of its own allows all. A method in `allowed-methods` may show the distribution
+    of the rows; what options show always needs `may-show`.
     """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
     by_method = EXPOSURES.index(card.exposes or "nothing")
@@ -145,9 +140,9 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Refuse a run whose epsilon or delta exceeds the site's limit for a single run.
+    """Raise DisclosureError if epsilon or delta exceeds the site's limit for a single run.
 
-    Without a limit a site with data of its own has `MAX_EPSILON` and `MAX_DELTA`.
+    Without a limit a site with data of its own has `MAX_EPSILON` and `MAX_DELTA`, and another party none.
     """
     limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, site_limit, default) in limits.items():
@@ -159,10 +154,9 @@ def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
-    """Refuse a method for data split the other way (rows, columns), or exact counts despite `round-rows`.
+    """Raise ConfigError for data split the other way ("" is unknown), and DisclosureError for `round-rows` above 1.
 
-    An empty ``split`` is unknown. A method for data split by columns and a run with weights need exact counts. Raise
-    ConfigError for the split, and DisclosureError for counts.
+    It matters to a method for data split by columns and a run with weights: these need exact counts.
     """
     if split not in ("", card.split):
         raise ConfigError(
@@ -179,7 +173,7 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = 
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
-    """Refuse a run that declares levels of columns that the site's key `categories` does not list.
+    """Raise DisclosureError if the run declares levels of columns that the site's key `categories` does not list.
 
     Whoever chose among all columns of the site could have sums over the rows that hold a value.
     """
@@ -193,10 +187,9 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Refuse indicators other than 0 and 1, and levels that too few of the site's rows have.
+    """Raise DataError if the table's last columns are not the indicators, 0 and 1, of these names.
 
-    Raise DataError if the table's last columns are not the indicators of these names, and DisclosureError if one row
-    that takes part has a larger share of a level than each of ``min-rows`` equal rows.
+    Raise DisclosureError if one row that takes part has a larger share of a level than each of ``min-rows`` equal rows.
     """
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
@@ -221,9 +214,9 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Refuse a run over fewer rows than `min-rows`; with weights (rows,), count rows by effective sample size.
+    """Raise DisclosureError for fewer rows than `min-rows`; with weights (rows,), by effective sample size.
 
-    That is ``(sum w)^2 / sum w^2``. Also refuse a row of a larger share than each of ``min-rows`` rows of equal weight.
+    That is ``(sum w)^2 / sum w^2``. No row may have a larger share than each of ``min-rows`` rows of equal weight.
     """
     if rows < node.min_rows:
         raise DisclosureError(
@@ -234,7 +227,6 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
         return
     shares = weights / weights.max()  # squares of weights may be infinite; and zero
     total = float(shares.sum())
-    # the sum over the largest weight, and Kish's effective sample size: sum(w)^2 / sum(w^2)
     if min(total, total**2 / float(shares @ shares)) * (1 + 1e-9) < node.min_rows:
         raise DisclosureError(
             "the weights of this site's rows leave sums with effectively fewer rows than the site's minimum "
@@ -244,7 +236,7 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
 
 
 def permit_values(node: NodeConfig, table: Table) -> None:
-    """Refuse a feature, or a pair of features, with values in fewer rows than `min-rows`, but in some."""
+    """Raise DisclosureError for a feature, or a pair, with values in fewer rows than `min-rows`, but in some."""
     observed = len(table.rows) - table.missing
     few = (observed > 0) & (observed < _min_observed(node, table))
     if few.any():
@@ -264,7 +256,7 @@ def _min_observed(node: NodeConfig, table: Table) -> int:
 
 
 def permit_calls(node: NodeConfig, table: Table) -> None:
-    """Refuse genotypes with missing calls, unless the site's key `gaps` is 'all'.
+    """Raise DisclosureError for a site's genotypes with missing calls, unless its key `gaps` is 'all'.
 
     A missing call counts as the mean that the server sends. So sums over people with the same variants called differ by
     the people who lack a call, and a person who alone lacks a call could be read.
@@ -281,7 +273,7 @@ PAIR_BLOCK_FEATURES = 1000  # whose pairs with all features are counted at a tim
 
 
 def permit_pairs(node: NodeConfig, table: Table) -> None:
-    """Refuse pairs of features that both have values in some rows, but in fewer than `min-rows`."""
+    """Raise DisclosureError for pairs of features that both have values in some rows, but in fewer than `min-rows`."""
     rows, min_rows, missing = len(table.rows), _min_observed(node, table), table.missing
     has_values = missing < rows
     # features that, if their gaps and the gaps of some feature lie in different rows, share too few rows with it
@@ -302,7 +294,7 @@ def permit_pairs(node: NodeConfig, table: Table) -> None:
 
 
 def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str]) -> None:
-    """Refuse a reply of more bytes than `max-reply-bytes`; the error ends with the text of ``alternatives(limit)``."""
+    """Raise DisclosureError, ending with ``alternatives(limit)``, for more bytes than the limit `max-reply-bytes`."""
     if nbytes > node.max_reply_bytes:
         raise DisclosureError(
             f"the reply would have {nbytes:,} bytes, but this site allows {node.max_reply_bytes:,} "
@@ -311,7 +303,7 @@ def permit_size(node: NodeConfig, nbytes: int, alternatives: Callable[[int], str
 
 
 def require_journal(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> None:
-    """Raise ConfigError for secure sums without a journal, and private methods without a journal and a budget."""
+    """Raise ConfigError for a site's secure sums without a journal, or private methods without journal and budget."""
     if node.data and not node.journal and (sums_only or card.differentially_private):
         raise ConfigError(
             "this site's node-config names no 'journal', the folder in which a site records questions and "

@@ -1,9 +1,9 @@
 """Columns by which a few rows could be read out of moments, found before a site's first answer.
 
-A column x in which a single row has another value than all other rows puts that row into the covariance: with a single
-1 among zeros, the covariance of x with any feature y is that row's value of y less the mean, up to a known factor. The
-same holds nearly for a value so far from all others that its row alone makes up the deviations of the column. Official
-statistics call these rules of frequency and of dominance. On the rows that take part, a site looks for
+With a single 1 among zeros in a column x, the covariance of x with any feature y is that row's value of y less the
+mean, up to a known factor. The same holds nearly for a value so far from all others that its row alone makes up the
+deviations of the column. Official statistics call these rules of frequency and of dominance. On the rows that take
+part, a site looks for
 
 - **rare values**: at least one row and fewer than `min-rows` rows differ from the column's commonest value, which more
   than one row has;
@@ -41,15 +41,9 @@ from fedpca_flwr.maths.rows import (
 from fedpca_flwr.protocol.journal import Journal
 from fedpca_flwr.site.selection import Selection
 
-DOMINANCE_SHARE = 0.2
-"""Share of a column's squared deviations above which a row dominates the column (see `DOMINANCE_MULTIPLE`)."""
-
-DOMINANCE_MULTIPLE = 25
-"""Multiple of the equal share 1/n that a dominating row's share exceeds, too."""
-
-PERMITTED_NAME = "rare values"
-"""Name under which a journal stores the digest of a run's settings, once its rows were examined."""
-
+DOMINANCE_SHARE = 0.2  # of a column's squared deviations, which the share of a dominating row exceeds
+DOMINANCE_MULTIPLE = 25  # of the equal share 1/n, which a dominating row's share exceeds, too
+PERMITTED_NAME = "rare values"  # of a run's settings in its journal, once its rows were examined
 BLOCK_VALUES = 2**22  # values that are sorted at a time: 32 MiB
 
 ColumnIndex = slice | NDArray[np.intp]
@@ -71,7 +65,7 @@ class ConspicuousColumns:
 def permit_columns(
     journal: Journal, min_rows: int, selection: Selection, names: Sequence[str], *, settings: bytes
 ) -> None:
-    """Refuse sums over rows with rare or dominating values, from which moments would reveal rows.
+    """Raise DisclosureError for rows with rare or dominating values, from which moments would reveal rows.
 
     The journal stores the ``settings`` (the digest of the run's settings) that are permitted. The text of the error,
     which travels, has no name and no number of a column.
@@ -81,9 +75,8 @@ def permit_columns(
         return
     columns = conspicuous(selection._rows, min_rows).text(names)
     if columns:
-        name, part = (
-            (f" ({selection.name})", " run without sums over some of the rows,") if selection.name else ("", "")
-        )
+        name = f" ({selection.name})" if selection.name else ""
+        part = " run without sums over some of the rows," if selection.name else ""
         raise DisclosureError(
             f"this site has columns in which few of its rows{name} differ from all others, so moments would show these "
             f"rows. Leave such columns out at all sites, correct typing errors,{part} or add rows; to accept that "
@@ -118,7 +111,7 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[Block, Array | None]]:
-    """Yield blocks of rows with the rows' weights (None without): CSR if the rows are sparse, else arrays."""
+    """Yield blocks (m, d) of rows with their weights (m,) or None: CSR if the rows are sparse, else arrays."""
     is_sparse = isinstance(rows, Blocks) and rows.sparse
     return pair_with_weights(rows, rows.read() if is_sparse else chunks(rows))  # type: ignore[union-attr]
 
@@ -129,11 +122,9 @@ class _ColumnSums:
     def __init__(self, modes: Array) -> None:
         """Set all sums to zero; `modes` (d,) holds each column's commonest value."""
         self.modes = modes
-        self.count = np.zeros(modes.size, np.int64)  # of values
-        self.differing = np.zeros(modes.size, np.int64)  # of values that are not the commonest
-        self.mass = np.zeros(modes.size)  # sum of weights
-        self.total = np.zeros(modes.size)
-        self.squares = np.zeros(modes.size)
+        # numbers of values, and of those that are not the commonest
+        self.count, self.differing = np.zeros((2, modes.size), np.int64)
+        self.mass, self.total, self.squares = np.zeros((3, modes.size))  # the first is the sum of weights
         self.low = np.full(modes.size, np.inf)
         self.high = np.full(modes.size, -np.inf)
 
@@ -189,7 +180,7 @@ class _ColumnSums:
 
 
 def _majority_values(rows: Rows, sample: int) -> Array:
-    """Return each column's value (d,) that all rows but at most ``sample // 2`` share, if any.
+    """Return each column's value (d,) that all rows but at most ``sample // 2`` share, or if there is none any value.
 
     Such a value has the majority among the first ``sample`` values of its column, which votes find that are counted up
     and down (Boyer and Moore 1981). A column with fewer values is sorted.

@@ -1,8 +1,4 @@
-"""A site's own file of rows: all kinds of files in a single table, read without leaking a value into an error.
-
-A kind of file is an entry of `FORMATS`. `read` checks the rows that its reader returns, keeps small rows in memory, and
-rewords the errors of any reader, since a reader's own error may quote the file.
-"""
+"""A site's own file of rows: all kinds of files in a single table (`FORMATS`), without a value in any error."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,8 +36,7 @@ FORMATS = {
 }
 """Functions that read a file, by the ending of its name."""
 
-DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}
-"""Functions that read the rows of a query, by the kind of the database."""
+DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}  # of a query's rows, by kind of the database
 
 
 def file_suffix(path: str | os.PathLike[str]) -> str:
@@ -50,8 +45,7 @@ def file_suffix(path: str | os.PathLike[str]) -> str:
     return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
 
 
-RowsHook = Callable[[Blocks], Blocks]
-"""Function that receives rows as a file gives them and returns the same rows, of which it may store a copy."""
+RowsHook = Callable[[Blocks], Blocks]  # receives rows as a file gives them, and returns them; may store a copy
 
 
 def keep_nothing(rows: Blocks) -> Blocks:
@@ -59,9 +53,7 @@ def keep_nothing(rows: Blocks) -> Blocks:
     return rows
 
 
-FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}
-"""Keys of the node-config that not all kinds of file have, and what they name."""
-
+FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}  # keys of some kinds of file, and what for
 Names = str | int | float | Sequence[str | int | float]
 """Names, numbers or marks: several in a text, separated by commas, or one by one."""
 
@@ -130,20 +122,7 @@ def read(
     """
     selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
     csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
-    return _read_table(path, selection, csv_keys, {"layer": layer, "variants": variants, "ambiguous": ambiguous}, keep)
-
-
-def _read_table(
-    path: str | os.PathLike[str],
-    selection: ColumnSelection,
-    csv_keys: CsvKeys,
-    settings: dict[str, Any],
-    keep: RowsHook,
-) -> Table:
-    """Read and check the rows of a file; `settings` holds keys of some kinds of files, such as 'layer'.
-
-    Raise ConfigError if the kind of file is unknown or has no such key, and DataError if the file is missing or faulty.
-    """
+    settings: dict[str, Any] = {"layer": layer, "variants": variants, "ambiguous": ambiguous}
     file, suffix = Path(path).expanduser(), file_suffix(path)
     if not suffix:
         raise ConfigError(
@@ -169,14 +148,14 @@ def _read_table(
 
 
 def _join_items(items: Names) -> str:
-    """Join names or numbers to a text with commas, and quote a name that contains a comma."""
+    """Return one item as text, or names or numbers joined with commas, a name that contains a comma in quotes."""
     if isinstance(items, str | int | float):
         return str(items)
     return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
-    """Return rows with NaN in place of the numbers that mark missing values, such as -999; refuse sparse rows."""
+    """Return rows with NaN in place of numbers that mark missing values, such as -999; ConfigError for sparse rows."""
     marks = keys.missing_numbers
     if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
         return rows
@@ -189,7 +168,7 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
     values = np.array(marks).astype(dtype)
 
     def read_blocks() -> Iterator[Block]:
-        """Yield the blocks of rows with marks replaced by NaN; refuse integers that float64 would round."""
+        """Yield the blocks with marks replaced by NaN; raise DataError at integers that float64 would round."""
         for block in blocks.read():
             if inexact_integers(block).any():
                 raise DataError(f"the file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
@@ -225,13 +204,13 @@ def read_ids(
 
 
 def holds_texts(path: str) -> bool:
-    """Check that files of this kind (by suffix) can have columns of texts."""
+    """Check that files of this kind (by suffix) can have columns of texts; False for a kind that is unknown."""
     suffix = file_suffix(path)
     return bool(suffix) and FORMATS[suffix].read_ids is not None
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the cells of a column as `read_ids` does, with None for a missing value; reword the reader's errors."""
+    """Return the cells of a column as `read_ids` does, with None for a missing value; DataError at a damaged file."""
     with _reword_errors(Path(path).expanduser(), file_suffix(path)):
         return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 

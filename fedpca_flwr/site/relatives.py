@@ -22,9 +22,7 @@ from fedpca_flwr.site.bed_file import join_names, map_calls, read_bim, read_fam
 from fedpca_flwr.state.files import read_text
 
 BLOCK_VARIANTS = 8192  # variants that are read at a time
-
-SECOND_DEGREE_KINSHIP = 0.0884
-"""Kinship of people above which they are relatives of the second degree or nearer."""
+SECOND_DEGREE_KINSHIP = 0.0884  # of people above which they are relatives of the second degree or nearer
 
 
 def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
@@ -60,7 +58,7 @@ def unrelated_exclusions(kinships: Array, limit: float = SECOND_DEGREE_KINSHIP) 
 
 
 def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[np.bool_]:
-    """Return a mask (n,) of people in a .bed file to exclude, so that no kinship of two others exceeds `limit`."""
+    """Return a mask (n,) of people without whom no kinship exceeds `limit`; DataError for a faulty .fam or .bim."""
     people, variants = len(read_fam(file.with_suffix(".fam"))), len(read_bim(file.with_suffix(".bim")))
     calls = map_calls(file, variants, people)
     parts = (np.array(calls[start : start + BLOCK_VARIANTS]) for start in range(0, variants, BLOCK_VARIANTS))

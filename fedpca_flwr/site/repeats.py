@@ -3,13 +3,10 @@
 Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights,
 where one row has another weight than all others. Two secure sums over the same rows, the second without a party, differ
 by that party's share. Whether rows are within a run's `bound` is one bit, and 37 such bits are the largest value to a
-billionth. Products add up over runs: four of one column each reveal as much as one of four, and enough of them reveal
-all inner products. So the journal notes, beside a digest of the rows, what each run was over (`OpenedSum`), which
-bounds were tried, and what each run may ask for, before the run's first answer leaves.
-
-The moments of all rows are the same in every run, so runs over the same rows with the same weights and levels may be
-repeated at will, with whatever methods. A run without levels is over some of the columns of a run with levels, and
-reveals nothing more.
+billionth. Products add up over runs, and enough of them reveal all inner products. So the journal notes, beside a
+digest of the rows, what each run was over (`OpenedSum`), which bounds were tried, and what each run may ask for, before
+the run's first answer leaves. Runs over the same rows with the same weights and levels, or without levels, have the
+same moments, and may be repeated at will, with whatever methods.
 
 A digest of all rows together recognises rows that are the same, not rows that overlap. Digests of single rows would
 recognise overlaps too, and a thief of the journal could test a guess of a row. So rows that are not the same count as
@@ -18,9 +15,8 @@ number nearly the same.
 
 Noisy replies spend a privacy budget. Each is noted before its noise is drawn: phase, noise multiplier (standard
 deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which the sensitivity is
-meant; a release for replace-one holds for add-remove too. All these are events of the journal
-(`fedpca_flwr.site.journal`), in one chain with the questions and answers, so that none of them can go missing while the
-others stand. The content of such an event is an `Account` (`fedpca_flwr.site.accounts`).
+meant. All these are events of the journal (`fedpca_flwr.site.journal`), in one chain with the questions and answers, so
+that none of them can go missing while the others stand.
 """
 
 import hmac
@@ -46,7 +42,7 @@ def require_budget(
     epsilon: float,
     delta: float,
 ) -> None:
-    """Refuse a noisy release that would raise epsilon, summed over all runs, above the site's budget.
+    """Raise DisclosureError if a noisy release would raise epsilon over all runs above the site's budget `epsilon`.
 
     The multipliers are those of this release, of earlier ones of the run, and of other runs. ``total_multiplier`` is
     that of all phases of the run together: a run that cannot end need not begin.
@@ -61,20 +57,14 @@ def require_budget(
         )
 
 
-PRODUCTS_KIND = "products"
-"""Kind of the journal's events that count products, and name under which a counted run is stored."""
-
-CLEAR_NAME, DIGEST_NAME = "clear", "digest of rows"
-"""Names under which a journal stores that a run's answer is noted, and the digest of its rows."""
-
-
-MAX_BOUND_ANSWERS = 3
-"""Answers to whether rows are within a bound, apart from answers that follow from earlier answers."""
+PRODUCTS_KIND = "products"  # of the journal's events that count products, and name that a counted run has stored
+CLEAR_NAME, DIGEST_NAME = "clear", "digest of rows"  # that a run has stored: its answer is noted, and of its rows
+MAX_BOUND_ANSWERS = 3  # to whether rows are within a bound, apart from those that follow from earlier answers
 ALLOW_ADVICE = ". If this site is content with that, set repeat='allow' in its node-config"
 
 
 def rows_digest(key: bytes, rows: Rows) -> str:
-    """Return the HMAC-SHA256 of rows (n, d) as float64 and of their weights, for any dtype and memory layout."""
+    """Return the HMAC-SHA256, in hexadecimal, of rows (n, d) as float64, of any dtype and layout, and their weights."""
     mac = hmac.new(key, f"{rows.shape}".encode(), "sha256")
     if (weights := row_weights(rows)) is not None:
         mac.update(weights.tobytes())
@@ -91,7 +81,7 @@ def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], S
     """
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-        """Call `judge` according to the site's key `repeat`, and return the entry unless it is already noted."""
+        """Call `judge` according to the site's key `repeat`, and return the entry, or "" if it is already noted."""
         if node.repeat != "allow":
             judge(same, other_notes if node.repeat == "refuse" else [])
         return "" if entry in [note.content for note in same] else entry
@@ -125,7 +115,7 @@ UNPROTECTED_TEXT = (
 
 
 def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> None:
-    """Refuse a run over the same rows, but other parties, weights or levels, than before."""
+    """Raise DisclosureError for the same rows, but other parties, weights or levels, than before."""
     if earlier.members and now.members and earlier.members != now.members:
         raise DisclosureError(
             f"this site's rows were in a secure sum over {len(earlier.members)} parties already, and this sum is over "
@@ -147,7 +137,7 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
 
 
 def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_rows: int) -> None:
-    """Refuse rows whose number differs from an earlier run's by less than `min-rows`."""
+    """Raise DisclosureError if the number of rows differs from an earlier run's by less than `min-rows`."""
     if abs(earlier.rows - now.rows) < min_rows:
         raise DisclosureError(
             f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
@@ -174,36 +164,32 @@ class RepeatRules:
         self.journal, self.node, self.rows = journal, node, rows
         self.selection = selection or SelectedRows(rows)
 
-    def permit_sum(self, members: Sequence[str], *, split: str) -> None:
-        """Note a secure sum, or refuse a sum that with earlier sums reveals a single party's summand or few rows.
-
-        ``members`` are words that mean the same in every run. If data are split by columns, numbers of rows say
-        nothing, and are not compared.
-        """
-        self._permit_opening(members, split=split, is_noted=True)
-
     def permit_clear(self, *, is_noted: bool) -> bool:
-        """Refuse an answer in clear that differs from an earlier answer by a few rows; and write a note if `is_noted`.
+        """Return whether the run's answer in clear had no note yet; write a note if `is_noted`.
 
-        Return whether the run had no note yet.
+        Raise DisclosureError if the answer with an earlier one reveals a few rows.
         """
         name = f"{CLEAR_NAME} {self.selection.name}"
         if self.journal.load_secret(name) is not None:
             return False
-        self._permit_opening([], split="rows", is_noted=is_noted)
+        self.permit_sum([], split="rows", is_noted=is_noted)
         if is_noted:
             self.journal.store_secret(name, b"noted")
         return True
 
-    def _permit_opening(self, members: Sequence[str], *, split: str, is_noted: bool) -> None:
-        """Compare a sum or answer over the rows with earlier notes; and write a note if `is_noted`."""
+    def permit_sum(self, members: Sequence[str], *, split: str, is_noted: bool = True) -> None:
+        """Note a sum if `is_noted`; raise DisclosureError if with earlier ones it reveals a party's share or few rows.
+
+        ``members`` are words that mean the same in every run, none for an answer in clear. Numbers of rows of data
+        split by columns are not compared, and a journal without a key, as in a simulation, compares nothing.
+        """
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
             return
         now = self.selection.opened_sum(key, members)
 
         def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-            """Refuse other parties, weights or levels for the same rows, and nearly equal rows."""
+            """Raise DisclosureError for other parties, weights or levels of the same rows, and nearly equal rows."""
             for note in same:
                 _require_same_choices(now, OpenedSum.parse(note.content), note)
             for note in near if split == "rows" else ():
@@ -222,11 +208,11 @@ class RepeatRules:
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
     def permit_bound(self, bound: float) -> None:
-        """Refuse rows beyond the run's bound (DataError), or more than `MAX_BOUND_ANSWERS` bounds (DisclosureError)."""
+        """Note the answer; raise DataError for rows beyond the bound, DisclosureError after `MAX_BOUND_ANSWERS`."""
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-            """Return the answer about this bound to note; "" if implied; refuse too many bounds."""
+            """Return the answer to note, or "" if earlier ones imply it; raise DisclosureError for too many bounds."""
             earlier_answers = [BoundAnswer.parse(note.content) for note in same]
             if any(earlier.implies(bound) for earlier in earlier_answers):
                 return ""
@@ -251,54 +237,45 @@ class RepeatRules:
             )
 
     def permit_slopes(self, slopes_digest: str) -> None:
-        """Refuse to harmonise the same rows with other regression slopes than in an earlier run.
+        """Raise DisclosureError if an earlier run harmonised the same rows with other regression slopes.
 
         A party's values divided by its own deviations are no sum of shares, and a few such sums reveal every share.
         """
-
-        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-            """Refuse if an earlier run over the same rows had another digest of slopes."""
-            if any(earlier.content != slopes_digest for earlier in same):
-                raise DisclosureError(
-                    "this site's rows were in a secure sum with harmonise='variances' and other slopes or deviations: "
-                    "several such sums together would show each party's part. Run with the same 'adjust-for' and "
-                    "'bound'" + ALLOW_ADVICE
-                )
-
-        if self.journal.data_key:
-            self._remember("harmonised", decide_once(self.node, slopes_digest, judge))
+        self._require_same(
+            "harmonised",
+            slopes_digest,
+            lambda note: (
+                "this site's rows were in a secure sum with harmonise='variances' and other slopes or deviations: "
+                "several such sums together would show each party's part. Run with the same 'adjust-for' and 'bound'"
+            ),
+        )
 
     def permit_blind(self, settings: str) -> None:
-        """Refuse a blind run over the same rows as an earlier blind run, even an incomplete one, with other settings.
+        """Raise DisclosureError if an earlier blind run over the same rows, even incomplete, had other settings.
 
         Two spectra of the same rows, with and without a covariate or in other units, give squared loadings
         (`tests/attacks/test_blind.py`). Rows that are nearly the same are refused as for every secure sum.
         """
-
-        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
-            """Refuse if an earlier blind run over the same rows had another digest of settings."""
-            for note in same:
-                if note.content != settings:
-                    raise DisclosureError(
-                        f"this site's rows were in a blind run with other settings ({_run_text(note)}): the variances "
-                        "of both runs together would show squared loadings. Run with the same options and keys; "
-                        "'n-components' and 'seed' may differ" + ALLOW_ADVICE
-                    )
-
-        if self.journal.data_key:
-            self._remember("blind", decide_once(self.node, settings, judge))
+        self._require_same(
+            "blind",
+            settings,
+            lambda note: (
+                f"this site's rows were in a blind run with other settings ({_run_text(note)}): the variances "
+                "of both runs together would show squared loadings. Run with the same options and keys; "
+                "'n-components' and 'seed' may differ"
+            ),
+        )
 
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
-        """Refuse products with ``X X'`` whose columns, over all runs, could reveal all inner products.
+        """Raise DisclosureError if products with ``X X'`` over all runs could reveal all inner products.
 
         ``product_columns`` is the most that the run may ask for; ``columns`` are this site's own, in a sum those of the
-        other parties too. With ``is_counted`` the journal counts them. Raise ConfigError if the site has no journal to
-        count in.
+        other parties too. With ``is_counted`` the journal counts them. Raise ConfigError without a journal to count in.
         """
         rank = min(len(self.rows) - 1, columns)
 
         def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
-            """Refuse if all runs' columns reach the rank of the rows; else return the note."""
+            """Return the note, "" if not counted; raise DisclosureError if all columns reach the rank of the rows."""
             earlier_columns = sum(int(note.content.partition(" ")[0]) for note in same)
             if earlier_columns + product_columns >= rank:
                 earlier = f" (earlier runs over the same rows for {earlier_columns})" if earlier_columns else ""
@@ -323,6 +300,18 @@ class RepeatRules:
             self._remember(PRODUCTS_KIND, decide)
             if is_counted:
                 self.journal.store_secret(PRODUCTS_KIND, b"counted")
+
+    def _require_same(self, kind: str, entry: str, fault: Callable[[Note], str]) -> None:
+        """Note an entry, if the journal has a key; raise DisclosureError if the same rows have a note of another."""
+
+        def judge(same: Sequence[Note], near: Sequence[Note]) -> None:
+            """Raise DisclosureError, with the text of `fault`, for the first note of another entry."""
+            for note in same:
+                if note.content != entry:
+                    raise DisclosureError(fault(note) + ALLOW_ADVICE)
+
+        if self.journal.data_key:
+            self._remember(kind, decide_once(self.node, entry, judge))
 
     def _remember(self, kind: str, decide: NoteDecision) -> None:
         """Note the decision in the journal under the digest of the run's rows."""

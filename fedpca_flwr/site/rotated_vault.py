@@ -1,7 +1,7 @@
 """A vault that rotates: moments of a party's rows about a common centre, in a feature space that a secret rotates.
 
-The rows' scatter about the centre is that about their own mean and a product of the difference of the means. So no row
-is read: the vault wraps another one. Whoever answers from it cannot tell it from the other.
+The rows' scatter about the centre is that about their own mean and a product of the difference of the means, so the
+vault wraps another one, and reads no row. Whoever answers from it cannot tell it from the other.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,7 @@ from fedpca_flwr.maths.rotation import HaarRotation, symmetric_noise
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.site.vault import Vault
 
-NAME = "rotated moments"
-"""Name of the moments in the state of the run, so that repeated answers equal the first."""
+NAME = "rotated moments"  # in the state of the run, so that repeated answers equal the first
 
 
 @dataclass(frozen=True)

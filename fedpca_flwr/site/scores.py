@@ -1,7 +1,4 @@
-"""A site's own files about its rows: their scores, and next to the scores which rows are outliers (T2, SPE, limits).
-
-Each file is written completely or not at all.
-"""
+"""A site's own files about its rows: their scores, and next to the scores which rows are outliers (T2, SPE, limits)."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +20,7 @@ SCORE_FILES = (".npy", ".csv", ".eigenvec")  # suffixes
 
 
 def require_score_file(scores: str, data: str) -> None:
-    """Refuse a path of scores with an unknown suffix, and PLINK's format for rows that are no people of a .bed file."""
+    """Raise ConfigError for scores with an unknown suffix, or in PLINK's format of rows that are not of a .bed file."""
     suffix = Path(scores).suffix
     if scores and suffix not in SCORE_FILES:
         raise ConfigError(f"node-config: 'scores' ends in '{suffix}', expected {' or '.join(SCORE_FILES)}")
@@ -39,8 +36,8 @@ def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[
     """Open a file for scores (n, k), and yield a function that appends scores (m, k) in the order of the data.
 
     The suffix is ``.npy``, ``.csv`` or ``.eigenvec``. The last is PLINK's (family, person, scores), which its
-    ``--covar`` reads, of the people of ``data``, a .bed file. Without a path scores are dropped. Raise ConfigError if
-    the suffix is unknown, or the file cannot be written.
+    ``--covar`` reads, of the people of ``data``, a .bed file. Without a path scores are dropped. The file appears
+    complete or not at all. Raise ConfigError if the suffix is unknown, or the file cannot be written.
     """
     if not path:
         yield lambda scores: None
@@ -68,15 +65,13 @@ def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[
             yield lambda scores: np.savetxt(stream, scores, delimiter=",", fmt="%.17g")
 
 
-LIMIT_LEVEL = 0.99
-"""Confidence level of each limit: the share of new rows of the model's kind that do not exceed the limit."""
-
+LIMIT_LEVEL = 0.99  # confidence level of a limit: the share of new rows of the model's kind that do not exceed it
 TOP_FEATURES = 3  # named for each row: those that add most to its SPE
 OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
 
 
 def row_names(data: str) -> Iterator[str]:
-    """Return, as cells of a .csv file, the ids of a .bed file's people, or of other data the row numbers from 0."""
+    """Return, as .csv cells, a .bed file's people (DataError without a .fam file), or numbers from 0 without end."""
     if Path(data).suffix != ".bed":
         return map(str, itertools.count())
     people = read_fam(Path(data).expanduser().with_suffix(".fam"))
@@ -104,7 +99,7 @@ class OddRows:
     ) -> None:
         """Set the model and its limits; rows that are not `counted` (n,) are only written."""
         self.components, self.variances, self.limits = components, variances, limits
-        self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)  # how many rows exceed the limit of T2, and of SPE
+        self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)
         self._counted, self._position, self._stream = counted, 0, stream
         self._names = row_names("") if names is None else names
 
@@ -139,7 +134,10 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """Open the .csv file ``scores-<suffix>.csv`` next to the file of scores, with its header; None without scores."""
+    """Open the .csv file ``<scores>-<suffix>.csv`` next to the file of scores, with its header; None without scores.
+
+    It appears complete or not at all; raise ConfigError if it cannot be written.
+    """
     if not scores:
         yield None
         return

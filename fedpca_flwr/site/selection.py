@@ -1,14 +1,12 @@
 """Selections: the only way from an answer to a site's rows.
 
-A sum is safe only over rows that the site has counted, searched for rare values, and compared with the rows of earlier
-runs. So a site makes a `Selection` of rows for each kind of sums of a run (`fedpca_flwr.site.site.Site.select`), before
-the first answer, and examines and journals each. What an answer can take from a selection is one of three kinds:
+A site makes a `Selection` of rows for each kind of sums of a run (`fedpca_flwr.site.site.Site.select`). Before the
+first answer it counts the rows of each, looks for rare values, and compares the rows with those of earlier runs. What
+an answer can take from a selection is one of three kinds:
 
-- **sums**: a `Vault` of the moments. The rows are centred by their own mean, and numbers of the server enter only the
-  algebra of the sums, so any request is answered as in exact arithmetic;
+- **sums**: a `Vault` of the moments;
 - **rows about a centre** that the server chose (`Selection.about`), for functions that select or bend rows: nearest
-  clusters, counts of odd rows, directions. By their nature these tell single rows. A centre so far away that
-  differences would be rounded is refused, so they tell nothing else;
+  clusters, counts of odd rows, directions. These tell single rows, but nothing by rounding: far centres are refused;
 - **rows**, for functions without a number of the server: groups by gaps, genotypes, streams.
 
 The last two are for methods and stages whose cards declare the need, which a site allows by its own keys.
@@ -74,9 +72,8 @@ class Selection:
     ) -> Iterator[Any]:
         """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
 
-        Raise ContractError if the centre is too far away (`Vault.require_near`), or no need of rows is declared.
-
-        Directions are those with which the rows will be multiplied, beside taking the rows' lengths.
+        Directions are those with which rows will be multiplied, beside taking their lengths. Raise ContractError if the
+        centre is too far away (`Vault.require_near`), or no need of rows is declared.
         Shapes: centre (d,), scale (d,), directions (k, d) -> blocks (m, d).
         """
         unit = 1.0 if scale is None else scale

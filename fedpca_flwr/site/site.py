@@ -40,10 +40,8 @@ Options = TypeVar("Options", bound=PCAOptions)
 MAX_RUN_CHARACTERS = 1000  # of the journal's event of which run it is: method, options and app
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
 
-BLIND_FREE_KEYS = {
-    *("method", "n_components", "seed"),
-    *("reference", "output", "overwrite", "metrics", "join_deadline", "round_deadline"),
-}
+BLIND_FREE_KEYS = {"method", "n_components", "seed", "reference", "output", "overwrite", "metrics"}
+BLIND_FREE_KEYS |= {"join_deadline", "round_deadline"}
 """Keys in which blind runs over the same rows may differ: the spectrum does not depend on them."""
 
 
@@ -64,12 +62,12 @@ class Site:
         self.state = State(context.state)
         self.load = load
         self.methods = methods
-        self.rows_from_caller = load is not local_table.local_table  # by whoever called `fedpca_flwr.run`
+        self.rows_from_caller = load is not local_table.local_table
         self._selections: dict[str, Selection] = {}
         self._selections_are_final = False
 
     def with_run_config(self, run_config: Mapping[str, Any]) -> Site:
-        """Return a copy of the site in the same run with another run-config."""
+        """Return a copy of the site in the same run with another run-config, and without selections."""
         other = copy(self)
         other.__dict__.pop("config", None)
         other.run_config = dict(run_config)
@@ -94,17 +92,17 @@ class Site:
         return RunConfig.parse(self.run_config)
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
-        """Return the run-config as JSON with sorted keys, equal at all parties of the run."""
+        """Return run-config and method with all options as JSON with sorted keys, equal at all parties of the run."""
         settings = {**self.config.model_dump(by_alias=True), "method": canonical_text(card.name, options)}
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:
-        """Parse the method's options from the run-config, as an instance of the given class."""
+        """Parse the method's options from the run-config; raise ConfigError for options that the class forbids."""
         return parse_options(self.config.method, kind, {"n-components": self.config.n_components})
 
     @cached_property
     def table(self) -> Table:
-        """Table of the party's rows, loaded and adapted to the run; refused if it changed during the run."""
+        """Table of the party's rows, loaded and adapted to the run; DataError if it changed during the run."""
         expected = self.journal.load_secret("rows")  # before the rows are read: the journal may be lost
         table = self.load(self.node, self.config)
         if expected:
@@ -136,8 +134,7 @@ class Site:
     ) -> Selection:
         """Return rows that take part, or those of a mask (n,), which the site examines and journals before an answer.
 
-        Raise ContractError for new selections after `permit_selections`: all are made before the run's first answer. Of
-        data split by columns all rows take part.
+        A name that was selected before has its first rows. Raise ContractError for a new one after `permit_selections`.
         """
         if name not in self._selections:
             if self._selections_are_final:
@@ -166,7 +163,10 @@ class Site:
 
     @cached_property
     def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
-        """Patterns of missing values of the rows, and a mask of the rows whose pattern enough rows share."""
+        """Patterns of missing values of the rows, and a mask (n,) of the rows whose pattern ``min-rows`` rows share.
+
+        The mask is true everywhere where all gaps are allowed, and without data of the site's own.
+        """
         node, patterns = self.node, Patterns.from_rows(self._participants)
         if not node.data or node.gaps == "all":
             return patterns, np.ones(patterns.of.size, dtype=bool)
@@ -188,7 +188,7 @@ class Site:
         return Public(self.config, options, self.node.num_partitions, **sizes)
 
     def info(self, split: str) -> dict[str, Any]:
-        """Return what every reply says of this party: partition, name, digest of column names, whether simulated."""
+        """Return what every reply says of this party; the digest of column names is empty if split by columns."""
         return {
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
@@ -200,7 +200,7 @@ class Site:
     # Its rules (`fedpca_flwr.site.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Refuse a run that the site's node-config does not allow, before anything is computed."""
+        """Raise ConfigError, DataError or DisclosureError for a run that this site's rules do not allow."""
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sight(self.node, blind=self.config.blind)
@@ -221,11 +221,11 @@ class Site:
             )
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
-        """Refuse a reply of more bytes than the site allows; the error lists methods with smaller replies."""
+        """Raise DisclosureError, with the alternatives, for a reply of more bytes than the site allows."""
         policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
-        """Refuse sums over selected rows from which a few rows could be read, by themselves or with earlier sums.
+        """Allow no further selections; examine those of the run, and note which columns are permitted.
 
         Raise DisclosureError if a selection has too few rows, if its columns reveal single rows, or if an earlier
         answer is over nearly the same rows.
@@ -247,7 +247,7 @@ class Site:
         return (self.node.rare_values or ("allow" if self.rows_from_caller else "refuse")) == "refuse"
 
     def conspicuous_columns(self) -> str:
-        """Return the columns from which moments of the selected rows would reveal single rows, for the site itself."""
+        """List for the site itself the columns from which moments would reveal single rows; empty if there are none."""
         selections = self._selections.values()
         texts = [rare_values.conspicuous(one._rows, self.node.min_rows).text(self.table.names) for one in selections]
         return "; ".join(filter(None, texts))
@@ -288,12 +288,12 @@ class Site:
         return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self._rows(split)), selected)
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Refuse a secure sum if its difference from an earlier sum reveals a single party's summand or few rows."""
+        """Note a secure sum; raise DisclosureError if it and an earlier one reveal a party's summand or few rows."""
         for selection in self._selections.values():
             self.repeats(split, selection).permit_sum(members, split=split)
 
     def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
-        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings.
+        """Note a blind run's settings; raise DisclosureError if an earlier one over the same rows had others.
 
         The spectrum does not depend on `BLIND_FREE_KEYS` and the number of components, which may differ.
         """
@@ -302,9 +302,9 @@ class Site:
         self.repeats(card.split).permit_blind(hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest())
 
     def permit_bound(self, split: str) -> None:
-        """Refuse a run whose `bound` the rows exceed, and refuse after too many different bounds.
+        """Raise DataError if the rows exceed a bound, and DisclosureError after too many different bounds.
 
-        If the site names a bound of its own, a run with a smaller bound is refused.
+        With a bound of the site's own the rows are compared with that one, and a smaller bound of the run is refused.
         """
         if self.node.bound is not None:
             policy.permit_site_bound(self.node.bound, self._rows(split), self.config.bound)

@@ -1,8 +1,7 @@
 """Limits on the size to which a compressed file of rows unpacks.
 
 A file of a few megabytes can unpack to terabytes of equal bytes, by fault or on purpose, and would keep a site busy for
-hours. Such a file is refused before it is read, or as soon as the excess shows. A file that is not compressed has no
-limit.
+hours. Such a file is refused before it is read, or as soon as the excess shows.
 """
 
 import gzip
@@ -15,23 +14,16 @@ from typing_extensions import override
 
 from fedpca_flwr.errors import DataError
 
-SMALL_BYTES = 2**26
-"""Bytes to which any file may unpack."""
-
-MAX_RATIO = 200
-"""Times its size that a larger file may unpack to: ten times what compressed tables of counts do. Deflate reaches 1,032
-with equal bytes."""
-
-MAX_COLUMN_RATIO = 1000
-"""The same for files that store the equal values of a column once: tables of rare events."""
-
+SMALL_BYTES = 2**26  # to which any file may unpack
+MAX_RATIO = 200  # of a larger file: ten times that of compressed tables of counts. Deflate's is at most 1,032
+MAX_COLUMN_RATIO = 1000  # of files that store the equal values of a column once: tables of rare events
 UNPACKED_ADVICE = "unpack the file, and name the unpacked one"
 
 
 def require_unpacked_size(
     file: Path, nbytes: int, advice: str, *, packed_bytes: int = 0, max_ratio: int = MAX_RATIO
 ) -> None:
-    """Refuse a file that unpacks to too many bytes."""
+    """Raise DataError if `nbytes` exceed `SMALL_BYTES` and `max_ratio` times the packed ones (0: the file's size)."""
     if nbytes <= SMALL_BYTES:
         return
     packed_bytes = packed_bytes or file.stat().st_size
@@ -45,7 +37,7 @@ def require_unpacked_size(
 
 
 def require_archive_size(file: Path, advice: str) -> int:
-    """Refuse a zip archive that unpacks to too many bytes, by its table of contents."""
+    """Return to how many bytes a zip archive unpacks by its table of contents; raise DataError for too many."""
     with zipfile.ZipFile(file) as archive:
         nbytes = sum(member.file_size for member in archive.infolist())
     require_unpacked_size(file, nbytes, advice)
@@ -83,5 +75,5 @@ class _UnpackedStream(io.RawIOBase):
 
 
 def open_gzip(file: Path) -> BinaryIO:
-    """Open a file compressed by gzip for reading, with a limit on its unpacked bytes."""
+    """Open a file compressed by gzip for reading, which raises DataError once it has unpacked to too many bytes."""
     return io.BufferedReader(_UnpackedStream(file))

@@ -1,16 +1,13 @@
 """The vault: a party's rows, and the functions of their moments that an answer may have instead of the rows.
 
 The vault offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
-moments about its own mean. No argument of these is a centre, an option or a number of the run, so whatever the request,
-rows with the same count, mean and scatter give the same answers up to rounding (`tests/attacks`). The request enters
-the algebra of the sums: in float64 a subtraction from rows rounds, and with a centre near 2^53 rounding would tell each
-row above a threshold from each row below. Third and fourth powers of scores are sums of this kind too. A vault can be
-wrapped, and no answer knows whether its vault is wrapped.
+moments about its own mean. So whatever the request, rows with the same count, mean and scatter give the same answers up
+to rounding (`tests/attacks`). The request enters the algebra of the sums: in float64 a subtraction from rows rounds,
+and with a centre near 2^53 rounding would tell each row above a threshold from each row below. A vault can be wrapped.
 
 The scatter is formed once if that is cheaper than multiplying the rows each time. At a site with its own file it is
 formed whenever it fits into memory, since a product of a row with the server's columns rounds within the row. It is
-stored for the run, in the state that Flower holds for a party between the messages of a run: in a simulation in memory,
-on a site in its SuperNode, which hands the state to the process of the next message. The state never leaves the site.
+stored in the state that Flower holds for a party between the messages of a run, and that never leaves the site.
 """
 
 import math
@@ -38,16 +35,11 @@ from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, pair_
 from fedpca_flwr.maths.sums import two_product
 from fedpca_flwr.protocol.journal import State
 
-MAX_SCATTER_BYTES = 2**29
-"""Bytes of the scatters of all parties together: in a simulation one process holds all of them."""
-
-ROUNDING_SHARE = 2.0**-43
-"""Share of a sum of squares below which a remainder is rounding."""
-
+MAX_SCATTER_BYTES = 2**29  # of the scatters of all parties together: in a simulation one process holds them
+ROUNDING_SHARE = 2.0**-43  # of a sum of squares, up to which a remainder is rounding
 MAX_CENTRE_DISTANCE = 2.0**22
 """Largest distance of a server's centre from the site's mean, in the feature's deviation at the site: a difference of
 the two is then rounded by less than 2^-30 of the deviation."""
-
 MOMENTS_NAME, MEANS_NAME = "own moments", "own means"  # in the state of the run
 
 
@@ -77,14 +69,7 @@ class Vault:
     """
 
     def __init__(
-        self,
-        rows: Rows,
-        state: State,
-        *,
-        columns: int,
-        parties: int,
-        threads: int = 1,
-        always_form: bool = False,
+        self, rows: Rows, state: State, *, columns: int, parties: int, threads: int = 1, always_form: bool = False
     ) -> None:
         """Store the rows, and decide by cost and memory whether to form their scatter (d, d)."""
         self._rows, self._state, self._threads = rows, state, threads
@@ -113,12 +98,10 @@ class Vault:
     def moments(self) -> Moments:
         """Return count, mean and scatter (sum of outer products of the centred rows) of the rows.
 
-        The vault stores the scatter for the run if this is worth the memory, and else count, mean and diagonal.
-
         Returns
         -------
         Moments
-            The moments.
+            The moments. The vault stores them for the run, of a scatter that is not `formed` the diagonal only.
         """
         if not self.formed:
             moments = Moments.from_rows(self._rows, self._threads)
@@ -150,7 +133,7 @@ class Vault:
         return self._means or self._store_means(*head_and_diagonal(self._rows, self._threads))
 
     def _store_means(self, head: Head, diagonal: Array) -> tuple[Head, Array]:
-        """Store count, mean and the scatter's diagonal for the run, and return all three."""
+        """Store count, mean and the scatter's diagonal (d,) for the run, and return them as `head_and_diagonal`."""
         self._means = head, diagonal
         self._state[MEANS_NAME] = [head.n, head.mean, head.remainder, diagonal]
         return self._means
@@ -169,8 +152,7 @@ class Vault:
             The difference.
         """
         head, _ = self.head_and_diagonal()
-        deviation: Array = (head.mean - centre) + head.remainder
-        return deviation
+        return np.asarray((head.mean - centre) + head.remainder)
 
     def times(self, V: Array) -> Array:
         """Return the product (d, b) of the scatter about the site's own mean and the block ``V`` (d, b).
@@ -254,7 +236,7 @@ class Vault:
         Returns
         -------
         float
-            The residual sum of squares.
+            The residual sum of squares; 0 if it is as small as rounding.
         """
         head, diagonal = self.head_and_diagonal()
         deviation, unit = self.deviation(mean), scale if scale.size else np.ones_like(mean)
@@ -359,7 +341,7 @@ class Vault:
         return forecast.make_survey(self._rows, block, max_features)
 
     def _stored(self, name: str) -> list[Array] | None:
-        """Return arrays stored under a name, or None if none are stored or they belong to other rows."""
+        """Return arrays stored under a name, or None if none are stored or their count is not that of the rows."""
         if name not in self._state:
             return None
         stored = self._state[name]
@@ -382,7 +364,7 @@ def _exact_scores(mean: Array, centre: Array, block: Array) -> Array:
 
 
 def _squares(block: Array, centred: Any) -> Array:
-    """Return for each column of ``block`` (d, b) the sum of squared scores of centred rows (m, d): (b,)."""
+    """Return the sums (b,) of squared scores of centred rows (m, d) along each column of ``block`` (d, b)."""
     scores = centred @ block
     return np.asarray(np.einsum("ij,ij->j", scores, scores))
 
@@ -390,12 +372,11 @@ def _squares(block: Array, centred: Any) -> Array:
 def require_near(
     distance: Array, diagonal: Array, count: float | Array, mean: Array, directions: Array | None = None
 ) -> None:
-    """Refuse a centre that the server chose, if it is so far from the site's mean that rows about it would be rounded.
+    """Raise ContractError if a centre of the server's is so far from the mean that rows about it would be rounded.
 
     The limits follow from the site's moments, and from no single row. A feature that is constant but for rounding has
     one in the scores along each direction, in which it must not round the others; by default all features count alike.
-    Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), mean (d,), directions
-    (k, d).
+    Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), directions (k, d).
     """
     deviation = np.sqrt(diagonal / count)
     constant = constant_features(diagonal, count, mean)
@@ -411,10 +392,7 @@ def require_near(
 
 
 def residual_sum(total: float, explained: float) -> float:
-    """Return total minus explained sum of squares; 0 if the difference is as small as rounding.
-
-    Rounding would differ for other rows of the same moments.
-    """
+    """Return total minus explained sum of squares; 0 where that is rounding, which other rows of the moments change."""
     residual = total - explained
     return 0.0 if residual <= ROUNDING_SHARE * total else residual
 
@@ -422,7 +400,6 @@ def residual_sum(total: float, explained: float) -> float:
 def worth_forming(rows: int, features: int, columns: int) -> bool:
     """Check that forming the scatter once, and products with the scatter, cost less than multiplying with rows.
 
-    For c columns the costs are n d^2, 2 d^2 c and 4 n d c multiplications and additions.
+    For c columns that is n d^2 + 2 d^2 c < 4 n d c multiplications and additions, divided by d.
     """
-    # n d^2 + 2 d^2 c < 4 n d c, divided by d
     return rows * features + 2 * features * columns < 4 * rows * columns

@@ -15,8 +15,7 @@ from fedpca_flwr.protocol.site_log import journal_logger, site_logger
 SYSTEM_LOG = Path("/dev/log")
 SYSTEM_LOG_SECONDS = 1.0
 PRIORITY = 14  # of a line of a user's program: facility 1, severity 6
-COMMAND_SECONDS = 30.0
-"""Time after which a command is killed, because a message waits for it."""
+COMMAND_SECONDS = 30.0  # after which a command is killed, because a message waits for it
 
 
 def show_log() -> None:

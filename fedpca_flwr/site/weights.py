@@ -22,9 +22,8 @@ MAX_ROWS_NAMED = 20  # in an error
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """Return the table with its column of weights taken out, and used as weights if the run has weights.
 
-    Raise ConfigError if there is no such column, DisclosureError if the site has not said that this column has weights,
-    or one row has too large a share, and DataError if a weight is missing, infinite or negative, all are 0, or no
-    feature is left.
+    Raise ConfigError if there is no such column, DisclosureError if the site has not named it or one row has too large
+    a share, and DataError if a weight is missing, infinite or negative, all are 0, or no feature is left.
     """
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(

@@ -67,12 +67,10 @@ def compose(card: MethodCard) -> MethodCard:
 
 def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) -> dict[str, Any]:
     """Return the attributes of a composed options class: selected stages, and what they disclose, as properties."""
-    names = frozenset(
-        name for stage in fitting for name in stage.Options.model_fields.keys() - base.model_fields.keys()
-    )
+    names = frozenset[str]().union(*(stage.Options.model_fields for stage in fitting)).difference(base.model_fields)
 
     def stages(options: Any) -> tuple[type[Stage], ...]:
-        """Return the stages that the options select."""
+        """Return the stages that the options select; none for a stage without options of its own."""
         return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.is_selected(options))
 
     def exposes(options: Any) -> str:

@@ -5,8 +5,7 @@ regression of all rows needs no round of its own. Where each party's own means a
 those about own means. Where deviations are made equal too, the server divides the parties' scatters, if it sees them,
 and else asks for a further sum: every party receives slopes and pooled deviations, and divides its own scatter.
 
-Only parties know the names of columns. So each party says at which columns its covariates are
-(`PartyInfo.covariates`).
+Only parties know the names of columns, and say at which columns the covariates are (`PartyInfo.covariates`).
 """
 
 import hashlib
@@ -160,9 +159,7 @@ class AdjustedProjection(Projection):
         return self.local_adjustment.unit * self.scale if self.scale.size else self.local_adjustment.unit
 
 
-COVARIATES_KEY = "covariate places"
-"""Key in a party's state for the run: the columns of its covariates."""
-
+COVARIATES_KEY = "covariate places"  # key in a party's state for the run: the columns of its covariates
 SLOPES = Field("slopes", ("q", "d"), constant="slopes")
 SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
 
@@ -250,7 +247,10 @@ class Adjust(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add slopes to the projection, and with harmonising ask for scatters about own means; check options."""
+        """Add slopes to the projection, and with harmonising ask for scatters about own means.
+
+        Raise ConfigError for a column named twice, without centring, or for moments that the server will not have.
+        """
         options, names = self.options, self.options.covariates
         if len(set(names)) < len(names):
             raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
@@ -286,12 +286,12 @@ class Adjust(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse covariate names that are no columns of the party's table."""
+        """Raise what `covariate_columns` raises."""
         self.covariate_columns(party)
 
     @override
     def info(self, party: RowsClient) -> dict[str, Any]:
-        """Return the column indices of the covariates, which every reply reports."""
+        """Return ``covariates``, their column indices as text, if there are any."""
         columns = self.covariate_columns(party)
         return {"covariates": " ".join(map(str, columns.tolist()))} if columns.size else {}
 
@@ -319,7 +319,8 @@ class Adjust(RowsStage):
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
         """Pool the moments, regress the covariates out, harmonise if requested, and return the rest.
 
-        Raise DataError if nothing is left to analyse.
+        Raise DataError if nothing is left to analyse, and ConfigError for other covariates at the parties, for too many
+        components, or if `bound` leaves what is left unresolved.
         """
         options = self.options
         result = yield from pooled(within=options.within, retain_all=True)
@@ -381,7 +382,7 @@ def _adjust_part(part: Moments, all_rows: Moments, adjusted: RunAdjustment) -> M
 
 
 def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
-    """Parse the covariates' column indices that the parties reported as text; refuse impossible indices."""
+    """Parse the column indices that the parties reported; raise ConfigError for impossible ones, or all columns."""
     columns = [int(place) for place in text.split()]
     if len(columns) != expected or len(set(columns)) < expected or max(columns, default=0) >= d:
         raise ConfigError(f"the parties say that {expected} covariates of {d} columns are at {value_text(text)}")
@@ -391,7 +392,7 @@ def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
 
 
 def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
-    """Return the model's notes on adjustment and harmonising, and on covariates dropped as collinear."""
+    """Return the model's notes on adjustment and harmonising, and on ``collinear`` covariates (columns)."""
     notes = []
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")

@@ -40,14 +40,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, format_upper_bound, resolution
-from fedpca_flwr.maths.moments import (
-    Head,
-    Moments,
-    count_varying_features,
-    max_row_count,
-    packed_size,
-    table_units,
-)
+from fedpca_flwr.maths.moments import Head, Moments, count_varying_features, max_row_count, packed_size, table_units
 from fedpca_flwr.maths.rotation import (
     VECTOR_BITS,
     HaarRotation,
@@ -62,7 +55,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_components, require_variance, solve
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
-from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumLimits, SumRound, Total
+from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.pooling import Fitting
@@ -73,39 +66,28 @@ from fedpca_flwr.site.rotated_vault import Motion, RotatedVault, centred_scatter
 from fedpca_flwr.site.vault import Vault
 from fedpca_flwr.transports.blind import SEALED, SEALED_FIELD, open_sum, sealed_sizes, secret_key
 
-MAX_FEATURES = 4096
-"""Largest number of features for which a party draws the rotation, a square matrix."""
+MAX_FEATURES = 4096  # largest number of features for which a party draws the rotation, a square matrix
 
 NOISE = 2.0**-44
 """Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/blind.md
 says why)."""
 
-COUNT_BITS = 64
-"""Bits of the number of rows after the point: the sum of weights is no whole number."""
-
-SUM_BITS = 160
-"""Bits of a sum of rows after the point, if `bound` is below 1: sums of squares have twice as many."""
-
-SIGN_VECTORS = 40
-"""Sign vectors of the check: a false component passes with a probability of 2^-40."""
+COUNT_BITS = 64  # bits of the number of rows after the point: the sum of weights is no whole number
+SUM_BITS = 160  # bits of a sum of rows after the point, if `bound` is below 1: sums of squares have twice as many
+SIGN_VECTORS = 40  # sign vectors of the check: a false component passes with a probability of 2^-40
 
 SCATTER_LIMIT, SCATTER_BITS = 2.0, 61
 """Limit of an entry of the rotated scatter, whose trace is 1; and bits after the point of what is sent of it."""
 
-CHECK_BITS = 48
-"""Largest residual of a component, for each feature: ``2^-CHECK_BITS`` of the trace."""
-
-MAX_SLANT = 1e-9
-"""Largest difference of inner products of components from 0 and 1."""
+CHECK_BITS = 48  # largest residual of a component, for each feature: ``2^-CHECK_BITS`` of the trace
+MAX_SLANT = 1e-9  # largest difference of inner products of components from 0 and 1
 
 SUMS_FIELD, PRODUCTS_FIELD = replace(SEALED_FIELD, name="sums"), replace(SEALED_FIELD, name="products")
 COVARIATES_FIELD = replace(SEALED_FIELD, name="covariates")
-WEIGHT_SUM = replace(COUNT, dtype="float64", kind="positive")
 COMPONENTS = Field("components", ("<=k", "d"), kind="orthonormal rows", constant="components")
 SHARES = Field("shares", ("<=k",), constant="shares")
 
-SUMS_NAME, MOTION_NAME = "first sums", "motion"
-"""Names in a party's state of the run: count, mean and squares; the treatment of rows, and their rank."""
+SUMS_NAME, MOTION_NAME = "first sums", "motion"  # keys in a party's state: of `_stored_sums`, and of `_stored_motion`
 
 
 class Blind(RowsStage):
@@ -130,10 +112,11 @@ class Blind(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Refuse options that a blind run does not support, and return its questions in place of the method's."""
+        """Raise ConfigError for options that a blind run lacks, and return its questions in place of the method's."""
         require_plain(self.options)
         for stage in _stages(self.options):
             questions = stage.script(config, questions)  # which refuses options that do not go together
+        count = replace(COUNT, dtype="float64", kind="positive") if config.weights else COUNT
         products, sums = {}, SUMS_FIELD
         if _covariates(self.options):
             products, sums = {"covariates": _sealed_question(_local_covariates, SUMS_FIELD)}, COVARIATES_FIELD
@@ -142,10 +125,10 @@ class Blind(RowsStage):
             **products,
             "moments": Question(
                 request=Payload((sums,)),
-                reply=Payload((WEIGHT_SUM if config.weights else COUNT, SCATTER)),
+                reply=Payload((count, SCATTER)),
                 answer=local_moments,
                 sizes=sealed_sizes,
-                limits=_moments_limits,
+                limits=lambda *_: {"count": np.asarray(float(MAX_ROWS)), "scatter": np.asarray(SCATTER_LIMIT)},
             ),
             "check": _sealed_question(_local_products, COMPONENTS, SHARES),
             "project": Question(
@@ -163,7 +146,7 @@ class Blind(RowsStage):
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse more features than a party can rotate, and missing values, of which genotypes may have some."""
+        """Raise ConfigError for too many features, DataError for missing values, and what the stages raise."""
         require_features(party.public.features)
         require_complete(party.site.table, ", or run without 'blind'")
         for stage in _stages(self.options):
@@ -176,7 +159,10 @@ class Blind(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Open the sums that the server hands back, and store centre, units, trace and slopes for the run."""
+        """Open the sums that the server hands back, and store centre, units, trace and slopes for the run.
+
+        Raise ContractError for sums that no rows have, and DataError if nothing is left to analyse.
+        """
         public, state, columns = party.public, party.site.state, _columns(party)
         if SUMS_FIELD.name in request:
             head, squares = read_sums(public, open_sum(party, "sums", request[SUMS_FIELD.name], _sum_limits(public)))
@@ -208,7 +194,10 @@ class Blind(RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for the first sums, hand them back, and decompose the rotated scatter in place of the method."""
+        """Ask for the first sums, hand them back, and decompose the rotated scatter in place of the method.
+
+        Raise ConfigError for too many features or components, and ContractError for an impossible number of rows.
+        """
         fitting.close()
         features = run.public.features
         require_features(features)
@@ -237,12 +226,12 @@ class Blind(RowsStage):
 
     @override
     def release(self, model: PCAModel) -> PCAModel:
-        """Return the spectrum and the log: in rotated features components are of no use."""
+        """Return the model without components (0, d) and mean (None), which in rotated features are of no use."""
         return replace(model, components_=np.empty((0, self._pairs.vectors.shape[0])), mean_=None)
 
 
 def require_plain(options: Any) -> None:
-    """Refuse options that a blind run does not have, by their names."""
+    """Raise one ConfigError for all options that a blind run does not have."""
     reasons = {
         "keep": "keeps the covariance at the server, which does not have it",
         "prune": "asks for sums over pairs of variants",
@@ -263,7 +252,7 @@ def require_plain(options: Any) -> None:
 
 
 def require_features(features: int) -> None:
-    """Refuse more than `MAX_FEATURES` features, which are more than a party can rotate."""
+    """Raise ConfigError for more than `MAX_FEATURES` features."""
     if features > MAX_FEATURES:
         raise ConfigError(
             f"run-config: 'blind' is true, and the data have {features:,} features, expected at most {MAX_FEATURES:,}: "
@@ -287,28 +276,15 @@ def noise_note(pairs: Eigenpairs) -> str:
 
 
 def _sizes(public: Public) -> dict[str, int]:
-    """Return the sizes of symbolic axes; there are at most as many components as features."""
+    """Return the sizes of symbolic axes: ``k`` features, and those of sealed sums."""
     return {**sealed_sizes(public), "k": public.features}
 
 
 def _sealed_question(answer: Answer, *request: Field) -> Question:
-    """Return a question whose sum the parties alone can open."""
+    """Return a question whose sum the parties alone can open; its integers have limits of their own, none in floats."""
     return Question(
-        request=Payload(request), reply=SEALED, answer=answer, needs="files", sizes=_sizes, limits=_no_limits
+        request=Payload(request), reply=SEALED, answer=answer, needs="files", sizes=_sizes, limits=lambda *_: {}
     )
-
-
-# First sums
-
-
-def _no_limits(request: Fields, public: Public) -> SumLimits:
-    """Return no limits in floats: the integers of a sealed sum have limits of their own."""
-    return {}
-
-
-def _moments_limits(request: Fields, public: Public) -> SumLimits:
-    """Return the limits of the number of rows, and of a scatter whose trace is 1."""
-    return {"count": np.asarray(float(MAX_ROWS)), "scatter": np.asarray(SCATTER_LIMIT)}
 
 
 def _stages(options: Any) -> list[RowsStage]:
@@ -317,7 +293,7 @@ def _stages(options: Any) -> list[RowsStage]:
 
 
 def _covariates(options: Any) -> list[str]:
-    """Return the names of the covariates."""
+    """Return the covariates' names or numbers of columns; empty without ``adjust-for``."""
     return [name for stage in _stages(options) for name in stage.covariates]
 
 
@@ -338,7 +314,7 @@ def _has_units(public: Public) -> bool:
 
 
 def _needs_squares(public: Public) -> bool:
-    """Return whether the parties need the sum of squares of each feature: to divide it, or for what is left of it."""
+    """Return whether the parties need the sum of squares of each feature, to scale or to adjust."""
     return _has_units(public) or bool(_covariates(public.options))
 
 
@@ -348,7 +324,7 @@ def _sum_bits(public: Public) -> int:
 
 
 def _sum_limits(public: Public) -> list[int]:
-    """Return the public limits of count, sums and sums of squares, as integers."""
+    """Return the limits of the integers of `read_sums`."""
     bits, d = _sum_bits(public), public.features
     reach = int(Fraction(_bound(public)) * Fraction(2) ** bits) + 1
     squares = [MAX_ROWS * reach**2] * d if _needs_squares(public) else [MAX_ROWS * reach**2 * d]
@@ -356,7 +332,7 @@ def _sum_limits(public: Public) -> list[int]:
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's count, sums, and sums of squares as integers; or that of all squares alone."""
+    """Return ``integers`` as `read_sums` has them; raise what `Site.permit_blind` raises."""
     party.site.permit_blind(party.card, party.options)
     head, diagonal = party.vault.head_and_diagonal()
     parts, bits = uncentred_sums(head, diagonal), _sum_bits(party.public)
@@ -373,14 +349,14 @@ def _local_sums(party: RowsClient, request: Fields) -> Fields:
 
 
 def _local_covariates(party: RowsClient, request: Fields) -> Fields:
-    """Return the products of a party's covariates with all its features about the common centre, as integers."""
+    """Return ``integers`` (q * d,): products of covariates with all features about the common centre."""
     scatter, bits = centred_scatter(party.vault, _stored_sums(party)[0]), 2 * _sum_bits(party.public)
     integers = [scaled_integer([value], bits) for value in scatter[_columns(party)].ravel().tolist()]
     return {"integers": np.array(integers, dtype=object)}
 
 
 def _product_limits(public: Public, columns: NDArray[np.int64]) -> list[int]:
-    """Return the public limits of the products of covariates with features: deviations are up to twice the bound."""
+    """Return the limits of the products of covariates with features, whose deviations are up to twice the bound."""
     reach = int(Fraction(_bound(public)) * Fraction(2) ** _sum_bits(public)) + 1
     return [MAX_ROWS * (2 * reach) ** 2] * (columns.size * public.features)
 
@@ -388,8 +364,7 @@ def _product_limits(public: Public, columns: NDArray[np.int64]) -> list[int]:
 def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
     """Compute the common centre and the squared deviations, of each feature (d,) or of all (), from the opened sums.
 
-    The integers are the count, d sums, and d sums of squares or their sum. Raise ContractError if no rows have such
-    sums.
+    The integers are count, d sums, and d sums of squares or their sum; raise ContractError if no rows have such sums.
     """
     d, bits = public.features, _sum_bits(public)
     weighted = bool(public.config.weights)
@@ -403,7 +378,7 @@ def read_sums(public: Public, integers: Sequence[int]) -> tuple[Head, Array]:
         trace = (squares[0] - sum(value**2 for value in sums) / Fraction(rows)) / Fraction(2) ** (2 * bits)
         deviations = np.asarray(float(trace))
     if (deviations < 0).any():
-        raise _impossible_sums()
+        raise ContractError("the parties' sums together are not those of any rows: the share of one of them is false")
     return pooled_head(rows, (sums, exponents)), deviations
 
 
@@ -434,11 +409,6 @@ def make_motion(
     return Motion(centre, units, total, adjustment, explained), min(max_row_count(rows) - 1, varying)
 
 
-def _impossible_sums() -> ContractError:
-    """Return the error that no rows have such sums."""
-    return ContractError("the parties' sums together are not those of any rows: the share of one of them is false")
-
-
 def _stored_sums(party: RowsClient) -> tuple[Head, Array]:
     """Return the common centre and the squared deviations, as stored for the run."""
     count, mean, remainder, squares = party.site.state[SUMS_NAME]
@@ -446,7 +416,7 @@ def _stored_sums(party: RowsClient) -> tuple[Head, Array]:
 
 
 def _store_motion(party: RowsClient, columns: NDArray[np.int64], products: Array) -> None:
-    """Compute the treatment of rows (centre, slopes, units), and store it for the run."""
+    """Compute the treatment of rows and their rank (`make_motion`), and store both for the run."""
     motion, rank = make_motion(party.public, *_stored_sums(party), columns, products)
     party.site.state[MOTION_NAME] = [
         *(motion.units, motion.total, rank),
@@ -461,16 +431,13 @@ def _stored_motion(party: RowsClient) -> tuple[Motion, int]:
     return Motion(centre, units, float(total), Adjustment(columns, slopes), explained.astype(bool)), int(rank)
 
 
-# Check
-
-
 def _signs(party: RowsClient) -> Array:
     """Return the secret sign vectors (m, d) of the check."""
     return secret_signs(secret_key(party, b"signs"), (SIGN_VECTORS, party.public.features))
 
 
 def _local_products(party: RowsClient, request: Fields) -> Fields:
-    """Return the products of signs, the integers that this party sent as its scatter, and the components."""
+    """Return ``integers``: products of signs, the integers that this party sent as its scatter, and the components."""
     d = party.public.features
     layout = party.questions["moments"].layout({}, party.public)
     sent = layout.encode(local_moments(party.party, {}))[-packed_size(d) :].view(np.int64)
@@ -483,10 +450,10 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
 
 
 def require_components(party: RowsClient, request: Fields, rank: int) -> None:
-    """Refuse components that are not orthonormal eigenvectors of the sum that the parties have sent.
+    """Raise DisclosureError for components that are not the leading eigenvectors of the sum that the parties have sent.
 
     Whoever publishes a model of others tells the server directions of its choice. The request has the components (k, d)
-    of the rotated scatter, their shares of the variance, and the sealed products; ``rank`` bounds the rank of the
+    of the rotated scatter, their ``shares`` of the variance, and the sealed products; ``rank`` bounds that of the
     scatter.
     """
     components, shares = request["components"], request["shares"]
@@ -510,11 +477,8 @@ def require_components(party: RowsClient, request: Fields, rank: int) -> None:
         raise refusal
 
 
-# The model of a party
-
-
 def _finish(party: RowsClient, request: Fields) -> Fields:
-    """Check the components, write this party's model, scores and loadings, and return constants."""
+    """Check the components, write this party's model, scores and loadings, drop the vault, and return constants."""
     motion, rank = _stored_motion(party)
     require_components(party, request, rank)
     rotation = HaarRotation(secret_key(party, b"rotation"), party.public.features)
@@ -544,7 +508,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
 
 
 def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAModel:
-    """Make a party's model of a blind run, with the names of its columns, from eigenpairs in the features' own axes."""
+    """Make a party's model, with the names of its columns, from eigenpairs in the features' own axes."""
     options, config, scales = party.options, party.site.config, _has_units(party.public)
     assessment = certainty(pairs, exact=True, remedies=[] if scales else [SCALE_REMEDY])
     solution = Solution(

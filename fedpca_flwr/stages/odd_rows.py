@@ -3,8 +3,7 @@
 A site that knows the variances of the scores, and the limits of T2 and SPE, judges each of its rows by itself, and
 nothing leaves the site. How many rows are beyond the limits, and the fourth moments of the scores, do leave the site:
 both are about how single rows lie, which moments hide, and whoever holds the server chooses the directions and the
-limits. So a site reports these sums only if its `may-show` says so, and no count of fewer rows than its own minimum
-(`suppress_small_counts`).
+limits. So a site reports these sums only if its `may-show` says so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +51,8 @@ class RowObserver(Observer):
     def __init__(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
         """Check the request, and open the file of outlier statistics, which ``files`` closes.
 
-        The request has ``variances`` (k,), and ``limits`` (2,) if rows are judged. Raise ContractError for other
-        components.
+        The request has ``variances`` (k,), and ``limits`` (2,) if rows are judged. Raise ContractError for another k,
+        or if rows are counted about a centre that would round them, and ConfigError if the file cannot be written.
         """
         variances, limits, node = request["variances"], request.get("limits", np.empty(0)), party.site.node
         if len(projection.components) != variances.size:
@@ -74,7 +73,7 @@ class RowObserver(Observer):
 
     @override
     def reply(self) -> Fields:
-        """Return counts of rows above both limits, small counts suppressed, and sums of fourth powers."""
+        """Return ``above``, the rows beyond T2's and SPE's limit (`suppress_small_counts`), and ``fourth`` (k,)."""
         counts = [suppress_small_counts(int(count), self.rows, self.min_rows) for count in self.judge.exceeding]
         unit = variance_units(self.judge.variances)
         return {"above": np.array(counts), "fourth": self.projection.fourth_powers() / unit**2}
@@ -101,7 +100,7 @@ class OddRows(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Check the options, and add variances, limits and the requested sums to the projection."""
+        """Add variances, limits and the requested sums to the projection; raise ConfigError for other options."""
         if self.options.outliers != "nothing" and not self.options.centred:
             raise ConfigError("run-config: 'outliers' needs center=true: limits are about distances to a mean")
         if self.options.fourth_moments and (self.options.scaled or not self.options.centred):
@@ -128,7 +127,7 @@ class OddRows(RowsStage):
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Return the components' variances and the outlier limits as fields of the last request; ask nothing."""
+        """Return ``variances`` (k,), and for outliers ``limits`` (2,) or (0,), of the last request; ask nothing."""
         limits = {} if self.options.outliers == "nothing" else {"limits": outlier_limits(model)}
         return {"variances": model.explained_variance_, **limits}
         yield
@@ -180,7 +179,7 @@ def suppress_small_counts(count: int, rows: int, min_rows: int) -> int:
 
 
 def _sum_limits(question: Question, reply_fields: Sequence[Field], request: Fields, public: Public) -> SumLimits:
-    """Return the last question's limits with those of outlier counts and fourth moments of scores added."""
+    """Return the last question's limits with those of the added ``reply_fields``, ``above`` and ``fourth``."""
     assert question.limits is not None
     sums, variances = dict(question.limits(request, public)), request["variances"]
     squares = np.divide(sums["squared"], variances, out=np.zeros_like(variances), where=variances > 0)

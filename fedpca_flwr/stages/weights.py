@@ -5,9 +5,8 @@ With w_i the weights of all rows, N = sum w_i takes the place of the number of r
     m = sum w_i x_i / N,    S = sum w_i (x_i - m)(x_i - m)^T,    variances = eigenvalues of S / (N - 1)
 
 A site multiplies its centred rows by the roots of their weights (`fedpca_flwr.maths.moments`), so its answers are
-moments as those of other rows, and secure sums have the same limits. Only N is no longer an integer: in the script of a
-weighted run all numbers of rows are floats. Each site says which column has the weights, and no row of the site may
-weigh more than one of ``min-rows`` equal rows (`fedpca_flwr.site.weights`).
+moments as those of other rows, and secure sums have the same limits. Only N is no longer an integer. No row of a site
+may weigh more than one of ``min-rows`` equal rows (`fedpca_flwr.site.weights`).
 """
 
 from dataclasses import replace
@@ -38,7 +37,7 @@ class Weights(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Refuse options that do not go with weights, and turn all row counts into sums of weights."""
+        """Raise ConfigError for options that do not go with weights; turn all row counts into sums of weights."""
         options = self.options
         chosen = options.model_dump(exclude_defaults=True).keys()
         unweighted = sorted(chosen & (UNWEIGHTED_OPTIONS | options.stage_option_names))

@@ -1,7 +1,4 @@
-"""Files that appear complete or not at all, in folders known to accept files; among the files archives of arrays.
-
-A file is for its owner alone unless its writer says `SHARED`: a site's keys, journal, scores and models are no other
-account's to read, while models of a server, reports and certificates have readers.
+"""Files that appear complete or not at all, and archives of arrays; for their owner alone unless they are `SHARED`.
 
 An archive is a zip of ``.npy`` files, which `numpy.load` opens too, and of JSON that says what the arrays are; no
 pickle.
@@ -33,15 +30,12 @@ class Access(NamedTuple):
     folder: int
 
     def open(self, path: str, flags: int) -> int:
-        """Open a file with these permissions, as the `opener` of Python's `open`."""
+        """Open a file with these permissions, as the `opener` of Python's `open`, and return its descriptor."""
         return os.open(path, flags, self.file)
 
 
-PRIVATE = Access(0o600, 0o700)
-"""For the owner alone."""
-
-SHARED = Access(0o644, 0o777)
-"""For all whom the umask lets read: what is made for other people or programs. Only the owner writes the file."""
+PRIVATE = Access(0o600, 0o700)  # for the owner alone
+SHARED = Access(0o644, 0o777)  # for all whom the umask lets read, such as a server's models; only the owner writes
 
 
 def make_folder(folder: Path, access: Access = PRIVATE) -> None:
@@ -52,10 +46,7 @@ def make_folder(folder: Path, access: Access = PRIVATE) -> None:
 
 
 def require_writable_folder(folder: Path, access: Access = PRIVATE) -> Path:
-    """Return a folder, created if missing; raise ConfigError if no file can be written to it.
-
-    So a run with such a folder fails before anything is computed.
-    """
+    """Return a folder, created if missing; raise ConfigError if no file can be written to it."""
     try:
         make_folder(folder, access)
         with TemporaryFile(dir=folder):
@@ -67,9 +58,9 @@ def require_writable_folder(folder: Path, access: Access = PRIVATE) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, access: Access = PRIVATE) -> Iterator[BinaryIO]:
-    """Open a binary stream to a file that appears only when complete.
+    """Open a binary stream to a file that appears only when complete; raise OSError if it cannot be written.
 
-    The stream writes a temporary file in the same folder, which is renamed when all went well, and otherwise removed.
+    The stream writes a temporary file in its folder, made if missing, which is renamed at the end, or else removed.
     """
     make_folder(target.parent, access)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -98,7 +89,10 @@ def write_new(path: Path, content: bytes, access: Access = PRIVATE) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark; `errors` is that of `bytes.decode`."""
+    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark; `errors` is that of `bytes.decode`.
+
+    Raise OSError if the file cannot be read, and with "strict" UnicodeDecodeError if it is no such text.
+    """
     content = file.read_bytes()
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
@@ -118,7 +112,7 @@ def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
 
 
 def require_site_file(key: str, target: Path) -> None:
-    """Raise ConfigError if the file of a node-config key cannot be written; an existing file stays unchanged."""
+    """Make the folder of a key's file; raise ConfigError if it cannot be written. An existing file stays unchanged."""
     try:
         if target.is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
@@ -149,9 +143,7 @@ def archive_path(path: str | os.PathLike[str], what: str) -> Path:
     return path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
 
 
-MAX_UNPACK_RATIO = (
-    4  # times that a file may grow when it is unpacked; those of `write`, which does not compress, do not
-)
+MAX_UNPACK_RATIO = 4  # times that a file may grow when it is unpacked; files of `write`, not compressed, do not
 SMALL_ARCHIVE_BYTES = 2**30  # bytes that any file may unpack to: one that somebody has compressed may be far smaller
 
 
@@ -167,7 +159,10 @@ def write(
     text: str,
     access: Access = PRIVATE,
 ) -> None:
-    """Write arrays, and metadata as JSON in the member `text`, to a zip archive (.npz), complete or not at all."""
+    """Write arrays, and metadata as JSON in the member `text`, to a zip archive (.npz), complete or not at all.
+
+    Raise OSError if it cannot be written, and ValueError for metadata that are not finite, or for arrays of objects.
+    """
     description = json.dumps(metadata, indent=2, allow_nan=False)
     with atomic_file(target, access) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -199,8 +194,7 @@ def read(
     return arrays, metadata
 
 
-MAX_INTEGER_DIGITS = 300
-"""Digits of a whole number in JSON; one of more digits has no float."""
+MAX_INTEGER_DIGITS = 300  # of a whole number in JSON; one of more digits has no float
 
 
 def parse_json(text: str | bytes) -> Any:

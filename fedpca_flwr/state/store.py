@@ -1,8 +1,8 @@
 """`Store`: an SQLite file in a folder, on disk when a transaction ends, and complete whenever the machine stops.
 
-The owner of a store declares its tables: a federation, a running model, a site's journal. All stores share these rules:
-only the owner of the folder may read the file, one transaction at a time over all processes, nothing that was deleted
-stays in the file, and a file that is damaged, of another program or of another format is one clear error.
+A federation, a running model and a site's journal declare their tables. All stores share these rules: only the owner of
+the folder may read the file, one transaction at a time over all processes, nothing that was deleted stays in the file,
+and a file that is damaged, of another program or of another format is one clear error.
 
 SQLite notices a broken file, not a changed value. So large values are named by their SHA-256, and the rows of sealed
 tables have one digest together. That shows damage. It does not stop someone who may write to the file.
@@ -23,14 +23,9 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.state.files import make_folder, require_writable_folder
 
 LOCK_TIMEOUT_SECONDS = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
-
 PIECE_BYTES = 2**24  # bytes of a large value in one row: SQLite allows 10^9
-
-MAX_TABLE_INTEGER = 2**53
-"""A whole number in a table; of larger ones no float64 is exact."""
-
-REMEDY = "restore it from a copy, or name another folder"
-"""What to do about a damaged file, at the end of an error."""
+MAX_TABLE_INTEGER = 2**53  # whole number in a table; float64 rounds larger ones
+REMEDY = "restore it from a copy, or name another folder"  # at the end of an error about a damaged file
 
 STORE_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
@@ -110,7 +105,8 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error.
 
-        A missing file is created. Raise StoreError if the file is damaged, foreign, locked or of another format.
+        A missing file is created, and tables of an older format among the upgrades are changed. Raise LockedError if
+        another process keeps the file locked, and StoreError if the file is damaged, foreign or of another format.
         """
         try:
             if not self.exists():
@@ -121,9 +117,7 @@ class Store:
             raise self._unusable_error(error) from None
         try:
             with closing(database):
-                database.execute(
-                    "PRAGMA synchronous = EXTRA"
-                )  # FULL alone may undo the last transaction when power fails
+                database.execute("PRAGMA synchronous = EXTRA")  # with FULL, a power cut may undo the last transaction
                 database.execute("PRAGMA secure_delete = ON")
                 database.execute("BEGIN IMMEDIATE")
                 (application,) = database.execute("PRAGMA application_id").fetchone()
@@ -163,7 +157,7 @@ class Store:
         return digest
 
     def require_digest(self, database: sqlite3.Connection, digest: str) -> None:
-        """Raise ContractError if another run changed the sealed tables since the reading that had this digest."""
+        """Raise ContractError if another run changed the sealed tables since this digest, or StoreError for damage."""
         if self.verified_digest(database) != digest:
             raise ContractError(
                 f"another run changed the {self.schema.name} in {self.folder} after this one had read it; nothing is "
@@ -187,13 +181,9 @@ class Store:
     def put(self, database: sqlite3.Connection, content: bytes) -> str:
         """Store bytes in pieces, and return their SHA-256 in hexadecimal digits, by which `get` finds the bytes."""
         digest, view = hashlib.sha256(content).hexdigest(), memoryview(content)
-        database.executemany(
-            "INSERT OR REPLACE INTO piece VALUES (?, ?, ?)",
-            (
-                (digest, start // PIECE_BYTES, view[start : start + PIECE_BYTES])
-                for start in range(0, len(view), PIECE_BYTES)
-            ),
-        )
+        starts = range(0, len(view), PIECE_BYTES)
+        pieces = ((digest, number, view[start : start + PIECE_BYTES]) for number, start in enumerate(starts))
+        database.executemany("INSERT OR REPLACE INTO piece VALUES (?, ?, ?)", pieces)
         return digest
 
     def get(self, database: sqlite3.Connection, digest: str, size: int) -> bytearray:
@@ -212,7 +202,7 @@ class Store:
     # Inside
 
     def _create(self) -> None:
-        """Create the SQLite file with its tables, atomically: an empty file would count as damaged."""
+        """Create the file with its tables, atomically, since an empty one would count as damaged; keep a faster one."""
         make_folder(self.folder)
         descriptor, name = mkstemp(prefix=f".{self.file.name}.", suffix=".tmp", dir=self.folder)  # for its owner only
         os.close(descriptor)

@@ -37,20 +37,14 @@ from fedpca_flwr.maths.tagged_sums import (
     secret_elements,
     signed_integer,
 )
-from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Program, Public, Question, Questions, Round, SumRound, Total
 from fedpca_flwr.protocol.quorum import Quorum
+from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.protocol.transport import Party, Run
-from fedpca_flwr.transports.encoding import mask_question, require_secret, require_summable
+from fedpca_flwr.transports.encoding import mask_question, pairwise_secrets, require_secret, require_summable
 from fedpca_flwr.transports.masked import KEY_FIELDS, KEYS_QUESTION, Masked, MaskedParty, MaskedServer, collect_keys
-from fedpca_flwr.transports.pairwise_masks import (
-    KEY_BYTES,
-    derive_key,
-    digest_pieces,
-    split_keys,
-    transcript,
-)
+from fedpca_flwr.transports.pairwise_masks import KEY_BYTES, derive_key, digest_pieces, split_keys, transcript
 from fedpca_flwr.transports.signed import NO_ANSWER_TEXT, SIGNATURE_FIELD, SIGNATURE_SIZES
 
 CONTRIBUTION_BYTES = 32
@@ -67,7 +61,7 @@ ENCRYPTED_FIELD = Field("encrypted", ("parties", "encrypted"), "uint8")
 
 
 def sealed_sizes(public: Public) -> dict[str, int]:
-    """Return the sizes of the symbolic axes in the shapes of this transport's fields."""
+    """Return the sizes of "parties", "element", "encrypted", "key" and "signature" in the shapes of this transport."""
     sizes = {"element": ELEMENT_BYTES, "encrypted": ENCRYPTED_BYTES, "key": KEY_BYTES, **SIGNATURE_SIZES}
     return {"parties": public.parties, **sizes}
 
@@ -86,12 +80,12 @@ DISCLOSURE_NOTE = (
 
 
 def secret_key(party: Party, *labels: bytes) -> bytes:
-    """Derive a key of 32 bytes from the secret that the parties of a run share; each use has labels of its own."""
+    """Derive 32 bytes from the secret of the parties, with labels for each use; raise ContractError without it."""
     return _derived_key(require_secret(party, "secret"), *labels)
 
 
 def _derived_key(secret: bytes, *labels: bytes) -> bytes:
-    """Derive a key from a secret by HKDF-SHA256."""
+    """Derive a key of 32 bytes from a secret and labels by HKDF-SHA256."""
     info = digest_pieces(b"fedpca blind", *labels)
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
@@ -100,7 +94,7 @@ def open_sum(party: Party, phase: str, sealed: NDArray[np.uint8], limits: Sequen
     """Return the n integers of a sealed sum that the server hands back; raise DisclosureError for a changed sum.
 
     The sum must be that of one answer of each party to the earlier question `phase`, and no integer may exceed its
-    public limit in size.
+    public limit in size. Raise ContractError if this site did not answer that question.
 
     Shapes: sealed (n + 1, ELEMENT_BYTES).
     """
@@ -132,7 +126,7 @@ def _context_name(phase: str) -> str:
 
 
 def _pad(secret: bytes, context: bytes, member: int, size: int) -> Elements:
-    """Return the pad of a party, which is known to all parties but not to the server."""
+    """Return `size` elements, the pad of a party (its number), which is known to all parties but not to the server."""
     return secret_elements(_derived_key(secret, b"pad", context, member.to_bytes(8, "little")), size)
 
 
@@ -148,7 +142,7 @@ class Blind(Masked):
     def script(self, method: str, questions: Questions) -> Questions:
         """Return the questions for the secret, then the method's, with masked replies where they are not sealed.
 
-        Raise ConfigError if the method's first sum is not sealed.
+        Raise ConfigError if the method's first sum is not sealed, or a question is no sum.
         """
         self.method_questions = require_summable(method, questions)
         first = next(iter(questions))
@@ -166,11 +160,10 @@ class Blind(Masked):
 
 
 class SealedSum:
-    """Sum of sealed answers, which are added on arrival in any order."""
+    """Sum of sealed answers in `elements`, which are added on arrival in any order; empty without answers."""
 
     def __init__(self) -> None:
-        """Start without answers."""
-        self._elements: Elements = []
+        self.elements: Elements = []
 
     def add(self, fields: Fields, sender: str) -> None:
         """Add the numbers in a party's field "sealed"; ``sender`` names the party in errors.
@@ -178,20 +171,13 @@ class SealedSum:
         Raise ContractError if there are more or fewer than in the first answer.
         """
         elements = [int.from_bytes(row.tobytes(), "little") for row in fields["sealed"]]
-        self._elements = self._elements or [0] * len(elements)
-        if len(elements) != len(self._elements):
+        self.elements = self.elements or [0] * len(elements)
+        if len(elements) != len(self.elements):
             raise ContractError(
-                f"{sender}: it sent {len(elements)} sealed numbers, another party {len(self._elements)}; does it run "
+                f"{sender}: it sent {len(elements)} sealed numbers, another party {len(self.elements)}; does it run "
                 "another version?"
             )
-        self._elements = combine_elements(self._elements, elements)
-
-    def complete(self, replies: Sequence[Reply]) -> NDArray[np.uint8]:
-        """Return the sum of all replies (n + 1, ELEMENT_BYTES); those not consumed on arrival are added now."""
-        for reply in replies:
-            if not reply.consumed_bytes:
-                self.add(reply.fields, reply.sender)
-        return elements_to_bytes(self._elements)
+        self.elements = combine_elements(self.elements, elements)
 
 
 class BlindServer(Blind, MaskedServer):
@@ -199,13 +185,13 @@ class BlindServer(Blind, MaskedServer):
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """Return the total of masked replies, or the sealed sum in the field "sealed"."""
+        """Return the total of masked replies, or the sealed sum (n + 1, ELEMENT_BYTES) in the field "sealed"."""
         agreed: Fields = {} if self._keys_are_relayed else (yield from self._relay_contributions())
         if self.method_questions[question.phase].reply != SEALED:
             return (yield from super().sum_replies(question, run))
         total = SealedSum()
-        replies = yield Round(question.phase, {**agreed, **question.request}, consume=total.add)
-        return Total({"sealed": total.complete(replies)}, len(replies))
+        replies = yield from stream_replies(Round(question.phase, {**agreed, **question.request}), total.add)
+        return Total({"sealed": elements_to_bytes(total.elements)}, len(replies))
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
@@ -213,7 +199,7 @@ class BlindServer(Blind, MaskedServer):
         return [DISCLOSURE_NOTE]
 
     def _relay_contributions(self) -> Program:
-        """Relay keys and encrypted contributions among the parties; return their signatures on the secret's digest."""
+        """Relay keys and encrypted contributions; return the parties' signatures on the secret as field "agreed"."""
         keys = collect_keys((yield Round("keys")))
         encrypted = np.stack([reply.fields["encrypted"] for reply in (yield Round("secrets", keys))])
         received = {party: {"encrypted": encrypted[:, party]} for party in range(len(encrypted))}
@@ -227,7 +213,10 @@ class BlindParty(Blind, MaskedParty):
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Answer a round for the secret, a sealed sum, or any other question as the masked transport does."""
+        """Answer a round for the secret, a sealed sum, or any other question as the masked transport does.
+
+        Raise DisclosureError if keys, contributions or signatures are not right.
+        """
         if phase == "secrets":
             return self._encrypt_contribution(party, request)
         if phase == "agree":
@@ -239,7 +228,7 @@ class BlindParty(Blind, MaskedParty):
         return super().answer(party, phase, request)
 
     def _encrypt_contribution(self, party: Party, request: Fields) -> Fields:
-        """Check all keys; return this party's contribution to the secret, encrypted for each other party."""
+        """Accept the relayed keys; store a contribution to the secret, and return it encrypted for each other party."""
         self._accept_keys(party, request["publics"], request["signatures"])
         contribution = secrets.token_bytes(CONTRIBUTION_BYTES)
         party.journal.store_secret("contribution", contribution)
@@ -251,7 +240,7 @@ class BlindParty(Blind, MaskedParty):
         return {"encrypted": encrypted}
 
     def _sign_secret(self, party: Party, encrypted: NDArray[np.uint8]) -> Fields:
-        """Derive the secret from all contributions, and return a signature on its digest.
+        """Derive the secret from all contributions and store it, and return a signature on its digest.
 
         Raise DisclosureError for a contribution that was altered on its way.
         """
@@ -278,7 +267,7 @@ class BlindParty(Blind, MaskedParty):
             self.policy.signer.require_signature(member, "run secret", signature, digest)
 
     def _seal(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the party's integers and their tag under its pad and its pairwise masks."""
+        """Return the party's integers and their tag under its pad and its pairwise masks; store the transcript."""
         question = self.method_questions[phase]
         publics = split_keys(require_secret(party, "listed"))
         arrays = [np.asarray(party.question_number), *(request[field.name] for field in question.request.fields)]
@@ -291,21 +280,15 @@ class BlindParty(Blind, MaskedParty):
         elements = [*integers, linear_tag(_derived_key(secret, b"tag", context), integers)]
         elements = combine_elements(elements, _pad(secret, context, self._partition, len(elements)))
         local_key = require_secret(party, "public")
-        for peer, pairwise in _pairwise_secrets(party).items():
+        for peer, pairwise in pairwise_secrets(party).items():
             mask = secret_elements(derive_key(pairwise, local_key, peer, context), len(elements))
             elements = combine_elements(elements, mask, 1 if local_key < peer else -1)
         return {"sealed": elements_to_bytes(elements)}
 
     def _cipher(self, party: Party, sender: int, recipient: int) -> ChaCha20Poly1305:
-        """Return the cipher of a single message, whose key is for this run, sender and recipient."""
+        """Return the cipher of a single message; its key is for this run, sender and recipient, and used once."""
         publics = split_keys(require_secret(party, "listed"))
         context = digest_pieces(b"fedpca contribution", self.policy.signer.context, publics[sender], publics[recipient])
         peer = publics[recipient if sender == self._partition else sender]
         local_key = require_secret(party, "public")
-        return ChaCha20Poly1305(derive_key(_pairwise_secrets(party)[peer], local_key, peer, context))
-
-
-def _pairwise_secrets(party: Party) -> dict[bytes, bytes]:
-    """Return the secrets that this party shares with each other party, by their public keys."""
-    peers, shared = (split_keys(require_secret(party, name)) for name in ("others", "shared"))
-    return dict(zip(peers, shared, strict=True))
+        return ChaCha20Poly1305(derive_key(pairwise_secrets(party)[peer], local_key, peer, context))

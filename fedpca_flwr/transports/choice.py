@@ -23,7 +23,10 @@ def server_transport(config: RunConfig) -> ServerTransport:
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return the party's side of the transport that the run-config selects, with the site's identity and rules."""
+    """Return the party's side of the transport that the run-config selects, with the site's identity and rules.
+
+    Raise ConfigError if the site's keys cannot be read.
+    """
     node, config = site.node, site.config
     if config.transport == "clear":
         return ClearParty()

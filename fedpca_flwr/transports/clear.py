@@ -18,7 +18,6 @@ class Clear(Transport):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the method's questions unchanged."""
         return questions
 
 
@@ -27,6 +26,7 @@ class ClearServer(Clear, ServerTransport):
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
+        """Return a note on the parties that did not take part; empty if all did."""
         if not quorum.dropped:
             return []
         absent = ", ".join(name for _, name in sorted(quorum.dropped.items()))
@@ -34,7 +34,7 @@ class ClearServer(Clear, ServerTransport):
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """Ask all parties a question, and return the sum of their replies, each checked against public limits."""
+        """Return the sum of all replies; raise ContractError for a reply beyond twice the public limits on a share."""
         total, share_limits = StreamingSum(), run.script[question.phase].share_limits
         limits = share_limits(question.request, run.public) if share_limits else {}
         max_shares = {name: 2 * limit for name, limit in limits.items()}  # computed once for all replies

@@ -3,13 +3,13 @@
 Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4, with the
 check of consistency. A party hides its vector under pairwise masks and under a self mask from a seed of its own. It
 gives every party a Shamir share of that seed and of its mask key. When the survivors are known, each of them reveals
-for every party one of the two: the seed's share if that party survived, else the key's. So the server can remove the
-self masks of survivors and the pairwise masks with those that dropped out, and never both of one party.
+for every party the seed's share if that party survived, else the key's. So the server can remove the self masks of
+survivors and the pairwise masks with those that dropped out, and never both of one party.
 
 A party has two key pairs, new in each run. The *mask key* makes the pairwise masks of this one sum; its private half is
 what a dropped party's shares give. The *run key* is never shared: from it come the keys under which shares travel, and
 the masks of the last round. Each party signs the public halves of both with its identity, and later the survivors that
-it was told (`fedpca_flwr.transports.signed`), as in the paper.
+it was told (`fedpca_flwr.transports.signed`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ def require_threshold(survivors: int, parties: int) -> None:
     For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest
     party reveals only a share of the seed or of the key; ``c`` parties that collude with the server give both. So ``2 t
     > n + c`` keeps every vector hidden from a server that tells the parties different things (section 6 of the paper),
-    and ``t > 2 n / 3`` does while fewer than a third collude. A majority would be enough against a server without any
-    party on its side only.
+    and ``t > 2 n / 3`` does while fewer than a third collude.
     """
     minimum = secure.min_survivors(parties)
     if not minimum <= survivors <= parties:
@@ -91,7 +90,7 @@ class PublicKeys:
         return self.keys[position][:KEY_BYTES]
 
     def mask_keys(self, positions: Sequence[int]) -> list[bytes]:
-        """Return the public keys of some parties from which their pairwise masks are derived."""
+        """Return the public keys of some parties, in their order, from which their pairwise masks are derived."""
         return [self.keys[position][KEY_BYTES:] for position in positions]
 
     def shares_context(self, sender: int, recipient: int) -> bytes:
@@ -117,7 +116,7 @@ class Channels:
     private: bytes  # private run key of this party
 
     def seal(self, recipient: int, shares: bytes) -> bytes:
-        """Return Shamir shares encrypted for another party, by its position."""
+        """Return Shamir shares encrypted for another party (position); ContractError if its key is not valid."""
         return self._cipher(self.position, recipient).encrypt(bytes(12), shares, None)
 
     def unseal(self, sender: int, sealed: bytes) -> bytes:
@@ -147,7 +146,7 @@ def hide(
     """Return a party's vector plus its pairwise masks with the other members and its self mask.
 
     `members` are the positions of all parties with masks, `private` is the party's mask key, and `seed` that of its
-    self mask. `context` is `PublicKeys.mask_context`.
+    self mask. `context` is `PublicKeys.mask_context`. Raise ContractError for a public key that is not valid.
     """
     vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)

@@ -21,7 +21,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import Party
-from fedpca_flwr.transports.pairwise_masks import Words
+from fedpca_flwr.transports.pairwise_masks import Words, split_keys
 from fedpca_flwr.transports.signed import Signer
 
 MASKED_PAYLOAD = Payload((Field("masked", ("any",), "uint64"),))
@@ -37,7 +37,7 @@ class SumPolicy:
     survivors: int = 0  # smallest number of survivors, if a run continues without some parties; else 0
 
     def members(self, parties: Iterable[int]) -> list[str]:
-        """Return the parties' public keys in hexadecimal, which name the same site in every run."""
+        """Return the parties' public keys in hexadecimal, in order, which name the same site in every run."""
         return [self.signer.identity.member_keys[party].hex() for party in parties]
 
     def require_size(self, parties: int) -> None:
@@ -76,7 +76,7 @@ def mask_question(question: Question, *further_fields: Field) -> Question:
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
     """Return this party's answer in fixed point, or random words if the answer exceeds the public limits.
 
-    Raise ContractError if a limit, which follows from the request, is not finite.
+    The site's log then says so. Raise ContractError if a limit, which follows from the request, is not finite.
     """
     layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from the request alone
@@ -90,12 +90,11 @@ def encode_answer(party: Party, phase: str, question: Question, request: Fields)
 
 
 class MaskedSum:
-    """Sum of masked vectors modulo 2^64. Vectors are added on arrival, in any order, and need not be stored."""
+    """Sum `words` of masked vectors modulo 2^64, which are added on arrival, in any order."""
 
     def __init__(self, layout: Layout) -> None:
-        """Start a sum of zeros with the length of the layout."""
         self.layout = layout
-        self._words = np.zeros(layout.size, np.uint64)
+        self.words = np.zeros(layout.size, np.uint64)
 
     def add(self, fields: Fields, sender: str) -> None:
         """Add the masked vector of a party to the sum; raise ContractError for a vector of another length."""
@@ -105,25 +104,17 @@ class MaskedSum:
                 f"{sender}: field 'masked' has shape {vector.shape}, expected {(self.layout.size,)}; do its data have "
                 "another number of features, or does it run another version?"
             )
-        self._words += vector
-
-    def complete(self, replies: Sequence[Reply]) -> Words:
-        """Return the sum of all replies; vectors that were not consumed on arrival are added now."""
-        for reply in replies:
-            if not reply.consumed_bytes:
-                self.add(reply.fields, reply.sender)
-        return self._words
+        self.words += vector
 
     def decode(self, replies: Sequence[Reply], estimate: Fields) -> Total:
         """Decode the sum of all replies, with the server's estimate; raise ContractError unless the masks cancel."""
-        total = self.complete(replies)
-        if (parties := int(total[0])) != len(replies):
+        if (parties := int(self.words[0])) != len(replies):
             raise ContractError(
                 f"the masks of the {len(replies)} parties do not cancel: a request was altered on its way, or a site's "
                 "share was beyond its public limit (did its data change during the run?); its own log says so. Nothing "
                 "can be read from the sum"
             )
-        return decode_total(self.layout, total, parties, estimate)
+        return decode_total(self.layout, self.words, parties, estimate)
 
 
 def decode_total(layout: Layout, words: Words, parties: int, estimate: Fields | None = None) -> Total:
@@ -138,3 +129,9 @@ def require_secret(party: Party, name: str) -> bytes:
     if value is None:
         raise ContractError("this site has no key of this run: it was started anew, or never asked for one")
     return value
+
+
+def pairwise_secrets(party: Party) -> dict[bytes, bytes]:
+    """Return the secrets that this party shares with other parties, by public key; ContractError without any."""
+    peers, shared_keys = (split_keys(require_secret(party, name)) for name in ("others", "shared"))
+    return dict(zip(peers, shared_keys, strict=True))

@@ -108,7 +108,7 @@ class RunFactory:
         return self.client(app_context, load)
 
     def refusing_client(self, context: Context, error: FedPCAError, *, is_noted: bool = True) -> RefusingClient:
-        """Return a client that answers every question with the report of an error."""
+        """Return a client that answers every question with the report of an error; `is_noted`: in the journal, too."""
         return RefusingClient(Site(context, local_table, self.methods).report(error, is_noted=is_noted))
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
@@ -130,12 +130,12 @@ class RunFactory:
 
 def _site_keys(node_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the node-config's entries whose keys equal or resemble a site's keys, so that misspelt rules are found."""
-
-    def resembles(key: str) -> bool:
-        """Return whether a key equals or resembles a key of a site."""
-        return bool(difflib.get_close_matches(key.replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO))
-
-    return {key: value for key, value in node_config.items() if resembles(str(key))}
+    site_keys = NodeConfig.keys()
+    return {
+        key: value
+        for key, value in node_config.items()
+        if difflib.get_close_matches(str(key).replace("_", "-"), site_keys, n=1, cutoff=SLIP_RATIO)
+    }
 
 
 def _method_text(run_config: Mapping[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server relays
 all of them with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
-party that is missing leaves noise and ends the run, as everywhere; a sum that goes on without some parties is in
-`fedpca_flwr.transports.surviving`.
+party that is missing leaves noise and ends the run.
 
 Of many parties each shares masks with some (`fedpca_flwr.transports.neighbours`). In ``keys`` it sends a commitment to
-its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A
-key of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
+its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A key
+of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Program, Public, Question, Questions, Round, SumRound
 from fedpca_flwr.protocol.quorum import Quorum
+from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 from fedpca_flwr.transports import neighbours
 from fedpca_flwr.transports.encoding import (
@@ -31,6 +31,7 @@ from fedpca_flwr.transports.encoding import (
     SumPolicy,
     encode_answer,
     mask_question,
+    pairwise_secrets,
     require_secret,
     require_summable,
 )
@@ -76,8 +77,7 @@ class Masked(Transport):
     sums_only = True
 
     def __init__(self) -> None:
-        """Start without questions; `script` sets the method's questions."""
-        self.method_questions: Questions = {}
+        self.method_questions: Questions = {}  # set by `script`
 
     def uses_commitments(self, parties: int) -> bool:
         """Return whether a party shares masks with only some others, so that keys are committed and opened first."""
@@ -94,7 +94,10 @@ class Masked(Transport):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the method's questions with masked replies, and the rounds for keys before the first sum."""
+        """Return the method's questions with masked replies, and the rounds for keys before the first sum.
+
+        Raise ConfigError if a question needs more than a sum (`require_summable`).
+        """
         self.method_questions = require_summable(method, questions)
         script: dict[str, Question] = {}
         for name, question in questions.items():
@@ -113,7 +116,6 @@ class MaskedServer(Masked, ServerTransport):
     """Server's side of the masked transport, which relays public keys and adds up masked words."""
 
     def __init__(self) -> None:
-        """Start before the first sum, with which the keys are relayed."""
         super().__init__()
         self._keys_are_relayed = False
 
@@ -128,7 +130,7 @@ class MaskedServer(Masked, ServerTransport):
                 keys = {**keys, "publics": np.stack([reply.fields["public"] for reply in replies])}
         self._keys_are_relayed = True
         total = MaskedSum(self.method_questions[question.phase].layout(question.request, run.public))
-        replies = yield Round(question.phase, {**keys, **question.request}, consume=total.add)
+        replies = yield from stream_replies(Round(question.phase, {**keys, **question.request}), total.add)
         return total.decode(replies, question.estimate)
 
     @override
@@ -152,7 +154,6 @@ class MaskedParty(Masked, PartyTransport):
     """Party's side of the masked transport, which adds this party's masks to its encoded answers."""
 
     def __init__(self, policy: SumPolicy) -> None:
-        """Keep the site's rules for sums."""
         super().__init__()
         self.policy = policy
 
@@ -168,18 +169,12 @@ class MaskedParty(Masked, PartyTransport):
             return sum_parts(party.statistics(phase, request))
         if "publics" in request:
             self._accept_keys(party, request["publics"], request["signatures"])
-        participants, peers, shared_keys = (
-            split_keys(require_secret(party, name)) for name in ("listed", "others", "shared")
-        )
+        participants, secrets = split_keys(require_secret(party, "listed")), pairwise_secrets(party)
         method_request = {field.name: request[field.name] for field in question.request.fields}
-        context = transcript(
-            phase,
-            self.policy.signer.context,
-            participants,
-            [np.asarray(party.question_number), *method_request.values()],
-        )
+        arrays = [np.asarray(party.question_number), *method_request.values()]
+        context = transcript(phase, self.policy.signer.context, participants, arrays)
         vector = encode_answer(party, phase, question, method_request)
-        add_mask(vector, require_secret(party, "public"), dict(zip(peers, shared_keys, strict=True)), context)
+        add_mask(vector, require_secret(party, "public"), secrets, context)
         return {"masked": vector}
 
     @property
@@ -193,9 +188,8 @@ class MaskedParty(Masked, PartyTransport):
         public = public_key(private)
         party.journal.store_secret("private", private)
         party.journal.store_secret("public", public)
-        sent_key = (
-            neighbours.commitment(self._partition, public) if self.uses_commitments(party.public.parties) else public
-        )
+        commits = self.uses_commitments(party.public.parties)
+        sent_key = neighbours.commitment(self._partition, public) if commits else public
         return {"public": np.frombuffer(sent_key, np.uint8), "signature": self.policy.signer.sign("run keys", public)}
 
     def _open_commitment(self, party: Party, commitments: NDArray[np.uint8]) -> Fields:
@@ -210,7 +204,11 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8)}
 
     def _accept_keys(self, party: Party, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
-        """Check the relayed public keys, and store the secrets shared with the parties of pairwise masks."""
+        """Check the relayed public keys, and store the secrets shared with the parties of pairwise masks.
+
+        Raise DisclosureError if the keys, or the sum of these parties, break a rule of the site (`SumPolicy`,
+        `Signer`).
+        """
         publics = [key.tobytes() for key in keys]
         self.policy.require_size(len(publics))
         participants, neighbour_positions = publics, list(range(len(publics)))
@@ -219,10 +217,8 @@ class MaskedParty(Masked, PartyTransport):
             seed = neighbours.graph_seed(self.policy.signer.context, publics)
             participants, neighbour_positions = [seed], neighbours.neighbours(seed, len(publics), self._partition)
             neighbour_positions = sorted([*neighbour_positions, self._partition])
-        neighbour_keys, local_key = (
-            [publics[position] for position in neighbour_positions],
-            require_secret(party, "public"),
-        )
+        neighbour_keys = [publics[position] for position in neighbour_positions]
+        local_key = require_secret(party, "public")
         self.policy.signer.require_keys(neighbour_positions, neighbour_keys, signatures[neighbour_positions], local_key)
         party.permit_sum(self.policy.members(range(len(publics))))
         shared_keys = shared_secrets(require_secret(party, "private"), neighbour_keys)

@@ -6,10 +6,10 @@ the graph of neighbours. They are but with probability 2^-40 where at most two t
 server (`fedpca_flwr.maths.secure`), and did so before the graph was known.
 
 The graph is a ring in an order that follows from all public keys of the run, and each party derives it itself. So that
-nobody fits keys to those of others until the order suits him, a party first commits to its key (SHA-256), and opens
-the commitment once it has those of all: until then nobody knows the order that it will find, and nobody can change it
-any more. A server that shows parties different commitments gets an order for each list; all these together have no
-more arcs in the mean than the one list, since an arc must lie among those that were shown its list.
+nobody can choose a key for the order that it gives, a party first commits to its key (SHA-256), and opens the
+commitment once it has those of all. A server that shows parties different commitments gets an order for each list; all
+these together have no more arcs in the mean than the one list, since an arc must lie among those that were shown its
+list.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ SECURITY_BITS = 40
 
 @lru_cache
 def degree(parties: int) -> int:
-    """Return the number of other parties with whom each party shares masks."""
+    """Return the number of other parties with whom each party shares masks: all, or an even number of them."""
     if parties <= MAX_COMPLETE_PARTIES:
         return parties - 1
     return min(min_degree(parties, int(MAX_COLLUDING_SHARE * parties), SECURITY_BITS), parties - 1)
@@ -64,7 +64,7 @@ def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
 
 
 def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
-    """Return the partitions with whom a party shares masks: the nearest on either side of a random ring.
+    """Return the partitions, sorted, with whom a party shares masks: the nearest on either side of a random ring.
 
     The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
     """

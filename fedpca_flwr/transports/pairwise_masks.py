@@ -5,8 +5,6 @@ parties agree on a secret (X25519, RFC 7748), derive a key for one request from 
 that into words (ChaCha20, RFC 8439); one of the two adds them to its vector and the other subtracts them, modulo 2^64.
 A sum without one of the parties is noise.
 
-A sum that goes on without some of the parties is in `fedpca_flwr.transports.double_masks`.
-
 Flower's SecAgg+ is not used: it has 32-bit arithmetic, and its masks come from 32 bits of seed and a non-cryptographic
 generator.
 """
@@ -81,41 +79,36 @@ def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Seq
 
     Every mask depends on the transcript. So masks cancel only if all parties were asked the same: a server that sends
     zeros to all parties except one learns nothing about that one. For questions that can be asked twice the arrays hold
-    the number of the question, so that no two answers share a mask: their difference would show what has changed in the
-    rows between.
+    the number of the question, so that no two answers share a mask: their difference would show a change of the rows.
     """
     return digest_pieces(phase.encode(), context, *publics, *describe_arrays(arrays))
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask (`mask_from_secrets`); the public keys are distinct, and this party's is among them."""
-    return mask_from_secrets(public_key(private), shared_secrets(private, publics), context, size)
+    """Return a party's mask (`add_mask`); the public keys are distinct, and this party's is among them.
 
-
-def mask_from_secrets(local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask: the keystream with each peer, added if the party's key is the smaller, else subtracted.
-
-    `secrets` has the X25519 secrets by the peers' public keys (`shared_secrets`). `context` is a `transcript`.
+    Raise ContractError for a public key that is not valid.
     """
     total = np.zeros(size, np.uint64)
-    add_mask(total, local_key, secrets, context)
+    add_mask(total, public_key(private), shared_secrets(private, publics), context)
     return total
 
 
 def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes) -> None:
-    """Add a party's mask (`mask_from_secrets`) to words in place."""
+    """Add to words, in place, the keystream with each peer; subtract it if the party's key is the larger.
+
+    `secrets` has the X25519 secrets by the peers' public keys (`shared_secrets`). `context` is a `transcript`.
+    """
     buffers = Buffers(words.size)
     for peer, secret in secrets.items():
-        combine(
-            words, derive_key(secret, local_key, peer, context), np.add if local_key < peer else np.subtract, buffers
-        )
+        operation = np.add if local_key < peer else np.subtract
+        combine(words, derive_key(secret, local_key, peer, context), operation, buffers)
 
 
 class Buffers:
     """Buffers for a single block of a keystream, allocated once and used for all masks of a vector."""
 
     def __init__(self, size: int) -> None:
-        """Allocate zeros and words for a single block of the keystream."""
         self.words = np.empty(min(size, BLOCK_WORDS), "<u8")
         self.bytes = self.words.data.cast("B")
         self.zeros = memoryview(bytes(self.words.nbytes))
@@ -158,9 +151,8 @@ def _exchange_key(private: X25519PrivateKey, peer: bytes) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(peer))
     except ValueError:
-        raise ContractError(
-            "the server relayed a public key that is not valid; does it run the same version?"
-        ) from None
+        text = "the server relayed a public key that is not valid; does it run the same version?"
+        raise ContractError(text) from None
 
 
 def derive_key(shared: bytes, local_key: bytes, peer: bytes, context: bytes) -> bytes:

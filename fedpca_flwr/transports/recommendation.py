@@ -23,7 +23,10 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """Return the end of an error, which lists exact methods for such data with replies of at most `max_bytes`."""
+    """Return the end of an error, which lists exact methods for such data with replies of at most `max_bytes`.
+
+    The smallest reply comes first. `rows` is the number of rows of a party.
+    """
     candidates = []
     for name, method in methods.items():
         other = method.strategy.card

@@ -57,6 +57,8 @@ class Signer:
     ) -> None:
         """Raise DisclosureError unless each run key is signed by a different party and this party's is `local_key`.
 
+        Keys of parties that the site's list lacks, and parts of keys that two parties have, are refused too.
+
         Shapes: signatures (len(parties), 64).
         """
         partitions, times = range(len(self.identity.member_keys)), Counter(parties)

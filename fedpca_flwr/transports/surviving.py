@@ -1,14 +1,13 @@
 """Surviving transport: a single sum over the remaining parties, opened once (`fedpca_flwr.transports.double_masks`).
 
 Rounds: ``keys``; ``shares`` (each party's seed and mask key, shared among all); the method's own sum; ``agree`` (each
-survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A
-party may drop out in any of them while ``survivors`` are left: if its vector came it is in the sum, else the sum is
-without it. The last round is a sum under pairwise masks of the survivors, left out where one of them has gone.
+survivor signs which survivors it was told); ``reveal`` (the shares by which the sum opens). A party may drop out in any
+of them while ``survivors`` are left: if its vector came it is in the sum, else the sum is without it. The last round is
+a sum under pairwise masks of the survivors, left out where one of them has gone.
 
-One sum a run, because the difference of two sums over different parties is the share of those that left: with a second
-sum, a party that drops out between the two would be shown to the server. So methods that need several are refused,
-unless each sum is differentially private: then their difference tells no more than they do, and the rounds are gone
-through for each, with new keys, by the parties that are still there.
+One sum a run, because the difference of two sums over different parties is the share of those that left. So methods
+that need several are refused, unless each sum is differentially private: then their difference tells no more than they
+do, and the rounds are gone through for each, with new keys, by the parties that are still there.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Program, Question, Questions, Round, SumRound
 from fedpca_flwr.protocol.quorum import Quorum
+from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.protocol.transport import Party, PartyTransport, Run, ServerTransport, Transport, sum_parts
 from fedpca_flwr.transports.double_masks import (
     SEALED_BYTES,
@@ -101,8 +101,7 @@ class Surviving(Transport):
     sums_only = True
 
     def __init__(self) -> None:
-        """Start without questions; `script` sets the questions, the sums and the stages of each sum."""
-        self.method_questions: Questions = {}
+        self.method_questions: Questions = {}  # set by `script`, as the others
         self.sum_phases: list[str] = []  # the phases that are opened
         self.stage_by_phase: dict[str, tuple[str, str]] = {}  # by phase: its stage, and the sum that it is of
 
@@ -110,7 +109,7 @@ class Surviving(Transport):
     def script(self, method: str, questions: Questions) -> Questions:
         """Return the run's questions: each masked sum stands between the stages keys and shares, agree and reveal.
 
-        Raise TravelError for several sums, unless all are differentially private.
+        Raise TravelError for several sums, unless all are differentially private, and the errors of `require_summable`.
         """
         questions = require_summable(method, questions)
         sums = [name for name, question in questions.items() if not (question.in_clear or question.closing)]
@@ -143,28 +142,24 @@ class SurvivingServer(Surviving, ServerTransport):
     """Server's side of the transport that survives dropouts: relays keys and shares, and unmasks the survivors' sum."""
 
     def __init__(self, threshold: int) -> None:
-        """Keep the number of survivors that the run requires."""
         super().__init__()
-        self.threshold = threshold
+        self.threshold = threshold  # number of survivors that the run requires
         self._summed_parties: list[dict[str, Any]] = []
 
     @override
     def sum_replies(self, question: SumRound, run: Run) -> Program:
         """Return the survivors' total: under double masks, or under pairwise masks in the last round."""
-        return (
-            yield from (self._sum_survivors if question.phase in self.sum_phases else self._sum_last_round)(
-                question, run
-            )
-        )
+        sum_replies = self._sum_survivors if question.phase in self.sum_phases else self._sum_last_round
+        return (yield from sum_replies(question, run))
 
     @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Return the number of parties in the sum, and the number at the start."""
+        """Return the number of parties in the sum, and the number at the start, by names of measurements."""
         return {"double_masked_parties": len(self._summed_parties), "expected_parties": quorum.initial_parties}
 
     @override
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return notes on the parties that dropped out, and on the numbers that the server saw."""
+        """Return notes on the parties that dropped out, if any did, and on the numbers that the server saw."""
         inside = {party["party"] for party in self._summed_parties}
         absent = [name for party, name in sorted(quorum.dropped.items()) if party not in inside]
         dropout_note = f"the PCA of {len(inside)} of {quorum.initial_parties} parties: {', '.join(absent)} dropped out"
@@ -175,11 +170,14 @@ class SurvivingServer(Surviving, ServerTransport):
 
     @override
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        """Return the log entries of the parties whose vectors are in the sum."""
+        """Return the log entries of the parties whose vectors are in the sum; empty before the sum."""
         return self._summed_parties
 
     def _sum_survivors(self, question: Round, run: Run) -> Program:
-        """Ask for keys, shares, masked vectors, signatures and revealed shares; return the survivors' total."""
+        """Ask for keys, shares, masked vectors, signatures and revealed shares; return the survivors' total.
+
+        Raise ConfigError for a threshold that is too small, and ContractError if the masks do not come off.
+        """
         require_threshold(self.threshold, run.quorum.initial_parties)
         replies = yield Round(self.stage_phase("keys", question.phase))
         position_of = {reply.party: i for i, reply in enumerate(replies)}
@@ -189,12 +187,11 @@ class SurvivingServer(Surviving, ServerTransport):
             {"parties": np.asarray(list(position_of)), **collect_keys(replies)},
         )
         sealed = {position_of[r.party]: _require_rows(r.fields["sealed"], len(position_of), r.sender) for r in replies}
-        layout = self.method_questions[question.phase].layout(question.request, run.public)
-        arriving = MaskedSum(layout)
+        declared = self.method_questions[question.phase]
+        total = MaskedSum(declared.layout(question.request, run.public))
         request = {"members": np.asarray(list(sealed)), **question.request}
-        replies = yield Round(question.phase, request, consume=arriving.add)
+        replies = yield from stream_replies(Round(question.phase, request), total.add)
         survivors, self._summed_parties = [position_of[r.party] for r in replies], run.quorum.parties()
-        total = arriving.complete(replies)
         replies = yield Round(self.stage_phase("agree", question.phase), {"survivors": np.asarray(survivors)})
         agreed = {position_of[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
@@ -206,12 +203,10 @@ class SurvivingServer(Surviving, ServerTransport):
         shares = {position_of[r.party]: _require_rows(r.fields["shares"], len(sealed), r.sender) for r in replies}
         revealing = sorted(shares)[: self.threshold]
         revealed = {p: {m: row.tobytes() for m, row in zip(sealed, shares[p], strict=True)} for p in revealing}
-        method_request = [
-            question.request[field.name] for field in self.method_questions[question.phase].request.fields
-        ]
+        method_request = [question.request[field.name] for field in declared.request.fields]
         context = public_keys.mask_context(question.phase, list(sealed), method_request)
-        opened = unmask(total, public_keys, context, list(sealed), survivors, revealed)
-        return decode_total(layout, opened, len(survivors))
+        opened = unmask(total.words, public_keys, context, list(sealed), survivors, revealed)
+        return decode_total(total.layout, opened, len(survivors))
 
     def _sum_last_round(self, question: Round, run: Run) -> Program:
         """Sum the last round under pairwise masks; None if a survivor left, as a smaller sum would show who."""
@@ -219,6 +214,9 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield Round(question.phase, question.request, consume=total.add)
         if len(replies) < len(self._summed_parties):
             return None
+        for reply in replies:
+            if not reply.consumed_bytes:
+                total.add(reply.fields, reply.sender)
         return total.decode(replies, {})
 
 
@@ -233,7 +231,6 @@ class SurvivingParty(Surviving, PartyTransport):
     """Party's side of the transport that survives dropouts: masks the answer, and reveals shares once."""
 
     def __init__(self, policy: SumPolicy) -> None:
-        """Keep the site's rules for sums."""
         super().__init__()
         self.policy = policy
         self.current_sum = ""  # that the open question is of
@@ -257,7 +254,10 @@ class SurvivingParty(Surviving, PartyTransport):
     # One stage each
 
     def _create_keys(self, party: Party, request: Fields) -> Fields:
-        """Create the run key, the mask key and the seed of the self mask; return the signed public keys."""
+        """Create and store the run key, the mask key and the seed of the self mask; return the signed public keys.
+
+        Raise ConfigError if the run allows too few survivors (`require_threshold`).
+        """
         require_threshold(self.policy.survivors, self.policy.parties)
         private, masking = new_private_key(), new_private_key()
         party.journal.store_secret("private", private)
@@ -267,7 +267,10 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _share_secrets(self, party: Party, request: Fields) -> Fields:
-        """Return Shamir shares of this party's seed and mask key, each pair encrypted for a single party."""
+        """Return Shamir shares of this party's seed and mask key, each pair encrypted for a single party.
+
+        Store the relayed keys, after the checks of `Signer.require_keys` and of the site's rules.
+        """
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
@@ -297,18 +300,11 @@ class SurvivingParty(Surviving, PartyTransport):
         method_request = {field.name: request[field.name] for field in question.request.fields}
         vector = encode_answer(party, self.current_sum, question, method_request)
         context = channels.public_keys.mask_context(self.current_sum, members, list(method_request.values()))
-        hidden = hide(
-            vector,
-            channels.public_keys,
-            context,
-            members,
-            require_secret(party, "masking"),
-            require_secret(party, "seed"),
-        )
-        return {"masked": hidden}
+        masking, seed = require_secret(party, "masking"), require_secret(party, "seed")
+        return {"masked": hide(vector, channels.public_keys, context, members, masking, seed)}
 
     def _sign_survivors(self, party: Party, request: Fields) -> Fields:
-        """Return this party's signature on the announced survivors, if the site's rules allow their sum."""
+        """Store the announced survivors, and return a signature on them, if the site's rules allow their sum."""
         members = _load_positions(party, "members")
         survivors = self._check_positions(party, request["survivors"], members)
         self.policy.require_size(len(survivors))
@@ -317,7 +313,10 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"signature": self._signer.sign("survivors", *_agreement_parts(party))}
 
     def _reveal_shares(self, party: Party, request: Fields) -> Fields:
-        """Return a share of each survivor's seed and of each dropout's mask key, once enough survivors signed."""
+        """Return a share of each survivor's seed and of each dropout's mask key, once enough survivors signed.
+
+        Raise DisclosureError for a wrong signature, and ContractError for other lists than before.
+        """
         channels = self._channels(party)
         members, survivors = _load_positions(party, "members"), _load_positions(party, "survivors")
         agreed = self._check_positions(party, request["agreed"], survivors)  # as many as the threshold
@@ -333,9 +332,8 @@ class SurvivingParty(Surviving, PartyTransport):
         revealed = []
         for position, text in zip(members, request["sealed"], strict=True):
             shares = channels.unseal(position, text.tobytes())
-            revealed.append(
-                np.frombuffer(shares[:SHARE_BYTES] if position in survivors else shares[SHARE_BYTES:], np.uint8)
-            )
+            share = shares[:SHARE_BYTES] if position in survivors else shares[SHARE_BYTES:]
+            revealed.append(np.frombuffer(share, np.uint8))
         return {"shares": np.stack(revealed)}
 
     def _answer_last_round(self, party: Party, phase: str, request: Fields) -> Fields:
@@ -356,7 +354,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return replace(signer, configuration=signer.configuration + suffix)
 
     def _channels(self, party: Party) -> Channels:
-        """Return this party's encrypted channels, from the keys stored in its journal."""
+        """Return this party's encrypted channels, from keys in its journal; raise ContractError without them."""
         publics = split_keys(require_secret(party, "keys"), KEY_PAIR_BYTES)
         position = publics.index(self._local_public_keys(party))
         return Channels(PublicKeys(publics, self._signer.context), position, require_secret(party, "private"))
@@ -369,11 +367,8 @@ class SurvivingParty(Surviving, PartyTransport):
         """Return positions; raise ContractError if unsorted, too few, not of `candidates`, or without this party."""
         positions: list[int] = listed.tolist()
         local_position = self._channels(party).position
-        if (
-            positions != sorted(set(positions))
-            or not set(positions) <= set(candidates)
-            or local_position not in positions
-        ):
+        is_sublist = positions == sorted(set(positions)) and set(positions) <= set(candidates)
+        if not is_sublist or local_position not in positions:
             raise ContractError(
                 f"the server's list of parties is {positions}, expected some of {list(candidates)}, in order, with "
                 f"this site's own place {local_position}"
@@ -400,5 +395,5 @@ def _store_positions(party: Party, name: str, positions: Sequence[int]) -> None:
 
 
 def _load_positions(party: Party, name: str) -> list[int]:
-    """Load positions in the list of keys, stored under a name, from this party's journal."""
+    """Load positions in the list of keys, stored under a name; raise ContractError if there are none."""
     return [int(position) for position in np.frombuffer(require_secret(party, name), "<i8")]

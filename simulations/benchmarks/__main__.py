@@ -28,7 +28,7 @@ NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
 def _load(name: str) -> click.Command:
-    """Import the module of a benchmark, and return its command."""
+    """Import the module of a benchmark, a name of `NAMES`, and return its command."""
     import_module(f"{__package__}.{NAMES[name]}")
     command: click.Command = import_module(f"{__package__}.harness").COMMANDS[name]
     return command

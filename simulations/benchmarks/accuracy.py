@@ -1,5 +1,6 @@
 """Accuracy of results: components, intervals, missing values, and robust components."""
 
+import itertools
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -85,14 +86,17 @@ def _coverage(trials: int = 2000) -> Lines:
 
 
 def _sample(rows: int, basis: Array, rng: Generator, *, heavy: bool) -> Array:
-    """Draw rows (n, d) with the population's variances along a basis (d, d): normal, or Student's t if ``heavy``."""
+    """Draw rows (n, d) with the variances `VARIANCES` along a basis (d, d): normal, or Student's t if ``heavy``."""
     shape, degrees = (rows, len(VARIANCES)), DEGREES_OF_FREEDOM
     noise = rng.standard_t(degrees, shape) * np.sqrt(1 - 2 / degrees) if heavy else rng.standard_normal(shape)
     return np.asarray(noise * np.sqrt(VARIANCES) @ basis.T)
 
 
 def _covers(intervals: HowSure, components: Array, basis: Array, step: float) -> Array:
-    """Return whether each interval holds its variance, and the share of loadings within ``step`` errors: (2, k)."""
+    """Return whether each interval holds its variance (0, 1), and the share of loadings within ``step`` errors: (2, k).
+
+    Shapes: components (k, d), basis (d, d).
+    """
     low, high = intervals.variance_intervals.T
     truth, axes = VARIANCES[:POPULATION_COMPONENTS], basis[:, :POPULATION_COMPONENTS].T
     components = components * np.sign(np.sum(components * axes, axis=1))[:, None]
@@ -134,7 +138,7 @@ def _missing(draws: int = 10, wide: bool = False, data_root: str = ".") -> Lines
 
 
 def _five_factors(rows: int = 300, features: int = 3000) -> Array:
-    """Draw rows of a five-factor model; the noise of a feature has a deviation between 0.5 and 1.5."""
+    """Draw rows (n, d) of a five-factor model; the noise of a feature has a deviation between 0.5 and 1.5."""
     rng = np.random.default_rng(0)
     loadings = 0.3 * rng.standard_normal((5, features)) * np.array([[3.0], [2.5], [2.0], [1.5], [1.0]])
     noise = rng.standard_normal((rows, features)) * (0.5 + rng.random(features))
@@ -149,12 +153,16 @@ def _with_holes(X: Array, share: float, seed: int) -> Array:
 
 
 def _components(X: Array, k: int, *, scale: bool) -> Array:
-    """Return the components (d, k) of complete rows by scikit-learn's PCA."""
+    """Return the components (d, k) of complete rows (n, d), standardised first if ``scale``, by scikit-learn's PCA."""
     return np.asarray(PCA(k, svd_solver="full").fit(standardise(X) if scale else X).components_.T)
 
 
 def _em(tables: Sequence[Array], k: int, truth: Array, options: Mapping[str, Any], *, sizes: bool) -> str:
-    """Run the method `em` on tables with missing values; write mean angle, mean rounds and optionally MB."""
+    """Run the method `em` on tables (n, d) with missing values at 3 parties; write means of angle and rounds.
+
+    The angle, in degrees, is the largest to the components ``truth`` (d, k). With ``sizes`` MB of the largest sender
+    follow.
+    """
     models = [run("em", np.array_split(Y, 3), n_components=k, min_rows=1, **options) for Y in tables]
     angle = np.mean([_angle(model.loadings()[0].T, truth) for model in models])
     megabytes = f"; {max(models[0].bytes_up_by_party) / 1e6:.1f} MB" if sizes else ""
@@ -166,30 +174,28 @@ def _angle(vectors: Array, truth: Array) -> float:
     return float(eigen.principal_angles(vectors, truth).max())
 
 
-# Robust components
-
 ROWS, MAP_ROWS, PARTIES = 1500, 600, 3
+# deviations of the features, and number of components
 SPREADS: dict[str, tuple[list[float], int]] = {
     "moderate": ([4.0, 3.0, 2.2, 1.5, 1.2, 1.0, 1.0, 1.0], 3),
     "one that dominates": ([10.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0], 2),
     "nearly flat": ([*np.linspace(3, 2, 5), *[1.0] * 15], 5),
 }
-"""Deviations of the features, and number of components."""
 
 
 def _with_far_rows(rng: Generator, rows: Array, share: float) -> Array:
-    """Set a random share of the rows to 1e6 in each feature."""
+    """Set a random share of the `ROWS` rows (n, d) to 1e6 in each feature, in place, and return the rows."""
     rows[rng.choice(ROWS, round(share * ROWS), replace=False)] = 1e6
     return rows
 
 
+# changes to normal rows
 KINDS: dict[str, Callable[[Generator, Array], Array]] = {
     "normal": lambda rng, rows: rows,
     "Student's t, 3 degrees": lambda rng, rows: rows / np.sqrt(rng.chisquare(3, ROWS) / 3)[:, None],
     "5 % of rows at 1e6": lambda rng, rows: _with_far_rows(rng, rows, 0.05),
     "20 % of rows at 1e6": lambda rng, rows: _with_far_rows(rng, rows, 0.2),
 }
-"""Changes to normal rows."""
 
 
 @harness.benchmark("docs/robust.md", draws=1)
@@ -229,15 +235,10 @@ class Cell(NamedTuple):
     distance: float
 
 
+# to both sides of the last feature or to one; or of the diagonal of all features without components
 DIRECTIONS = ("two sides", "one side", "diagonal")
-"""To both sides of the last feature or to one; or of the diagonal of all features without components."""
-CELLS = [
-    Cell(d, k, direction, share, distance)
-    for d, k in ((8, 2), (20, 5))
-    for share in (0.1, 0.2)
-    for direction in DIRECTIONS
-    for distance in (4, 6, 8, 12, 1e6)
-]
+CASES = itertools.product(((8, 2), (20, 5)), (0.1, 0.2), DIRECTIONS, (4, 6, 8, 12, 1e6))
+CELLS = [Cell(*sizes, direction, share, distance) for sizes, share, direction, distance in CASES]
 R_PROGRAM = """
 suppressMessages(library(rrcov))
 sizes <- as.integer(commandArgs(TRUE)[2:5])
@@ -249,8 +250,7 @@ for (draw in seq_len(sizes[4])) {
   }
 }
 """
-MAP_METHODS = ("p-cov", "robust", "ROBPCA", "PcaLocantore")
-"""Methods that the map compares; the last two are those of R's rrcov."""
+MAP_METHODS = ("p-cov", "robust", "ROBPCA", "PcaLocantore")  # the last two are those of R's rrcov
 
 
 @harness.benchmark("docs/robust.md", draws=1)
@@ -269,10 +269,8 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
         panel = panels.setdefault(f"d = {cell.d}, {cell.share:.0%} of the rows, {cell.direction}", {})
         for method, degrees in angles.items():
             panel.setdefault(method, []).append((cell.distance, max(degrees)))
-        cells = (
-            f"{np.median(angles[method]):.0f}, {max(angles[method]):.0f}" if method in angles else "-"
-            for method in MAP_METHODS
-        )
+        lists = (angles.get(method, []) for method in MAP_METHODS)
+        cells = (f"{np.median(degrees):.0f}, {max(degrees):.0f}" if degrees else "-" for degrees in lists)
         yield cell.d, f"{cell.share:.0%}", cell.direction, f"{cell.distance:g}", *cells
     labels = "distance in deviations", "worst of the largest angles (degrees)"
     look = {"colours": {"p-cov": "0.6"}, "equal_steps": True, "ticks": (0, 45, 90)}
@@ -280,7 +278,7 @@ def _robust_map(draws: int = 40, figure: str = "") -> Lines:
 
 
 def _contaminate(rng: Generator, cell: Cell, n: int) -> Array:
-    """Draw normal rows (n, d) with the first k axes as components, a share moved away along ``direction``."""
+    """Draw normal rows (n, d) with the first k axes as components, a share moved away, as the cell says."""
     rows = rng.standard_normal((n, cell.d)) * np.sqrt(np.append(np.linspace(9, 4, cell.k), np.ones(cell.d - cell.k)))
     chosen = rng.choice(n, int(cell.share * n), replace=False)
     axis = np.where(np.arange(cell.d) >= cell.k, 1.0, 0.0) if cell.direction == "diagonal" else np.eye(cell.d)[-1]
@@ -290,7 +288,7 @@ def _contaminate(rng: Generator, cell: Cell, n: int) -> Array:
 
 
 def _angles_of_rrcov(samples: Sequence[Array], cell: Cell) -> dict[str, list[float]]:
-    """Return the angles of ROBPCA and PcaLocantore in R's package rrcov; an empty dict without R or rrcov."""
+    """Return each sample's angle, in degrees, of ROBPCA and PcaLocantore in R's rrcov; {} without R or rrcov."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows"
         file.write_bytes(np.concatenate(samples).tobytes())

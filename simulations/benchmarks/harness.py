@@ -1,9 +1,4 @@
-"""Harness of the benchmarks: commands, tables, records, clocks, memory, data and figures.
-
-A benchmark is a generator below `benchmark`. Its parameters are the options of its command and its docstring is the
-help. The harness prints each text that a benchmark yields, and each tuple of cells as a line of a table; the first
-tuple after a text is the head of a table.
-"""
+"""Harness of the benchmarks: commands, tables, records, clocks, memory, data and figures."""
 
 import importlib
 import itertools
@@ -36,9 +31,7 @@ Program = Callable[[], object]
 Body = Callable[..., Lines]
 Points = list[tuple[float, float]]
 
-COMMANDS: dict[str, click.Command] = {}
-"""Commands by name; importing the module of a benchmark adds them."""
-
+COMMANDS: dict[str, click.Command] = {}  # commands by name; importing the module of a benchmark adds them
 COMPONENTS = 50
 PARTITIONS: dict[str, dict[str, Any]] = {
     "IID": {"kind": "iid"},
@@ -49,17 +42,16 @@ PARTITIONS: dict[str, dict[str, Any]] = {
 
 QUICK = "Run with the smallest sizes that fill the table."
 Dataset = Annotated[Literal["mnist", "images", "digits"], typer.Option(help="'images' is CIFAR-10 as JPEG files.")]
-Required = Annotated[str, typer.Option()]
-"""Type of an option without a default."""
-
+Required = Annotated[str, typer.Option()]  # type of an option without a default
 Clients = Annotated[int, typer.Option("--clients", help="Number of parties.")]
 
 
 def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) -> Callable[[Body], Body]:
     """Return a decorator that registers a generator as a benchmark command of its own name.
 
-    ``page`` is the page of the documentation that quotes the table, from the project's root. ``quick`` has the options'
-    defaults with ``--quick``: the smallest sizes that fill the table. BLAS has by default a thread for each core.
+    The generator's parameters are the command's options, and its docstring is the help. It yields texts, and tuples of
+    cells (`print_tables`). ``page`` is the page of docs that quotes the table, from the project's root. ``quick`` has
+    the options' defaults with ``--quick``. BLAS has by default a thread for each core.
     """
 
     def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -96,7 +88,10 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
 
 
 def print_tables(lines: Lines, *, text: bool = False) -> Iterator[dict[str, str]]:
-    """Print texts and tables, Markdown or at the end as aligned ``text``; yield each table's lines as dicts by head."""
+    """Print texts and tables, Markdown or at the end as aligned ``text``; yield each table's lines as dicts by head.
+
+    A tuple is a line of a table; the first, and the first after a text, are heads, which are not yielded.
+    """
     table = list[list[str]]()
     for line in (*lines, None) if text else lines:  # aligned columns need all lines
         if text and table and not isinstance(line, tuple):
@@ -122,14 +117,9 @@ class Ratio(NamedTuple):
     theirs: float
     ratios: Array
 
-    @property
-    def median(self) -> float:
-        """Median of the ratios of the two programs' times."""
-        return float(np.median(self.ratios))
-
     def __str__(self) -> str:
         """Write the median ratio, with the least and the largest in brackets."""
-        return f"{self.median:.2f} ({self.ratios.min():.2f} to {self.ratios.max():.2f})"
+        return f"{np.median(self.ratios):.2f} ({self.ratios.min():.2f} to {self.ratios.max():.2f})"
 
 
 def wall_seconds(program: Program) -> float:
@@ -169,18 +159,17 @@ class Usage(NamedTuple):
 
 
 def isolate(program: Callable[..., Any], *arguments: Any, load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure CPU time and peak memory of a program in a new process with a single BLAS thread.
+    """Measure CPU seconds and peak MB of a function of a module in a new process with a single BLAS thread.
 
-    The program is a function of a module, as processes need it. ``load`` turns the arguments into the program's,
-    outside the CPU time. ``warm_up`` has arguments of a small first call that loads libraries; memory is then beyond
-    them.
+    ``load`` turns the arguments into a list of the program's, outside the CPU time. ``warm_up`` has arguments of a
+    small first call that loads libraries; memory is then beyond them.
     """
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (program, arguments, load, warm_up))
 
 
 def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = None, warm_up: Any = None) -> Usage:
-    """Measure CPU time and peak memory of a program here, after ``load`` and an optional warm-up call."""
+    """Measure a program in this process, with the arguments of `isolate`."""
     with threadpool_limits(1, user_api="blas"):
         libraries = 0.0
         if warm_up is not None:
@@ -192,15 +181,20 @@ def _measure(program: Callable[..., Any], arguments: Sequence[Any], load: Any = 
 
 
 def peak_mb() -> float:
-    """Return the peak resident memory of this process in MB, from /proc (Linux only)."""
+    """Return the peak resident memory of this process in MB."""
+    return process_status("VmHWM") / 1e6
+
+
+def process_status(name: str) -> int:
+    """Return an entry of this process's status, such as VmHWM, in bytes, from /proc (Linux only)."""
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmHWM"))
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith(name))
 
 
 def clients(dataset: str, root: str, number: int = 10, *, seed: int = 42, **partition: Any) -> list[Rows]:
-    """Split the rows of a data set in the folder ``root`` among clients, by default by Dirichlet 0.1 over the classes.
+    """Split the rows of a data set in the folder ``root`` among clients; return each client's rows (n_i, d).
 
-    ``partition`` has the keywords of `split`.
+    ``partition`` has the keywords of `split`; by default it is Dirichlet 0.1 over the classes.
     """
     source = datasets.load(dataset, root)
     rows = source.all_rows()
@@ -212,13 +206,6 @@ def exact_components(parts: Sequence[Rows]) -> Array:
     return run("p-cov", parts, n_components=COMPONENTS, min_rows=1).loadings()[0].T
 
 
-def draw_parties(number: int, rows: int, features: int, power: float = 0.5, shift: float = 1.0) -> list[Array]:
-    """Draw normal rows for each party: feature j deviates by ``j ** -power``, and its means by ``shift`` times that."""
-    rng, unit = np.random.default_rng(0), np.arange(1, features + 1) ** -power
-    shape = rows, features
-    return [(rng.standard_normal(shape) + shift * rng.standard_normal(features)) * unit for _ in range(number)]
-
-
 def options_text(*words: str, **options: Any) -> str:
     """Write words and options as a single text, the options as ``key=value``."""
     return " ".join([*words, *(f"{key}={value}" for key, value in options.items())])
@@ -227,12 +214,12 @@ def options_text(*words: str, **options: Any) -> str:
 def plot(
     file: str, panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]], labels: Sequence[str], **looks: Any
 ) -> None:
-    """Draw panels of curves into a file; draw nothing without the file's name.
+    """Draw panels of curves into a file; draw nothing if its name is empty.
 
     ``panels`` has, by title and label, points: abscissa and ordinate, and perhaps the lowest and highest of the draws
-    whose mean the ordinate is, drawn as a bar. ``labels`` are texts of the axes. ``looks`` has the number of ``rows``
-    of panels, ``ticks`` of ordinates, ``colours`` by label, and ``equal_steps`` for abscissas without a logarithmic
-    scale.
+    whose mean the ordinate is, drawn as a bar. ``labels`` are texts of the two axes. ``looks`` has the number of
+    ``rows`` of panels, which divides that of the panels, ``ticks`` of ordinates, ``colours`` by label, and
+    ``equal_steps`` for abscissas without a logarithmic scale.
     """
     if not file:
         return

@@ -13,7 +13,6 @@ from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows
 from fedpca_flwr.simulations.engines import run
 
-PAGE = "docs/security/lies.md"
 COMPONENTS = 10
 Lie = Callable[[Rows, np.random.Generator], Rows]
 
@@ -64,7 +63,7 @@ def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
         remaining = [party for party in remaining if party not in excluded]
 
 
-@harness.benchmark(PAGE, seeds=1, repeats=1)
+@harness.benchmark("docs/security/lies.md", seeds=1, repeats=1)
 def _influence(
     seeds: int = 20, cost: bool = False, dataset: harness.Dataset = "digits", data_root: str = ".", repeats: int = 9
 ) -> Lines:

@@ -29,8 +29,8 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.encoding import MASKED_PAYLOAD, MaskedSum
 
 REPLY_ROWS, DISTINCT_REPLIES, COMPONENTS, TOPICS = 64, 3, 10, 10
+# bytes that the server stores for the parties' influence
 WAYS = {"clear": row_questions.MAX_INFLUENCE_BYTES, "clear, nothing kept": 0, "masked": 0}
-"""Bytes that the server stores for the parties' influence."""
 
 
 @harness.benchmark("docs/scaling.md", parties=[3], features=[60])
@@ -55,7 +55,7 @@ def _memory(
 
 
 def _take_clear(parties: int, features: int) -> int:
-    """Let a server receive P-COV's replies and compute components while memory is traced; return a reply's bytes."""
+    """Let a server receive P-COV's replies and compute components; return a reply's bytes, and leave tracemalloc on."""
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((REPLY_ROWS, features)) / np.sqrt(np.arange(1, features + 1)) for _ in range(3)]
     rows += [np.eye(2, features)] * (parties - DISTINCT_REPLIES)  # their replies are copies of the first ones
@@ -74,16 +74,11 @@ def _take_clear(parties: int, features: int) -> int:
 
 
 def _take_masked(parties: int, features: int) -> int:
-    """Add up masked vectors of scatters, and decode the sum, while memory is traced; return a vector's bytes."""
+    """Add up masked vectors of scatters, and decode the sum; return a vector's bytes, and leave tracemalloc on."""
     layout, rng = secure.Layout({"scatter": np.ones(packed_size(features))}), np.random.default_rng()
     words = ndarrays_to_parameters([rng.integers(0, 2**64 - 1, layout.size, np.uint64)])
-    info: dict[str, Scalar] = {
-        "partition-id": 0,
-        "num-partitions": parties,
-        "name": "",
-        "columns": "",
-        "simulated": True,
-    }
+    info: dict[str, Scalar] = {"partition-id": 0, "num-partitions": parties, "simulated": True}
+    info |= {"name": "", "columns": ""}
     reply = FitRes(Status(Code.OK, ""), words, REPLY_ROWS, info)
     gc.collect()
     tracemalloc.start()
@@ -91,7 +86,7 @@ def _take_masked(parties: int, features: int) -> int:
     incoming = ReplyCollector(MASKED_PAYLOAD, {}, total.add)
     for party in range(parties):
         incoming.receive(_copy(reply, party))
-    layout.decode(total.complete([]))
+    layout.decode(total.words)
     return 8 * layout.size
 
 
@@ -103,7 +98,7 @@ def _copy(reply: FitRes, party: int) -> FitRes:
 
 
 def ask_for_moments(rows: Sequence[Any], components: int) -> tuple[PCAStrategy, list[tuple[ClientProxy, FitIns]]]:
-    """Return P-COV's server strategy, and its unanswered question for moments to each party."""
+    """Return P-COV's server strategy for parties with ``rows`` (n_i, d), and its unanswered question to each party."""
     run_config = METHODS.run_config({"method": "p-cov", "n-components": components, "clients": len(rows)})
     server = loopback.assemble(run_config, rows, {"min-rows": 1})
     return server.strategy, server.strategy.configure_fit(1, Parameters([], ""), server.client_manager())
@@ -152,15 +147,15 @@ def _write(folder: str, parties: int, rows: int, features: int, density: float) 
 
 
 def _load(files: Sequence[Path]) -> list[Any]:
-    """Return the argument list of a measured program: the sparse tables that the files hold."""
+    """Return the only argument of a measured program, in a list: the sparse tables that the files hold."""
     return [[scipy.sparse.load_npz(file) for file in files]]
 
 
 def _scikit_learn(data: list[Any]) -> Array:
-    """Return the components of the first table by scikit-learn's PCA."""
+    """Return the components (k, d) of the first table by scikit-learn's PCA."""
     return np.asarray(PCA(COMPONENTS, svd_solver="covariance_eigh").fit(data[0]).components_)
 
 
 def _run_pcov(data: list[Any]) -> Array:
-    """Return the components of all tables, a table for each party, by a run of P-COV."""
+    """Return the components (k, d) of all tables, a table for each party, by a run of P-COV."""
     return run("p-cov", data, n_components=COMPONENTS).loadings()[0]

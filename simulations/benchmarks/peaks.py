@@ -26,11 +26,9 @@ from fedpca_flwr.site.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 COMPONENTS = 10
+# keys of the run-config by how answers travel
 WAYS: Mapping[str, Mapping[str, Any]] = {"clear": {}, "masked": {"secure-aggregation": True, "bound": 100.0}}
-"""Keys of the run-config by how answers travel."""
-
-WARM_UP_FEATURES, WARM_UP_ROWS = 400, 40
-"""Sizes of a run that loads all libraries."""
+WARM_UP_FEATURES, WARM_UP_ROWS = 400, 40  # sizes of a run that loads all libraries
 
 
 class Meter(ABC):
@@ -43,12 +41,8 @@ class Meter(ABC):
         self._base = self._begin()
 
     @abstractmethod
-    def current(self) -> int:
-        """Return the bytes that the process holds now."""
-
-    @abstractmethod
-    def peak(self) -> int:
-        """Return the most bytes that the process held since `reset`."""
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that the process holds now, and the most that it held since `reset`."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -60,12 +54,12 @@ class Meter(ABC):
         self.end_server()
         base = self._begin()
         yield
-        self.site_peak = max(self.site_peak, self.peak() - base)
+        self.site_peak = max(self.site_peak, self.memory()[1] - base)
         self._begin()
 
     def end_server(self) -> None:
         """Count the peak so far as the server's, beyond what was there at the start."""
-        self.server_peak = max(self.server_peak, self.peak() - self._base)
+        self.server_peak = max(self.server_peak, self.memory()[1] - self._base)
 
     def close(self) -> None:
         """End the measurement."""
@@ -76,7 +70,7 @@ class Meter(ABC):
         """Begin a new peak, and return the bytes that the process holds now."""
         gc.collect()
         self.reset()
-        return self.current()
+        return self.memory()[0]
 
 
 class TracedMeter(Meter):
@@ -87,12 +81,8 @@ class TracedMeter(Meter):
         super().__init__()
 
     @override
-    def current(self) -> int:
-        return tracemalloc.get_traced_memory()[0]
-
-    @override
-    def peak(self) -> int:
-        return tracemalloc.get_traced_memory()[1]
+    def memory(self) -> tuple[int, int]:
+        return tracemalloc.get_traced_memory()
 
     @override
     def reset(self) -> None:
@@ -108,22 +98,12 @@ class ResidentMeter(Meter):
     """Meter of resident memory, as Linux counts it, with what C libraries and the allocator hold."""
 
     @override
-    def current(self) -> int:
-        return _process_status("VmRSS")
-
-    @override
-    def peak(self) -> int:
-        return _process_status("VmHWM")
+    def memory(self) -> tuple[int, int]:
+        return harness.process_status("VmRSS"), harness.process_status("VmHWM")
 
     @override
     def reset(self) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-
-
-def _process_status(name: str) -> int:
-    """Return an entry of this process's status in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
 class DiskGrid(LocalGrid):
@@ -162,7 +142,7 @@ class DiskGrid(LocalGrid):
 
 
 def _pull(pushed: tuple[str, Path]) -> Message:
-    """Join a reply from the objects in its folder."""
+    """Join a reply, given by its id and folder, from the objects in the folder."""
     name, folder = pushed
     message = inflate_object_from_contents(name, {file.name: file.read_bytes() for file in folder.iterdir()})
     message.metadata.__dict__["_message_id"] = name  # type: ignore[attr-defined]  # a message
@@ -177,7 +157,7 @@ class Peaks(NamedTuple):
 
 
 def measure_run(features: int, rows: int, parties: int, way: str, meter_class: type[Meter]) -> Peaks:
-    """Run P-COV over sites with drawn rows, and measure the peak memory."""
+    """Run P-COV over sites with drawn rows (n, d) each, and measure the peak memory; ``way`` is a key of `WAYS`."""
     with TemporaryDirectory() as name:
         files = [Path(name, f"{party}.npy") for party in range(parties)]
         for party, file in enumerate(files):
@@ -223,7 +203,6 @@ def _peaks(features: int = 3000, rows: int = 300, parties: int = 3) -> Lines:
     """
     yield "way", "site, allocated", "site, resident", "server, allocated", "server, resident"
     for way in WAYS:
-        allocated, resident = (
-            measure_apart(features, rows, parties, way, meter) for meter in (TracedMeter, ResidentMeter)
-        )
+        meters = (TracedMeter, ResidentMeter)
+        allocated, resident = (measure_apart(features, rows, parties, way, meter) for meter in meters)
         yield (way, *(f"{value:.1f}" for pair in zip(allocated, resident, strict=True) for value in pair))

@@ -7,17 +7,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.maths.rows import row_lengths
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.simulations.benchmarks import harness
-from fedpca_flwr.simulations.benchmarks.harness import Lines
+from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows
 from fedpca_flwr.simulations.engines import run
-
-Rows = NDArray[Any]
 
 
 @harness.benchmark("docs/private-by-noise.md", dataset="digits", components=5, draws=1, epsilons=[1.0])
@@ -71,7 +68,7 @@ def _privacy(
 
 
 def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> tuple[Rows, list[Rows]]:
-    """Read or draw a data set; return all rows, and the rows of each party."""
+    """Read or draw a data set; return all rows (n, d), and each party's. A file's columns with gaps are left out."""
     rows: Rows
     if file:
         table = np.genfromtxt(Path(file).read_text(encoding="utf-8").replace(",", " ").splitlines())
@@ -146,6 +143,7 @@ def _mixture(share: float, factor: float) -> Callable[[Generator], Rows]:
     return lambda rng: np.where(rng.permutation(4000) < share * 4000, factor, 1.0)[:, None] * _normal(rng)
 
 
+# how rows are drawn, and how many components and parties there are
 SHAPES: dict[str, tuple[Callable[[Generator], Rows], int, int]] = {
     "normal": (_normal, 3, 3),
     "t of 2.1 degrees": (_student(2.1), 3, 3),
@@ -160,4 +158,3 @@ SHAPES: dict[str, tuple[Callable[[Generator], Rows], int, int]] = {
     "one party": (_normal, 3, 1),
     "twenty parties": (_normal, 3, 20),
 }
-"""How rows are drawn, and how many components and parties there are."""

@@ -22,11 +22,9 @@ from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.neighbours import degree
 
 PAGE = "docs/benchmarks.md"
-Pair = tuple[str, Program, Program]
-"""Title, our program and the one beside it."""
+Pair = tuple[str, Program, Program]  # title, our program and the one beside it
 
 
 @harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
@@ -64,72 +62,44 @@ def _pairs_of_images(root: str, repeats: int) -> Iterator[Pair]:
     for name, folder in {"mnist": root, "images": f"{root}/cifar10-jpeg"}.items() if root else [("digits", ".")]:
         source = datasets.load(name, folder)
         rows = source.rows(np.arange(0, len(source.labels), 10))
+        centred = np.asfortranarray((rows.astype(np.float64) - rows.mean(axis=0)).T)
+        syrk = partial(blas.dsyrk, 1.0, centred, lower=1)
         for dtype in (np.uint8, np.float64):
-            yield f"{name}: client, {len(rows)} rows of {dtype.__name__}", *_moments(rows.astype(dtype))
+            ours = partial(Moments.from_rows, rows.astype(dtype))
+            yield f"{name}: client, {len(rows)} rows of {dtype.__name__}", ours, syrk
         parts = [rows[i::10] for i in range(10)]
         yield f"{name}: server, 10 replies", *_server(parts, min(COMPONENTS, rows.shape[1] // 2), repeats)
     for dtype in (np.uint8, np.float64):
         parties = [part.astype(dtype) for part in harness.clients("mnist" if root else "digits", root or ".")]
-        yield f"whole run, 10 clients, {dtype.__name__}", _run("p-cov", parties), _scikit_learn(parties)
-
-
-def _moments(rows: Rows, calls: int = 1) -> tuple[Program, Program]:
-    """Return two programs: a client's moments, and only BLAS's syrk on centred data, each ``calls`` times."""
-    centred = np.asfortranarray((np.asarray(rows, dtype=np.float64) - rows.mean(axis=0)).T)
-    return (
-        lambda: [Moments.from_rows(rows) for _ in range(calls)],
-        lambda: [blas.dsyrk(1.0, centred, lower=1) for _ in range(calls)],
-    )
+        whole_run = partial(run, "p-cov", parties, n_components=COMPONENTS)
+        theirs = partial(PCA(COMPONENTS, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
+        yield f"whole run, 10 clients, {dtype.__name__}", whole_run, theirs
 
 
 def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, Program]:
-    """Return two programs: P-COV's server on replies, and SciPy's faster eigensolver on the pooled matrix."""
+    """Return two programs: P-COV's server on replies, and SciPy's faster eigensolver on the pooled matrix.
+
+    The first can be called ``repeats`` + 1 times: each call takes a server, which empties the replies that it gets.
+    """
     d, matrix = parts[0].shape[1], np.cov(np.vstack(parts), rowvar=False)
     direct = partial(eigh, matrix, driver="evr", subset_by_index=(d - components, d - 1), check_finite=False)
     servers = [memory.ask_for_moments(parts, components) for _ in range(repeats + 1)]
     replies = [(proxy, proxy.fit(question, None, 1)) for proxy, question in servers[0][1]]
     theirs = min((partial(eigsh, matrix, components, tol=0), direct), key=harness.wall_seconds)
 
-    def serve() -> None:  # a server empties the replies that it gets
+    def serve() -> None:
         """Let a fresh server aggregate copies of the replies."""
         servers.pop()[0].aggregate_fit(1, [(proxy, deepcopy(reply)) for proxy, reply in replies], [])
 
     return serve, theirs
 
 
-def _run(method: str, parties: Any, components: int = COMPONENTS, **options: Any) -> Program:
-    """Return a program that runs a method on the parties."""
-    return partial(run, method, parties, n_components=components, **options)
-
-
-def _scikit_learn(parties: Any, components: int = COMPONENTS) -> Program:
-    """Return a program that fits scikit-learn's PCA to the pooled rows and computes their scores."""
-    return partial(PCA(components, svd_solver="covariance_eigh").fit_transform, np.vstack(parties))
-
-
 @harness.benchmark("docs/secure-aggregation.md", repeats=1, blas_threads=1)
-def _secure(
-    dataset: harness.Dataset = "digits",
-    data_root: str = ".",
-    repeats: int = 3,
-    bound: float = 16.0,
-    features: int = 256,
-    parties: list[int] = [],  # noqa: B006
-) -> Lines:
+def _secure(dataset: harness.Dataset = "digits", data_root: str = ".", repeats: int = 3, bound: float = 16.0) -> Lines:
     """Compare secure aggregation with the same method in clear: angles, bytes and wall time of ten parties.
 
-    No value is larger in size than the bound. With --parties instead the growth: CPU seconds of whole runs of p-cov, 60
-    rows a party, and with how many neighbours each party shares masks.
+    No value is larger in size than the bound.
     """
-    if parties:
-        yield "parties", "neighbours of each", "plain (s)", "secure (s)", "secure (ms) a party", "secure / plain"
-        for number in parties:
-            rows = harness.draw_parties(number, 60, features)
-            secure = _run("p-cov", rows, 5, secure_aggregation=True, bound=20.0)
-            ratio = harness.time_pair(secure, _run("p-cov", rows, 5), repeats)
-            seconds = f"{ratio.theirs:.2f}", f"{ratio.ours:.2f}", f"{1e3 * ratio.ours / number:.1f}"
-            yield f"{number:,}", degree(number), *seconds, ratio
-        return
     vaults = harness.clients(dataset, data_root)
     pooled = pooled_pca(np.vstack(vaults), COMPONENTS)
     yield "method", "angle to plain (deg)", "to pooled PCA", "fixed point", "bytes up, times plain", "down", "time"
@@ -154,8 +124,7 @@ def _nbytes(model: PCAModel, direction: str) -> int:
     return sum(sum(entry[direction]) for entry in model.log["rounds"])
 
 
-Components = Callable[[Array, int], Array]
-"""Components (k, d) of rows (n, d)."""
+Components = Callable[[Array, int], Array]  # components (k, d) of rows (n, d)
 
 
 def _lower_bound(rows: Array, k: int) -> None:
@@ -185,13 +154,13 @@ def _faiss(rows: Array, k: int) -> Array:
     return np.asarray(faiss.vector_to_array(matrix.A), dtype=np.float64).reshape(-1, rows.shape[1])[:k]
 
 
+# programs that have all rows
 RIVALS: dict[str, Components] = {
     **{f"scikit-learn, `{solver}`": _components_by(solver) for solver in ("covariance_eigh", "arpack", "randomized")},
     "scikit-learn, `IncrementalPCA`": lambda rows, k: np.asarray(IncrementalPCA(k).fit(rows).components_),
     "dask-ml, `full`, 10 chunks": _dask,
     "faiss, `PCAMatrix`": _faiss,
 }
-"""Programs that have all rows."""
 
 
 @harness.benchmark(PAGE, repeats=1, methods=["p-cov", "sub-it"], blas_threads=1)

@@ -15,13 +15,7 @@ import click
 
 from fedpca_flwr import cli
 
-NAMES = (
-    "adaptive-rank",
-    "decentralised",
-    "notes",
-    "personalised",
-    "vertical",
-)
+NAMES = ("adaptive-rank", "decentralised", "notes", "personalised", "vertical")
 
 
 def load(name: str) -> click.Command:

@@ -1,11 +1,10 @@
-"""Grammenos et al. 2019, Federated PCA with Adaptive Rank Estimation: its figures, table and claims.
+"""Grammenos et al. 2019, Federated PCA with Adaptive Rank Estimation: its figures and table.
 
     python -m fedpca_flwr.simulations.papers adaptive-rank --output DIR [--motes DIR2]
 
-About ten minutes on one core; ``--shrink 10`` is a quick look. DIR gets a table for each step, plots and report.md.
-DIR2 has the files of the sensor network (q8calibLight.dat and others; those that are missing are left out). Nothing is
-centred unless a column says so: the paper does not centre. ``--shrink`` divides numbers of rows, features and
-permutations.
+About ten minutes on one core; ``--shrink 10`` divides numbers of rows, features and permutations for a quick look. DIR
+gets a table for each step, plots and report.md. DIR2 has the files of the sensor network (q8calibLight.dat and others;
+those that are missing are left out). Only their rows are centred, as by the authors' program.
 """
 
 import time
@@ -19,40 +18,32 @@ import numpy as np
 
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.eigen import projector_distance
-from fedpca_flwr.maths.streams import Fixed, Subspace, Tracker, merge, merge_in_tree, track
+from fedpca_flwr.maths.streams import Fixed, Tracker, merge_in_tree, track
 from fedpca_flwr.simulations.benchmarks.harness import peak_mb
 from fedpca_flwr.simulations.papers import streams
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
-
-ALPHAS = (0.0001, 0.001, 0.5, 1, 2, 3)
-LEAVES = (1, 2, 4, 8, 16, 32)
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
     """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
 
-    Steps on the sensor network need ``motes``, the folder of its files. Numbers of rows, features and permutations are
-    divided by ``shrink``.
+    Steps on the sensor network need ``motes``, the folder of its files; DataError if it has none of them. Numbers of
+    rows, features and permutations are divided by ``shrink``.
     """
     size = {"d": 400 // shrink, "n": 4000 // shrink}
-    plan = [Step(f"synthetic-{alpha}", _on_synthetic, {"alpha": alpha, **size}) for alpha in ALPHAS]
+    plan = [Step(f"synthetic-{a}", _on_synthetic, {"alpha": a, **size}) for a in (0.0001, 0.001, 0.5, 1, 2, 3)]
     plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
-    plan += [Step(f"federated-{alpha}", _federated, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2)]
     for thousands in (128, 256, 384, 512):
         plan.append(Step(f"seconds-{thousands}k", _seconds, {"d": 1000 // shrink, "n": 1000 * thousands // shrink**2}))
     for alpha in (0.1, 0.5, 1, 2, 3, 4):
         case = {"d": 100, "n": 10_000 // shrink, "permutations": max(2, 20 // shrink)}
         plan.append(Step(f"order-{alpha}", _time_order, {"alpha": alpha, **case}))
-    plan.append(Step("memory", _memory, {"features": [1000 // shrink, 4000 // shrink, 16_000 // shrink]}))
     for name, path in (streams.sensors(motes) if motes else {}).items():
         plan.append(Step(f"sensors-{name}", _on_sensors, {"path": str(path)}))
         plan.append(Step(f"memory-{name}", _memory, {"path": str(path)}))
-        plan += [Step(f"final-{name}-{c}", _final, {"path": str(path), "centre": c == "centred"}) for c in WAYS]
+        plan.append(Step(f"final-{name}-centred", _final, {"path": str(path)}))
     return plan
-
-
-WAYS = ("raw", "centred")
 
 
 def _on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
@@ -63,20 +54,15 @@ def _on_synthetic(alpha: float, d: int, n: int) -> Iterable[Row]:
 
 def _on_sensors(path: str) -> Iterable[Row]:
     """Yield error and rank of every streaming method over time on centred sensor rows (figures 1, 6 and 7)."""
-    X = streams.readings(path, centre=True)
+    X = streams.readings(path)
     return streams.follow(X, streams.methods(X.shape[1]) | streams.bounds(X))
 
 
-def _final(path: str, centre: bool) -> Iterable[Row]:
-    """Yield the final error of every method on a sensor's first 7,700 rows, raw or centred."""
-    X = streams.readings(path, centre=centre, rows=7700)
+def _final(path: str) -> Iterable[Row]:
+    """Yield rank and final error of the offline PCA and of every method on a sensor's first 7,700 rows, centred."""
+    X = streams.readings(path, rows=7700)
     yield {"method": "offline", "rank": RANK, "error": error(X, offline(X, RANK))}
-    d = X.shape[1]
-    further: dict[str, streams.Method] = {
-        "SPCA, 1.5r": Tracker(d, Fixed(RANK), tracked=15, center=False),
-        "FD, ell = r": streams.FrequentDirections(d, RANK, ell=RANK),
-    }
-    for name, method in (streams.methods(d) | further).items():
+    for name, method in streams.methods(X.shape[1]).items():
         vectors = streams.feed(method, X).vectors
         yield {"method": name, "rank": vectors.shape[1], "error": error(X, vectors)}
 
@@ -88,25 +74,6 @@ def _spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
     tight, wide = (track(X, RANK, tracked=k, center=False).sigma for k in (RANK, 2 * RANK))
     for i in range(RANK):
         yield {"index": i + 1, "true": float(true[i]), "SPCA": float(tight[i]), "SPCA, 2r": float(wide[i])}
-
-
-def _federated(alpha: float, d: int, n: int) -> Iterable[Row]:
-    """Yield the excess error of directions merged from several leaves (parties) over an offline PCA."""
-    X = streams.synthetic(alpha, seed=300, d=d, n=n)
-    best = error(X, offline(X, RANK))
-
-    def excess(subspace: Subspace) -> float:
-        """Return the relative excess of a subspace's error over the error of the offline PCA."""
-        return error(X, subspace.vectors[:, :RANK]) / best - 1
-
-    for leaves in LEAVES:
-        parts = np.array_split(X, leaves)
-        row: Row = {"leaves": leaves}
-        for times in (1, 2, 4):
-            k = times * RANK
-            row[f"tree, {times}r"] = excess(merge_in_tree([track(p, RANK, tracked=k, center=False) for p in parts], k))
-        exact = [track(part, RANK, block=len(part), center=False) for part in parts]
-        yield {**row, "exact leaves, tree": excess(merge_in_tree(exact, RANK)), "star": excess(merge(exact, RANK))}
 
 
 def _seconds(d: int, n: int) -> Iterable[Row]:
@@ -155,25 +122,22 @@ def _time_order(alpha: float, d: int, n: int, permutations: int) -> Iterable[Row
             }
 
 
-def _memory(features: Sequence[int] = (), path: str = "") -> Iterable[Row]:
-    """Measure each method's peak memory (tracemalloc, MB) over four blocks, or over a sensor's rows (table 1)."""
-    rows: dict[str, Row] = {}
-    for d in features or [0]:
-        X = np.random.default_rng(0).standard_normal((4 * BLOCK, d)) if d else streams.readings(path, centre=True)
-        d = X.shape[1]
-        for name, make in (streams.methods_of_rank(d, RANK) | {"SPIRIT": partial(streams.Spirit, d)}).items():
-            tracemalloc.start()
-            streams.feed(make(), X)
-            rows.setdefault(name, {"method": name})[f"d = {d}"] = tracemalloc.get_traced_memory()[1] / 1e6
-            tracemalloc.stop()
-    return rows.values()
+def _memory(path: str) -> Iterable[Row]:
+    """Measure each method's peak memory (tracemalloc, MB) over a sensor's rows (table 1)."""
+    X = streams.readings(path)
+    d = X.shape[1]
+    for name, make in (streams.methods_of_rank(d, RANK) | {"SPIRIT": partial(streams.Spirit, d)}).items():
+        tracemalloc.start()
+        streams.feed(make(), X)
+        yield {"method": name, f"d = {d}": tracemalloc.get_traced_memory()[1] / 1e6}
+        tracemalloc.stop()
 
 
 Results = Mapping[str, list[Row]]
 
-WIDE: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "marker": ""}
-"""Look of a line under other lines."""
+WIDE: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "marker": ""}  # look of a line under other lines
 
+# each method has its colour, mark and line in every figure
 LOOKS: dict[str, dict[str, Any]] = {
     "SPCA lo": {"color": "0.3", **WIDE},
     "SPCA hi": {"color": "0.6", **WIDE},
@@ -190,16 +154,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "true": {"color": "black", **WIDE},
     "one core": {"color": "black", "marker": "o"},
     "a core each": {"color": "black", "marker": "o", "linestyle": "--", "fillstyle": "none"},
-    "tree, 1r": {"color": COLOURS[0], "marker": "o"},
-    "tree, 2r": {"color": COLOURS[0], "marker": "o", "linestyle": "--", "fillstyle": "none"},
-    "tree, 4r": {"color": COLOURS[0], "marker": "x", "linestyle": ":"},
-    "exact leaves, tree": {"color": COLOURS[3], "marker": "v"},
-    "star": {"color": COLOURS[1], "marker": "^", "linestyle": "--"},
 }
-"""Each method has its colour, mark and line in every figure."""
 
 OURS = ["SPCA", "SPCA, 2r", "SAPCA", "SAPCA, 2r"]
-
 LEGEND = """SPCA has rank 10 and keeps 10 directions; "2r" keeps 20. SAPCA's rank follows the paper's rule as printed;
 with "2r" it has hysteresis. SPCA lo, SPCA hi and PM lo have the lowest and highest rank that SAPCA had. PM takes blocks
 of d rows, FD a sketch of 40, GROUSE steps 2 / t; SPIRIT keeps 95 to 98 % of the energy, ".9" forgets. Blocks have 50
@@ -208,33 +165,34 @@ rows. The covariance has eigenvalues i^-alpha (figure 8: i^-2alpha, as in the au
 
 def _draw(results: Results, folder: Path) -> dict[str, str]:
     """Draw all figures as PNG, and return the report's texts by heading."""
-    synthetic, sensors = _select(results, "synthetic-"), _select(results, "sensors-")
+    synthetic, sensors = select(results, "synthetic-"), select(results, "sensors-")
     first = {f"alpha = {alpha}": synthetic[alpha] for alpha in ("1", "2")} | sensors
     bounds = ["SPCA lo", "SPCA hi", *OURS, "PM lo", "SPIRIT", "SPIRIT .9"]
     _over_time(folder / "figure1.png", first, bounds, ranks=True)
-    _scaling(folder / "figure2.png", results)
+    times = select(results, "seconds-")
+    panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
+    plot(folder / "figure2.png", [panel._replace(labels={"xscale": "log", **panel.labels}) for panel in panels])
     spectra = {f"alpha = {alpha}": rows for alpha, rows in synthetic.items()}
     _over_time(folder / "figure3.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT"])
     _over_time(folder / "figure4.png", spectra, [*OURS, "PM", "FD", "GROUSE", "SPIRIT .9"])
-    _spectra(folder / "figure5.png", _select(results, "spectrum-"))
+    values = select(results, "spectrum-").items()
+    panels = [_by_column(rows, "index", title=f"alpha = {a}", ylabel="singular value") for a, rows in values]
+    plot(folder / "figure5.png", panels, wide=4)
     if sensors:
         _over_time(folder / "figure6.png", sensors, [*OURS, "PM", "GROUSE", "SPIRIT .9"], ranks=True)
         _over_time(folder / "figure7.png", sensors, [*OURS, "FD"], ranks=True)
     _order(folder / "figure8.png", _stack(results, "order-", "alpha"))
-    _draw_memory(folder / "table1.png", results["memory"])
     return _report(results)
 
 
 def _report(results: Results) -> dict[str, str]:
     """Return the report's texts (tables and links to figures) by heading."""
     ends = [row for row in _stack(results, "synthetic-", "alpha") if row["rows"] == results["synthetic-1"][-1]["rows"]]
-    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in _select(results, "seconds-").items())
+    times = (f"{n} rows\n\n{markdown(rows)}" for n, rows in select(results, "seconds-").items())
     sections = {
         "What is compared": LEGEND,
         "Figure 1: SAPCA on synthetic and real streams": "![](figure1.png)",
         "Figure 2: CPU seconds by number of leaves": "\n\n".join(["![](figure2.png)", *times]),
-        "Excess error by number of leaves": markdown(_stack(results, "federated-", "alpha"), ".6g")
-        + "\n\nWith leaves that stream, federating costs nothing beyond truncation.",
         "Figure 3: spectra, SPIRIT without forgetting": "![](figure3.png)",
         "Figure 4: spectra, SPIRIT with forgetting 0.9": "![](figure4.png)",
         "At the end of the synthetic streams": markdown(ends, ".6g"),
@@ -248,23 +206,21 @@ def _report(results: Results) -> dict[str, str]:
         "the subspace does. Points that are missing are 0: all is tracked there.\n\n"
         + markdown(_stack(results, "order-", "alpha"), ".6g")
     )
-    measured = "\n\n".join(markdown(rows, ".6g") for name, rows in results.items() if name.startswith("memory"))
-    sections["Table 1: memory in MB"] = f"{measured}\n\n![](table1.png)\n\nLinear in the features."
+    if measured := select(results, "memory-"):
+        sections["Table 1: memory in MB"] = "\n\n".join(markdown(rows, ".6g") for rows in measured.values())
     return sections
-
-
-def _select(results: Results, prefix: str) -> dict[str, list[Row]]:
-    """Return the rows of the steps whose names begin with a prefix, by the rest of the name."""
-    return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
 
 
 def _stack(results: Results, prefix: str, column: str) -> list[Row]:
     """Return the rows of all steps with a prefix, with the rest of the step's name in a new column."""
-    return [{column: name, **row} for name, rows in _select(results, prefix).items() for row in rows]
+    return [{column: name, **row} for name, rows in select(results, prefix).items() for row in rows]
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
-    """Draw error by number of rows, a panel for each stream; ``ranks`` adds panels of the methods' ranks."""
+    """Draw error by number of rows, a panel for each stream; ``ranks`` adds panels of the methods' ranks.
+
+    Values up to 1e-9 of a method's largest are left out.
+    """
     drawn = []
     for quantity, label in [("error", "error per row"), ("rank", "rank")][: 1 + ranks]:
         for title, rows in panels.items():
@@ -280,53 +236,24 @@ def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[st
 
 def _by_column(rows: Sequence[Row], x: str, **labels: str) -> Panel:
     """Return a panel with a line for each column that has an entry in `LOOKS`; values up to 1e-9 are left out."""
-    lines = [
-        Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name])
-        for name in rows[0]
-        if name in LOOKS
-    ]
+    names = [name for name in rows[0] if name in LOOKS]
+    lines = [Line.of(name, [row for row in rows if row[name] > 1e-9], x, name, LOOKS[name]) for name in names]
     return Panel(lines, {"xlabel": x, "yscale": "log", **labels})
 
 
-def _scaling(target: Path, results: Results) -> None:
-    """Draw CPU seconds and excess error by the number of leaves (parties)."""
-    times, excess = _select(results, "seconds-"), _select(results, "federated-")
-    panels = [_by_column(rows, "leaves", title=f"{n} rows", ylabel="seconds") for n, rows in times.items()]
-    panels += [_by_column(rows, "leaves", title=f"alpha = {a}", ylabel="excess error") for a, rows in excess.items()]
-    plot(target, [panel._replace(labels={"xscale": "log", **panel.labels}) for panel in panels])
-
-
-def _spectra(target: Path, panels: Mapping[str, list[Row]]) -> None:
-    """Draw the singular values by index, estimated and true, a panel for each alpha of the spectrum."""
-    titles = {f"alpha = {alpha}": rows for alpha, rows in panels.items()}
-    plot(
-        target,
-        [_by_column(rows, "index", title=title, ylabel="singular value") for title, rows in titles.items()],
-        wide=4,
-    )
-
-
 def _order(target: Path, every: Sequence[Row]) -> None:
-    """Draw, for each rank, by how much the order of the rows turns each method's subspace, by the spectrum's alpha."""
+    """Draw, for each rank, the sine by which the order of the rows turns a method's subspace, by alpha."""
     panels = []
     for rank in sorted({row["rank"] for row in every}):
-        rows_of_rank = [
-            row for row in every if row["rank"] == rank and row["to its own"] > 1e-6
-        ]  # all is tracked: nothing is lost
+        # where all is tracked, nothing is lost, and a logarithmic axis has no place for 0
+        shown = [row for row in every if row["rank"] == rank and row["to its own"] > 1e-6]
         lines = [
-            Line.of(name, [row for row in rows_of_rank if row["method"] == name], "alpha", "to its own", LOOKS[name])
+            Line.of(name, [row for row in shown if row["method"] == name], "alpha", "to its own", LOOKS[name])
             for name in dict.fromkeys(row["method"] for row in every)
         ]
         labels = {"xlabel": "alpha", "ylabel": "sine of the largest angle", "yscale": "log"}
         panels.append(Panel(lines, {"title": f"rank {rank}", **labels}))
     plot(target, panels, wide=4)
-
-
-def _draw_memory(target: Path, rows: Sequence[Row]) -> None:
-    """Draw each method's peak memory in MB by number of features."""
-    features = [int(key.removeprefix("d = ")) for key in list(rows[0])[1:]]
-    lines = [Line(row["method"], features, list(row.values())[1:], LOOKS[row["method"]]) for row in rows]
-    plot(target, [Panel(lines, {"xlabel": "features", "ylabel": "MB", "xscale": "log", "yscale": "log"})])
 
 
 TITLE = "Federated PCA with adaptive rank (Grammenos et al. 2019)"

@@ -17,7 +17,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS, Rows, clients
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 
 METHODS, GRAPHS = ("dsa", "fast-pca"), ("ring", "grid", "erdos-renyi", "complete")
 COMPONENTS = 5
@@ -60,7 +60,7 @@ def _row(model: PCAModel, parts: Sequence[Rows]) -> Row:
 
 def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
     """Draw angles by rounds and by bytes, with P-COV as a star, and return the report's texts by heading."""
-    kinds = [name.removeprefix("p-cov-") for name in results if name.startswith("p-cov-")]
+    kinds = list(select(results, "p-cov-"))
     panels = []
     for cost, label in (("rounds", "rounds"), ("MB up", "MB sent by a party")):
         for kind in kinds:
@@ -76,11 +76,8 @@ def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
             scales = {"xscale": "log", "yscale": "log"}
             panels.append(Panel(lines, {"title": kind, "xlabel": label, "ylabel": "largest angle, degrees", **scales}))
     plot(folder / "decentralised.png", panels, wide=len(kinds), sharey=True)
-    table = [
-        {"method and graph": name, **{key: row[key] for key in ("rounds", "MB up", "MB down", "angle")}}
-        for name, rows in results.items()
-        for row in rows[-1:]
-    ]
+    keys = ("rounds", "MB up", "MB down", "angle")
+    table = [{"method and graph": name, **{key: rows[-1][key] for key in keys}} for name, rows in results.items()]
     return {"Error by rounds and by bytes": "![](decentralised.png)", "At the end": markdown(table, ".3g")}
 
 

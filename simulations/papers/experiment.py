@@ -26,8 +26,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 
-Row = dict[str, Any]
-"""Numbers and texts of a line of a table, by column."""
+Row = dict[str, Any]  # numbers and texts of a line of a table, by column
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,11 @@ class Paper:
     name: str
     doc: str | None
     title: str
-    options: Mapping[str, Any]
-    """Defaults of the command's options beside ``--output``."""
-    steps: Callable[..., list[Step]]
-    """Function from the options' values to the steps."""
+    options: Mapping[str, Any]  # defaults of the command's options beside ``--output``
+    steps: Callable[..., list[Step]]  # function from the options' values to the steps
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
     """Function that writes the figures of the steps' rows to a folder, and returns the report's sections by heading."""
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values of options that take no others."""
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # values of options that take no others
 
     def command(self) -> click.Command:
         """Return the command that runs the steps and writes figures and report."""
@@ -67,13 +63,12 @@ class Paper:
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
         """Run every step that is not done, and write tables, figures and report to the folder; return all rows by step.
 
-        ``values`` are those of the command's options.
+        ``values`` are those of the command's options by name. Raise errors as `run_steps`.
         """
         results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
-        with atomic_file(folder / "report.md", SHARED) as stream:
-            stream.write(("\n\n".join(parts) + "\n").encode())
+        write_text(folder / "report.md", "\n\n".join(parts) + "\n")
         return results
 
 
@@ -103,7 +98,10 @@ def command(
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """Run the steps whose tables are missing or have other settings, and read the tables of all steps."""
+    """Run the steps whose tables are missing or have other settings, and return the rows of all steps by name.
+
+    Raise ConfigError if the folder is not writable, or has another file in place of a table.
+    """
     require_writable_folder(folder, SHARED)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
@@ -115,24 +113,34 @@ def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
 
 
 def write_table(target: Path, rows: Sequence[Row], settings: Mapping[str, Any]) -> None:
-    """Write rows as CSV below a comment with the settings; the file appears complete or not at all."""
+    """Write rows of equal columns, at least one, as CSV below a comment with the settings, completely or not at all."""
     text = io.StringIO()
     text.write(f"# {json.dumps(settings, sort_keys=True)}\n")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    write_text(target, text.getvalue())
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a file completely or not at all."""
     with atomic_file(target, SHARED) as stream:
-        stream.write(text.getvalue().encode())
+        stream.write(text.encode())
 
 
 def read_table(target: Path) -> list[Row]:
-    """Read the rows of a CSV table that `write_table` wrote; texts that look like numbers become numbers."""
+    """Read the rows of a CSV table that `write_table` wrote; texts that look like numbers become int or float."""
     lines = target.read_text(encoding="utf-8").splitlines()[1:]
     return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(lines)]
 
 
+def select(results: Mapping[str, list[Row]], prefix: str) -> dict[str, list[Row]]:
+    """Return the rows of the steps whose names begin with a prefix, by the rest of the name."""
+    return {name.removeprefix(prefix): rows for name, rows in results.items() if name.startswith(prefix)}
+
+
 def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
-    """Write rows of equal columns as a Markdown table; ``form`` is the format of numbers that are not integers."""
+    """Write rows of equal columns, at least one, as a Markdown table; ``form`` is the format of floats."""
     cells = ([f"{value:{form}}" if isinstance(value, float) else value for value in row.values()] for row in rows)
     return table(list(rows[0]), cells)
 
@@ -141,7 +149,7 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Yield axes (lines, columns), and write the figure as PNG at the end, with equal bytes for equal figures.
+    """Yield an array of axes (lines, columns), and write the figure as PNG at the end, with equal bytes for equal ones.
 
     The file appears complete or not at all; ``figsize`` is in inches. Raise ConfigError if matplotlib is missing.
     """
@@ -196,7 +204,7 @@ def plot(target: Path, panels: Sequence[Panel], *, wide: int = 3, sharey: bool =
 
 
 def _rescale(axis: Any, panel: Panel) -> None:
-    """Put plain numbers along logarithmic axes; make an axis linear whose values differ at most by a factor of 2."""
+    """Put plain numbers along logarithmic axes; one of positive values within a factor 2 becomes linear."""
     from fedpca_flwr.figures.style import few_ticks  # needs matplotlib
 
     for which, of in (("x", axis.xaxis), ("y", axis.yaxis)):
@@ -210,7 +218,7 @@ def _rescale(axis: Any, panel: Panel) -> None:
 
 
 def _read_settings(target: Path) -> dict[str, Any] | None:
-    """Read the settings in the first line of a step's CSV table; None if there is no file."""
+    """Read the settings in a table's first line; None if there is no file, and ConfigError if it is another file."""
     if not target.exists():
         return None
     try:

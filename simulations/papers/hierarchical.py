@@ -1,7 +1,4 @@
-"""The model of Ozkara et al. 2023, parties about a common V, and the compared solvers, for all parties at once.
-
-Rows are stacks (m, n, d) of m parties, components (m, d, r). Errors are ratios to the true components' error.
-"""
+"""The model of Ozkara et al. 2023, parties about a common V, and the compared solvers, for all parties at once."""
 
 from __future__ import annotations
 
@@ -14,21 +11,20 @@ from fedpca_flwr.maths import personalised, stiefel
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.personalised import objective, penalty_strength
 
-NOISE = 0.5
-"""Variance of the noise in all of the paper's experiments; that of the latent variables is 1."""
+NOISE = 0.5  # variance of the noise in all of the paper's experiments; that of the latent variables is 1
+# how parties are drawn about V, with variance 1: as in the paper, within bounds, and with outliers (t of 4)
 PRIORS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),
     "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3), np.sqrt(3), shape),
     "student": lambda rng, shape: rng.standard_t(4, shape) / np.sqrt(2),
 }
-"""How parties are drawn about V, with variance 1: as in the paper, within bounds, and with outliers (t of 4)."""
 
 
 @dataclass(frozen=True)
 class Federation:
     """Data of the hierarchical model: each party's true components are drawn about common components V.
 
-    Rows have the shape (m, n, d), the components (m, d, r).
+    Shapes, of m parties: rows (m, n, d), truth (the components) (m, d, r).
     """
 
     rows: Array
@@ -82,10 +78,7 @@ class Federation:
         return vectors[: self.truth.shape[-1]].T
 
     def local(self, fill: Array) -> Array:
-        """Return the leading components (m, d, r) of each party's own rows.
-
-        Directions ``fill`` (d, r) complete the components of parties with few rows.
-        """
+        """Return the leading components (m, d, r) of each party's rows; ``fill`` (d, r) completes those of few rows."""
         return np.array([personalised.local_components(rows, fill) for rows in self.rows])
 
     def random_start(self, seed: int, *sizes: int) -> Array:
@@ -94,32 +87,28 @@ class Federation:
         return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
-def closed_form(data: Federation, V: Array, *, times: float = 1.0, iterations: int = 100) -> tuple[Array, Array]:
-    """Alternate closed-form updates of the parties' components U and of the common V, from ``V``, until V stays.
+def closed_form(data: Federation, V: Array, *, times: float = 1.0) -> Array:
+    """Alternate closed-form updates of the parties' components U and of the common V, until V stays; return U.
 
-    The penalty is ``times`` that of the model; there are ``iterations`` rounds at most.
-
-    Shapes: V (d, r) -> U (m, d, r), V (d, r).
+    The penalty is ``times`` that of the model; there are 100 iterations at most. Shapes: V (d, r) -> U (m, d, r).
     """
     U = np.broadcast_to(V, data.truth.shape)
-    for _ in range(iterations):
+    for _ in range(100):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
         next_V = np.linalg.qr(personalised.project_components(U, V).mean(axis=0)).Q
         distance, V = float(personalised.subspace_distance(next_V, V)), next_V
         if distance < 1e-7:
             break
-    return U, V
+    return U
 
 
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the parties' components U and the common V after each iteration of the paper's Algorithm 1.
+    """Yield the parties' components U (m, d, r) and the common V (d, r) after each iteration of Algorithm 1.
 
     Parties take ``local`` steps in each. ``alpha`` and ``beta`` are the paper's rates, in units of those up to which
     the steps are stable.
-
-    Shapes: U (m, d, r), V (d, r).
     """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     slower = (largest + data.penalty_strength) / alpha - data.penalty_strength
@@ -142,16 +131,13 @@ def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
 
 
 def best_perpca(data: Federation, start: Array) -> float:
-    """Return PerPCA's smallest test ratio over runs that share a quarter, half or three quarters of the components.
-
-    All begin with ``start`` (d, r).
-    """
+    """Return PerPCA's least test ratio of runs from ``start`` (d, r) that share 1/4, 1/2 or 3/4 of the components."""
     r = data.truth.shape[-1]
     counts = sorted({max(1, r // 4), r // 2, 3 * r // 4})
     return min(data.test_ratio(personalised.perpca(data.rows, start, count)) for count in counts)
 
 
-def iterations_needed(values: list[float], *, within: float = 0.03) -> int:
-    """Return the iteration, from 1, since which a decreasing sequence stays ``within`` a share of its last value."""
-    allowed = values[-1] + within * abs(values[-1])
+def iterations_needed(values: list[float]) -> int:
+    """Return the iteration, from 1, since which a decreasing sequence stays within 3 % of its last value."""
+    allowed = values[-1] + 0.03 * abs(values[-1])
     return max((i for i, value in enumerate(values, start=1) if value > allowed), default=0) + 1

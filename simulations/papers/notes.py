@@ -30,11 +30,8 @@ METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]
 CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
 CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
-ROWS = 300
-"""Rows of a panel."""
-
-ADAPTIVE_BORDER = 0.35
-"""Score of heterogeneity beyond which note 001 takes P-COV."""
+ROWS = 300  # rows of a panel
+ADAPTIVE_BORDER = 0.35  # score of heterogeneity beyond which note 001 takes P-COV
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
@@ -44,43 +41,34 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
         if not root:
             continue
         place: Row = {"dataset": name, "data_root": root if name == "digits" else str(Path(root).resolve())}
-        for partition in PARTITIONS:
-            kind = f"{name}-{partition.replace(' ', '-')}"
-            plan.append(Step(f"methods-{kind}", _compare, {**place, "partition": partition, "methods": METHODS}))
-        for partition in ("IID", "Dirichlet 0.1"):
-            kind = f"{name}-{partition.replace(' ', '-')}"
-            case = {**place, "partition": partition}
+        cases = {f"{name}-{part.replace(' ', '-')}": {**place, "partition": part} for part in PARTITIONS}
+        for kind, case in cases.items():
+            plan.append(Step(f"methods-{kind}", _compare, {**case, "methods": METHODS}))
+        for part in ("IID", "Dirichlet-0.1"):
+            kind, case = f"{name}-{part}", cases[f"{name}-{part}"]
             plan.append(Step(f"five-{kind}", _compare, {**case, "methods": ["p-cov"], "clients": [5]}))
             plan.append(Step(f"overlay-{kind}", _overlay, case))
-        skewed = {**place, "partition": "Dirichlet 0.1"}
+        skewed = cases[f"{name}-Dirichlet-0.1"]
         plan.append(Step(f"compression-{name}", _compare, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
         if name == "images":  # the notes have no more of CIFAR-10
             continue
         few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
         plan.append(Step(f"scalability-{name}", _compare, {**few, "methods": ["p-cov"]}))
-        for partition in PARTITIONS:
-            case = {**place, "partition": partition, "methods": ["adaptive"], "knn": False}
-            kind = f"{name}-{partition.replace(' ', '-')}"
-            plan.append(Step(f"adaptive-{kind}", _compare, case))
-            plan.append(Step(f"rule-{kind}", _choose, {**place, "partition": partition}))
+        for kind, case in cases.items():
+            plan.append(Step(f"adaptive-{kind}", _compare, {**case, "methods": ["adaptive"], "knn": False}))
+            plan.append(Step(f"rule-{kind}", _choose, case))
         plan.append(Step(f"streaming-{name}", _stream, place))
         for epsilon in (1, 5, 10):
-            for trust, methods in _private_methods(epsilon).items():
-                plan.append(Step(f"privacy-{name}-{epsilon}-{trust}", _compare, {**skewed, "methods": methods}))
+            methods = [f"dp-pca epsilon={epsilon} trust=local noise-seed={draw}" for draw in (1, 2, 3)]
+            plan.append(Step(f"privacy-{name}-{epsilon}-local", _compare, {**skewed, "methods": methods}))
     return plan
 
 
-def _private_methods(epsilon: int) -> dict[str, list[str]]:
-    """Return method texts of `dp-pca` with three noise seeds, for local and for distributed trust."""
-    trusts = {"local": "local", "distributed": "distributed honest-parties=10"}
-    return {
-        name: [f"dp-pca epsilon={epsilon} trust={trust} noise-seed={draw}" for draw in (1, 2, 3)]
-        for name, trust in trusts.items()
-    }
-
-
 def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further: Any) -> Iterable[Row]:
-    """Yield angles, k-NN accuracy and costs of each method on a partition of a data set, a row each."""
+    """Yield angles in degrees, k-NN accuracy and costs of each method on a partition of a data set, a row each.
+
+    ``further`` has arguments of `compare`. Raise ConfigError with the error of a run that fails.
+    """
     options = PARTITIONS[partition]
     spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
     for record in compare(
@@ -109,8 +97,8 @@ def _choose(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
 def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
     """Return a score from 0 to 1: how far clients' means, covariances, spectra and totals differ, mean of four.
 
-    The note does not say how it scales and weighs them: here each is relative to the average covariance, at most 1, and
-    counts a quarter. The divergence of spectra is that of Kullback and Leibler.
+    The note does not say how it weighs them: here each is relative to the average covariance, cut to at most 1, and
+    counts a quarter. The divergence of spectra is that of Kullback and Leibler. Shapes: parts (n_i, d).
     """
     weights = [len(X) for X in parts]
     means, covariances = [X.mean(axis=0) for X in parts], [np.cov(X, rowvar=False, ddof=0) for X in parts]
@@ -127,13 +115,13 @@ def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
 
 
 def _shares(C: NDArray[Any]) -> NDArray[Any]:
-    """Return the eigenvalues of a covariance C as shares of their sum, each slightly above 0."""
+    """Return the eigenvalues (d,), ascending, of a covariance (d, d) as shares of their sum, each slightly above 0."""
     values = np.linalg.eigvalsh(C).clip(min=0.0) + 1e-12 * np.trace(C)
     return np.asarray(values / values.sum())
 
 
 def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
-    """Yield the angles of ``streaming``, after clients join, leave or change, to the PCA of the present rows."""
+    """Yield angles in degrees of ``streaming``, after clients join, leave or change, to the PCA of the present rows."""
     parts = clients(dataset, data_root)
     initial = parts[:8]
     updated = [np.vstack([initial[0], parts[9]]), *initial[1:]]
@@ -151,7 +139,10 @@ def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
 
 
 def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Yield the first two scores of sample rows by each method and by the pooled PCA, with the mean angle."""
+    """Yield the first two scores of sample rows by each method and by the pooled PCA, with the mean angle in degrees.
+
+    The signs of a method's scores are those of the pooled PCA.
+    """
     parts = clients(dataset, data_root, **PARTITIONS[partition])
     source, pooled = pooled_reference(dataset, data_root, COMPONENTS, center=True, scale=False)
     row_numbers = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)
@@ -167,7 +158,7 @@ def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
 
 
 def _draw(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
-    """Draw a panel for each method: circles for scores of the pooled PCA, crosses for the method's scores."""
+    """Draw a panel for each method into a PNG file: circles are the pooled PCA's scores, crosses the method's."""
     with figure(target, 1, len(methods), figsize=(4.6 * len(methods), 4.2), sharey=True) as axes:
         for axis, method in zip(axes[0], methods, strict=True):
             selected = [row for row in rows if row["method"] == method]
@@ -182,7 +173,7 @@ def _draw(target: Path, rows: Sequence[Row], methods: Sequence[str]) -> None:
 
 
 def _figures(results: Mapping[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Draw the overlays, and return the report's texts by heading: a table for each other step."""
+    """Draw the overlays into the folder, and return the report's texts by heading: a table for each other step."""
     sections, angles = {}, {}
     for name, rows in results.items():
         kind = name.removeprefix("overlay-")

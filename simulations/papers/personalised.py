@@ -21,10 +21,10 @@ import numpy as np
 from fedpca_flwr.data import datasets as data_sets
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import local_components, perpca
+from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations.loopback import assemble
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, write_table
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select, write_table
 from fedpca_flwr.simulations.papers.hierarchical import (
     NOISE,
     PRIORS,
@@ -42,10 +42,7 @@ SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
 ROWS = (5, 10, 20, 40, 80, 160)
 PARTIES = (2, 10, 50, 100)
-TIMES = {"personal": 1.0, "personal 2 mu": 2.0, "personal 4 mu": 4.0}
-"""Strengths, in units of the model's strength."""
-
-
+TIMES = {"personal": 1.0, "personal 2 mu": 2.0}  # strengths, in units of the model's strength
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 MODEL: Row = {"noise": NOISE, "prior": "gaussian"}
 SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
@@ -68,30 +65,20 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> li
         case = {**SMALL, **many_parties, "n": 10, "spread": spread}
         plan.append(Step(f"1a-{spread}", _compare, {**case, "perpca": True}))
         plan.append(Step(f"1a-trace-{spread}", _trace, {**case, **solver, "iterations": 300 // shrink}))
-    for spread in SPREADS:
-        plan.append(
-            Step(f"1b-{spread}", _compare, {**SMALL, **many_parties, "n": 20, "spread": spread, "perpca": True})
-        )
+    case = {**SMALL, **many_parties, "n": 20, "perpca": True}
+    plan += [Step(f"1b-{spread}", _compare, {**case, "spread": spread}) for spread in SPREADS]
     for spread in (0.1, 0.01):
-        for n in ROWS:
-            plan.append(Step(f"1c-{spread}-{n}", _compare, {**LARGE, **fewer_parties, "n": n, "spread": spread}))
-        for m in sorted({max(2, m // shrink) for m in PARTIES}):
-            plan.append(
-                Step(f"1d-{spread}-{m}", _compare, {**LARGE, **fewer_parties, "m": m, "n": 10, "spread": spread})
-            )
-    for spread in (0.01, 0.04, 0.2):
-        case = {**fifty, "spread": spread, "iterations": 300 // shrink}
-        plan.append(Step(f"2-{spread}", _descend, {**case, **solver}))
+        case = {**LARGE, **fewer_parties, "n": 10, "spread": spread}
+        plan += [Step(f"1c-{spread}-{n}", _compare, {**case, "n": n}) for n in ROWS]
+        numbers = sorted({max(2, m // shrink) for m in PARTIES})
+        plan += [Step(f"1d-{spread}-{m}", _compare, {**case, "m": m}) for m in numbers]
+    case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
+    plan += [Step(f"2-{spread}", _descend, {**case, **solver, "spread": spread}) for spread in (0.01, 0.04, 0.2)]
     for local in (1, 4, 16):
-        case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
         plan.append(Step(f"local-{local}", _descend, {**case, "solver": {**solver_options, "local": local}}))
-    for prior in PRIORS:
-        plan.append(
-            Step(f"prior-{prior}", _compare, {**SMALL, **fewer_parties, "n": 20, "spread": 0.04, "prior": prior})
-        )
-    if mnist:
-        plan += [Step(f"mnist-{name}", _real_data, {"root": mnist, **case}) for name, case in CASES.items()]
-    return plan
+    case = {**SMALL, **fewer_parties, "n": 20, "spread": 0.04}
+    plan += [Step(f"prior-{prior}", _compare, {**case, "prior": prior}) for prior in PRIORS]
+    return plan + ([Step("mnist-2 classes, 20 rows", _real_data, {"root": mnist})] if mnist else [])
 
 
 def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Row]:
@@ -102,7 +89,7 @@ def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
         row: Row = {"seed": seed, "local": data.test_ratio(data.local(data.random_start(seed)))}
         row["global"] = data.test_ratio(np.broadcast_to(pooled, data.truth.shape))
         for name, times in TIMES.items():
-            row[name] = data.test_ratio(closed_form(data, pooled, times=times)[0])
+            row[name] = data.test_ratio(closed_form(data, pooled, times=times))
         if perpca:
             row["PerPCA"] = best_perpca(data, pooled)
         yield row
@@ -147,12 +134,7 @@ def means(rows: Sequence[Row]) -> Row:
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0] if name != "seed"}
 
 
-def _summarise_descent(rows: Sequence[Row]) -> Row:
-    """Return the last ratios and objective, and the iterations until the objective is within 3 % of its last."""
-    near = iterations_needed([row["objective"] for row in rows])
-    return {**{key: rows[-1][key] for key in ("train", "test", "objective")}, "iterations to 3 %": near}
-
-
+# columns that a step's name gives behind the name of its figure
 POINTS: dict[str, tuple[str, ...]] = {
     "1a": ("spread",),
     "1b": ("spread",),
@@ -162,7 +144,6 @@ POINTS: dict[str, tuple[str, ...]] = {
     "local": ("local iterations",),
     "prior": ("prior",),
 }
-"""Columns that a step's name gives behind the name of its figure."""
 
 
 def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -173,58 +154,47 @@ def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
         if figure == "mnist":
             tables.setdefault(figure, []).extend(rows)
         elif "trace" not in point:
-            numbers = _summarise_descent(rows) if figure in {"2", "local"} else means(rows)
+            if figure in {"2", "local"}:
+                numbers = {key: rows[-1][key] for key in ("train", "test", "objective")}
+                numbers["iterations to 3 %"] = iterations_needed([row["objective"] for row in rows])
+            else:
+                numbers = means(rows)
             tables.setdefault(figure, []).append({**dict(zip(POINTS[figure], point, strict=True)), **numbers})
     return tables
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "2 classes, 20 rows": {"parties": 50, "classes": 2, "rows": 20},
-    "2 classes, 100 rows": {"parties": 50, "classes": 2, "rows": 100},
-    "1 class, 20 rows": {"parties": 30, "classes": 1, "rows": 20},
-    "1 class, 100 rows": {"parties": 30, "classes": 1, "rows": 100},
-    "iid, 50 rows": {"parties": 30, "classes": 10, "rows": 50},
-    "2 classes, 200 rows": {"parties": 30, "classes": 2, "rows": 200},
-}
-HELD_BACK = 100
-"""Rows of each party that no run sees."""
-
-OWN = party.COMPONENTS_KEY
+MNIST_PARTIES, MNIST_ROWS, HELD_BACK = 50, 20, 100  # parties, their rows in a run, and their rows that no run sees
 
 
-def _real_data(*, root: str, parties: int, classes: int, rows: int, components: int = 10) -> Iterator[Row]:
-    """Yield each method's share of the variance that is lost on MNIST rows held back from training."""
-    drawn = _draw_parties(root, parties, classes, rows + HELD_BACK)
-    training, new = [X[:rows] for X in drawn], [X[rows:] for X in drawn]
-    mean, bases, pooled, mu = _fit_personal(training, components)
-    centred = np.array(training) - mean
-    counts = sorted({max(1, components // 4), components // 2, 3 * components // 4})
+def _real_data(*, root: str) -> Iterator[Row]:
+    """Yield, in one row, each method's share of the variance that is lost on MNIST rows held back from training."""
+    drawn = _draw_parties(root, MNIST_PARTIES, MNIST_ROWS + HELD_BACK)
+    training, new = [X[:MNIST_ROWS] for X in drawn], [X[MNIST_ROWS:] for X in drawn]
+    mean, bases, pooled, mu = _fit_personal(training, 10)
     yield {
-        "parties": parties,
-        "classes": classes,
-        "rows": rows,
-        "local": _lost_share(new, mean, [local_components(X, pooled) for X in centred]),
-        "global": _lost_share(new, mean, [pooled] * parties),
+        "local": _lost_share(new, mean, [local_components(X, pooled) for X in np.array(training) - mean]),
+        "global": _lost_share(new, mean, [pooled] * MNIST_PARTIES),
         "personal": _lost_share(new, mean, bases),
-        "PerPCA": min(_lost_share(new, mean, list(perpca(centred, pooled, count, iterations=100))) for count in counts),
         "mu": mu,
     }
 
 
-def _draw_parties(root: str, parties: int, classes: int, count: int) -> list[Array]:
-    """Draw distinct MNIST rows (count, d) for each party, from classes that go round the parties; pixels 0 to 1."""
+def _draw_parties(root: str, parties: int, count: int) -> list[Array]:
+    """Draw distinct MNIST rows (count, d) of two classes, which go round the parties, for each; pixels 0 to 1."""
     source, rng = data_sets.load("mnist", root), np.random.default_rng(0)
     pools = [list(rng.permutation(np.flatnonzero(source.labels == label))) for label in range(10)]
     drawn = []
     for i in range(parties):
-        labels = [(i * classes + j) % 10 for j in range(classes)]
-        chosen = [pools[labels[j % classes]].pop() for j in range(count)]
+        chosen = [pools[(2 * i + j % 2) % 10].pop() for j in range(count)]
         drawn.append(source.rows(np.array(chosen)[rng.permutation(count)]) / 255)
     return drawn
 
 
 def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Run the method `personalised`; return pooled mean, each party's components, pooled components, and mu."""
+    """Run the method `personalised`; return pooled mean, each party's components, pooled components, and mu.
+
+    A party without components of its own has the pooled ones. Shapes: parties (n_i, d) -> (d,), (d, k), (d, k).
+    """
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
@@ -237,7 +207,8 @@ def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Ar
     clients = runs["held-out"].client_manager().all()
     records = [_records_of(clients[str(i + 1)]) for i in range(len(parties))]
     pooled_components, _ = pooled.loadings()
-    bases = [record[OWN].to_numpy_ndarrays()[0][0] if OWN in record else pooled_components.T for record in records]
+    key = party.COMPONENTS_KEY
+    bases = [record[key].to_numpy_ndarrays()[0][0] if key in record else pooled_components.T for record in records]
     return model.loadings()[1], bases, pooled_components.T, selected_mu
 
 
@@ -253,6 +224,7 @@ def _lost_share(parties: list[Array], mean: Array, components: list[Array]) -> f
     return 1 - captured / sum(float(np.square(X).sum()) for X in centred)
 
 
+# each method has its colour, mark and line in every figure
 LOOKS: dict[str, dict[str, Any]] = {
     "local": {"color": COLOURS[3], "marker": "s", "linestyle": "--", "fillstyle": "none", "markersize": 9},
     "global": {"color": COLOURS[0], "marker": "^", "linestyle": "-."},
@@ -260,18 +232,15 @@ LOOKS: dict[str, dict[str, Any]] = {
     "personal 2 mu": {"color": COLOURS[5], "marker": "v", "linestyle": ":"},
     "PerPCA": {"color": COLOURS[4], "marker": "x", "linestyle": ":"},
 }
-"""Each method has its colour, mark and line in every figure."""
 
 
 def _draw(tables: dict[str, list[Row]], results: dict[str, list[Row]], folder: Path) -> None:
     """Draw all figures of the paper as PNG."""
-    traces = {name.removeprefix("1a-trace-"): rows for name, rows in results.items() if name.startswith("1a-trace-")}
-    descents = {name.removeprefix("2-"): rows for name, rows in results.items() if name.startswith("2-")}
-    _side_by_side(folder / "1a.png", traces, "iteration", "iterations", marker="")
+    _side_by_side(folder / "1a.png", select(results, "1a-trace-"), "iteration", "iterations", marker="")
     _side_by_side(folder / "1b.png", {"": tables["1b"]}, "spread", "spread of the parties, $\\sigma_U^2$", scale="log")
     _side_by_side(folder / "1c.png", _by_spread(tables["1c"]), "rows", "rows at each party, n", scale="log")
     _side_by_side(folder / "1d.png", _by_spread(tables["1d"]), "parties", "parties, m", scale="log")
-    _training(folder / "2.png", descents)
+    _training(folder / "2.png", select(results, "2-"))
 
 
 def _by_spread(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -312,19 +281,18 @@ TITLES = {
     "2": "Figure 2: Algorithm 1 from random starts, 20 rows at each of 50 parties",
     "local": "Algorithm 1 with several local iterations in a round, spread 0.04",
     "prior": "Parties drawn otherwise about V, spread 0.04, 20 rows at each of 100",
-    "mnist": "MNIST: share of the variance lost on 100 rows that each party held back",
+    "mnist": "MNIST: share of the variance lost on 100 rows that each of 50 parties held back; 2 classes, 20 rows each",
 }
 
 
 def _write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
-    """Write the figures and their tables, and return the sections of the report."""
+    """Write the figures and their tables into the folder, and return the report's texts by heading."""
     tables = _tables(results)
     sections = {}
     for name, rows in tables.items():
         write_table(folder / f"{name}.csv", rows, {})
-        sections[TITLES[name]] = markdown(rows) + (
-            "" if name in {"local", "prior", "mnist"} else f"\n\n![]({name}.png)"
-        )
+        picture = "" if name in {"local", "prior", "mnist"} else f"\n\n![]({name}.png)"
+        sections[TITLES[name]] = markdown(rows) + picture
     _draw(tables, results, folder)
     return sections
 

@@ -20,12 +20,10 @@ from statistics import fmean
 from typing import Any
 
 from fedpca_flwr.figures.markdown import table
-from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps
-from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
+from fedpca_flwr.simulations.papers.experiment import Paper, Row, command, run_steps, write_text
+from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 STATES = ("reproduced", "in shape", "cannot be")
-OPTIONS: dict[str, Any] = {"mnist": "", "cifar": "", "motes": "", "tables": ""}
-
 HEAD = """# Published experiments, repeated
 
 This page is for readers of the papers and design notes from which the methods come. The notes are not in this
@@ -38,8 +36,7 @@ with figures. The file `simulations/papers/numbers.json` has all our numbers.
 - *Cannot be*: the data were not published, or were not available.
 - *Not run*: the command takes hours, or needs data that were not available."""
 
-Numbers = dict[str, dict[str, dict[str, float]]]
-"""Numbers by paper, by table or figure, and by name."""
+Numbers = dict[str, dict[str, dict[str, float]]]  # numbers by paper, by table or figure, and by name
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Number:
     where: Mapping[str, Any] | None = None
 
     def mean(self, rows: Sequence[Row]) -> float:
-        """Return the mean of the column over the rows whose columns equal the values of ``where``."""
+        """Return the mean of the column over the rows that fit ``where``; raise StatisticsError if none does."""
         conditions = (self.where or {}).items()
         return fmean(float(row[self.column]) for row in rows if all(row[key] == value for key, value in conditions))
 
@@ -82,9 +79,7 @@ class Exhibit:
         """Write our numbers as a cell, each with the published number in brackets; equal neighbours share an entry."""
         pairs = {n.name: (_short(measured[n.name]), n.theirs) for n in self.numbers if n.name in measured}
         same = [(", ".join(names), *pair) for pair, names in groupby(pairs, key=lambda name: pairs[name])]
-        return "; ".join(
-            f"{names}: {ours} ({theirs})" if theirs else f"{names}: {ours}" for names, ours, theirs in same
-        )
+        return "; ".join(f"{names}: {ours}{f' ({theirs})' if theirs else ''}" for names, ours, theirs in same)
 
 
 def _short(value: float) -> str:
@@ -99,29 +94,23 @@ class Seed:
     paper: str
     title: str
     text: str
-    quick: Sequence[str]
-    """Steps that take seconds, and no file."""
+    quick: Sequence[str]  # steps that take seconds, and no file
     shows: Sequence[Exhibit]
 
 
 def seeds() -> list[Seed]:
     """Read all papers and notes, with their tables, figures and numbers, from published.toml."""
-    source = Path(__file__).with_name("published.toml")
-
-    def exhibit(entry: dict[str, Any]) -> Exhibit:
-        """Make a table or figure with its numbers from an entry of the TOML file."""
-        return Exhibit(**{**entry, "numbers": [Number(**number) for number in entry.get("numbers", [])]})
-
-    read = tomllib.loads(source.read_text(encoding="utf-8"))["seed"]
-    return [Seed(**{**entry, "shows": list(map(exhibit, entry["shows"]))}) for entry in read]
+    entries = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))["seed"]
+    for entry in entries:
+        shows = [{**shown, "numbers": [Number(**n) for n in shown.get("numbers", [])]} for shown in entry["shows"]]
+        entry["shows"] = [Exhibit(**shown) for shown in shows]
+    return [Seed(**entry) for entry in entries]
 
 
 def measured_numbers(seed: Seed, results: Mapping[str, Sequence[Row]]) -> dict[str, dict[str, float]]:
     """Compute a document's numbers, by table or figure and by name, from the rows of the steps that were run."""
     return {
-        exhibit.what: {
-            number.name: number.mean(results[number.step]) for number in exhibit.numbers if number.step in results
-        }
+        exhibit.what: {n.name: n.mean(results[n.step]) for n in exhibit.numbers if n.step in results}
         for exhibit in seed.shows
     }
 
@@ -163,7 +152,10 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers and notes in a folder, and exit with an error for numbers outside their intervals."""
+    """Reproduce all papers and notes in a folder; ``folders`` has those of data by option, empty ones are left out.
+
+    Raise SystemExit with a line for each number outside its interval. Without ``quick`` write the page published.md.
+    """
     require_writable_folder(output, SHARED)
     numbers: Numbers = {}
     wrong: list[str] = []
@@ -177,17 +169,12 @@ def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
             results = paper.make(output / seed.paper, options)
         numbers[seed.paper] = measured_numbers(seed, results)
         wrong += numbers_outside(seed, numbers[seed.paper])
-        _write(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
+        write_text(output / "numbers.json", json.dumps(numbers, indent=1) + "\n")
     if wrong:
         raise SystemExit("\n".join(wrong))
     if not quick:
-        _write(output / "published.md", page(seeds(), numbers))
+        write_text(output / "published.md", page(seeds(), numbers))
 
 
-COMMAND = command("all", __doc__, {**OPTIONS, "quick": False}, reproduce_all)
-
-
-def _write(target: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    with atomic_file(target, SHARED) as stream:
-        stream.write(text.encode())
+OPTIONS = {"mnist": "", "cifar": "", "motes": "", "tables": "", "quick": False}
+COMMAND = command("all", __doc__, OPTIONS, reproduce_all)

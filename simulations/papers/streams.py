@@ -1,7 +1,6 @@
-"""The streams of Grammenos et al. 2019, and the methods that the paper compares on these.
+"""The streams of Grammenos et al. 2019, and the methods that the paper compares on these, each as its own paper has it.
 
-The four one-pass methods that it compares with are each as its own paper has it: they take blocks of rows (b, d) by
-``update`` and give orthonormal ``vectors`` (d, r), as `Tracker` does. They do not centre: the caller may.
+No method centres rows: the caller may.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +19,7 @@ from fedpca_flwr.simulations.papers.experiment import Row
 
 BLOCK = 50
 RANK = 10
-LOW, HIGH = 0.01, 0.10
-"""The paper's alpha and beta."""
-
+LOW, HIGH = 0.01, 0.10  # the paper's alpha and beta
 SENSORS = {"Humidity": "q8calibHumid.dat", "Light": "q8calibLight.dat"}
 SENSORS |= {"Volt": "q8calibVolt.dat", "Temperature": "q8calibHumTemp.dat"}
 
@@ -44,10 +41,10 @@ class PowerMethod:
     Each block replaces the last estimate, so the error stays that of one block.
     """
 
-    def __init__(self, d: int, rank: int, *, rng: np.random.Generator, block: int = 0) -> None:
+    def __init__(self, d: int, rank: int, *, rng: np.random.Generator) -> None:
         """Start from random orthonormal directions."""
         self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
-        self._block = block or d
+        self._block = d
         self._product = np.zeros((d, rank))
         self._seen = 0
 
@@ -104,23 +101,22 @@ class FrequentDirections:
 class Grouse:
     """GROUSE (Balzano, Nowak and Recht 2010) on whole rows: a geodesic step on the Grassmannian for each row.
 
-    The step at row t is ``step / t``; one of a quarter turn or more is left out.
+    The step at row t is 2 / t; a rotation of a quarter turn or more is left out.
     """
 
-    def __init__(self, d: int, rank: int, *, rng: np.random.Generator, step: float = 2.0) -> None:
-        """Start from random orthonormal directions; ``step`` is the numerator of the step size."""
+    def __init__(self, d: int, rank: int, *, rng: np.random.Generator) -> None:
+        """Start from random orthonormal directions."""
         self.vectors: Array = qr(rng.standard_normal((d, rank)), mode="economic")[0]
-        self.step = step
         self._seen = 0
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Rotate the subspace towards each row, by an angle of step times score norm times residual norm over t."""
+        """Rotate the subspace towards each row, by an angle of 2 / t times the norms of scores and residual."""
         for row in rows:
             self._seen += 1
             weights = row @ self.vectors
             residual = row - self.vectors @ weights
             size, extent = float(np.linalg.norm(weights)), float(np.linalg.norm(residual))
-            angle = self.step * size * extent / self._seen  # step / t times the norms of projection and residual
+            angle = 2.0 * size * extent / self._seen
             if 0 < angle < np.pi / 2:
                 towards = np.sin(angle) * residual / extent
                 turn = (np.cos(angle) - 1) * (self.vectors @ weights) / size + towards
@@ -131,15 +127,15 @@ class Spirit:
     """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps the energy between two bounds.
 
     A new direction starts from the next canonical one. At each row all energies are multiplied by ``forgetting``. The
-    rank grows below the share ``low`` of the energy and falls above ``high``; between two changes of it lie more than
-    ``hold`` rows, and ``largest`` is the highest so far.
+    rank grows below the share ``low`` of the energy and falls above ``high``; between two changes of it lies at least
+    one row, and ``largest`` is the highest so far.
     """
 
     def __init__(
-        self, d: int, rank: int = 3, *, forgetting: float = 1.0, low: float = 0.95, high: float = 0.98, hold: int = 1
+        self, d: int, rank: int = 3, *, forgetting: float = 1.0, low: float = 0.95, high: float = 0.98
     ) -> None:
         """Start with the first canonical vectors as directions, and small energies."""
-        self.forgetting, self.low, self.high, self.hold = forgetting, low, high, hold
+        self.forgetting, self.low, self.high = forgetting, low, high
         self.rank = self.largest = rank
         self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
         self._energies = np.full(d, 0.01)
@@ -154,7 +150,7 @@ class Spirit:
             scores = row @ self._directions[:, : self.rank]
             self._captured = self.forgetting * self._captured + float(scores @ scores)
             self._all = self.forgetting * self._all + float(row @ row)
-            if self._seen > self._changed + self.hold and self.rank < len(self._directions):
+            if self._seen > self._changed + 1 and self.rank < len(self._directions):
                 self._adapt()
 
     @property
@@ -188,7 +184,7 @@ class Spirit:
         self.largest = max(self.largest, self.rank)
 
 
-def synthetic(alpha: float, *, seed: int, d: int = 400, n: int = 4000, code: bool = False) -> Array:
+def synthetic(alpha: float, *, seed: int, d: int, n: int, code: bool = False) -> Array:
     """Draw rows (n, d) of mean zero with covariance eigenvalues i^-alpha in a random orthonormal basis.
 
     With ``code`` they are i^-2alpha, as in the paper's code (there also divided by the root of n - 1).
@@ -207,10 +203,10 @@ def sensors(folder: str) -> dict[str, Path]:
     return files
 
 
-def readings(path: str, *, centre: bool, rows: int = 0) -> Array:
-    """Read a sensor file (n, d), its first ``rows`` (0: all), with ``centre`` less their mean, as the authors do."""
+def readings(path: str, *, rows: int = 0) -> Array:
+    """Read the first ``rows`` (0: all) of a sensor file, and return them (n, d) less their mean, as the authors do."""
     X = np.loadtxt(path)[: rows or None]
-    return X - X.mean(axis=0) if centre else X
+    return np.asarray(X - X.mean(axis=0))
 
 
 def error(X: Array, vectors: Array) -> float:
@@ -250,9 +246,9 @@ def methods(d: int) -> dict[str, Method]:
     }
 
 
-def feed(method: Method, X: Array, block: int = BLOCK) -> Method:
-    """Update a method with all rows X (n, d), in blocks of ``block`` rows, and return the method."""
-    for part in row_chunks(X, block):
+def feed(method: Method, X: Array) -> Method:
+    """Update a method with all rows X (n, d), in blocks of `BLOCK` rows, and return the method."""
+    for part in row_chunks(X, BLOCK):
         method.update(part)
     return method
 
@@ -263,18 +259,17 @@ def bounds(X: Array) -> dict[str, Method]:
     for part in row_chunks(X, BLOCK):
         tracker.update(part)
         ranks.append(tracker.rank)
-    low, high = min(ranks), max(ranks)
-    return {
-        "SPCA lo": Tracker(d, Fixed(low), center=False),
-        "SPCA hi": Tracker(d, Fixed(high), center=False),
-        "PM lo": PowerMethod(d, low, rng=np.random.default_rng(1)),
-    }
+    low, high = (Tracker(d, Fixed(rank), center=False) for rank in (min(ranks), max(ranks)))
+    return {"SPCA lo": low, "SPCA hi": high, "PM lo": PowerMethod(d, min(ranks), rng=np.random.default_rng(1))}
 
 
-def follow(X: Array, running: Mapping[str, Method], points: int = 20) -> Iterator[Row]:
-    """Update all methods block by block, and yield error on the rows X (n, d) so far, and rank, at ``points`` times."""
+def follow(X: Array, running: Mapping[str, Method]) -> Iterator[Row]:
+    """Update all methods block by block, and yield each one's rank, and error on the rows X (n, d) so far, at 20 times.
+
+    With fewer than 20 blocks it yields after each.
+    """
     parts = list(row_chunks(X, BLOCK))
-    times = set(np.linspace(1, len(parts), min(points, len(parts))).round().astype(int).tolist())
+    times = set(np.linspace(1, len(parts), min(20, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):
         for method in running.values():
             method.update(part)

@@ -4,18 +4,20 @@
 
 A quarter of an hour on one core; ``--shrink 5`` is a quick look. DIR gets a table for each step, plots and report.md.
 Distances are the paper's own (equation 4, unaligned, to the leading vector of the authors' row-centred matrix); angles
-are to the scores of the PCA, or kernel PCA, of all columns, in degrees. DIR2 has the structured data sets as CSV files
+are to the scores of the PCA of all columns, in degrees. DIR2 has the structured data sets as CSV files
 of numbers with a head and without the label: College, Vehicle, PimaIndiansDiabetes, GlaucomaM, Ionosphere, Sonar, Musk
 (R's packages mlbench, kernlab, TH.data and ISLR have them); breast-cancer and wine are always there. Columns are scaled
 to 0 to 1, except sonar's, which have that scale. Images are digits, with ``--mnist`` also MNIST.
 """
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import KernelPCA
+from numpy.typing import NDArray
 from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr.data import datasets
@@ -27,7 +29,7 @@ from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot
+from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot, select
 from fedpca_flwr.simulations.papers.vertical_program import distances, graph_images, images, kernel_images
 from fedpca_flwr.site.readers import read
 
@@ -45,8 +47,7 @@ SIZES = ((1000, 200), (5000, 1000), (10_000, 2000), (20_000, 4000))
 VARIANTS: dict[str, Row] = {"as published": {"variant": "faithful"}, "corrected": {}, "one period": {"periods": 1}}
 VARIANTS |= {"warm start": {"warm_start": "previous"}, "weight scaling": {"weight_scaling": True}}
 STARTS = 20
-DIGIT = 3
-"""The images of a study are those of one person; here of one digit."""
+DIGIT = 3  # the images of a study are those of one person; here of one digit
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
@@ -57,68 +58,53 @@ def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
     """
     seeds = max(1, 5 // shrink)
     plan: list[Step] = []
-    tables_found = (
-        {name: sizes for name, sizes in STRUCTURED.items() if (Path(tables) / f"{name}.csv").is_file()}
-        if tables
-        else {}
-    )
+    files = {name: Path(tables, f"{name}.csv") for name in STRUCTURED} if tables else {}
+    tables_found = {name: STRUCTURED[name] for name, file in files.items() if file.is_file()}
     if tables and not tables_found:
-        raise ConfigError(f"--tables {tables} has none of the files: {', '.join(f'{name}.csv' for name in STRUCTURED)}")
+        raise ConfigError(f"--tables {tables} has none of the files: {', '.join(file.name for file in files.values())}")
     for name, sizes in {**tables_found, **BUNDLED}.items():
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
-        plan += [
-            *_vary(f"6-{{}}-{name}", table, sizes),
-            Step(f"starts-{name}", _starts, {**table, "seeds": STARTS // shrink}),
-        ]
+        plan += _vary(f"6-{{}}-{name}", table, sizes)
+        plan.append(Step(f"starts-{name}", _starts, {**table, "seeds": STARTS // shrink}))
     for name in ("Musk", "GlaucomaM") if tables_found.keys() >= {"Musk", "GlaucomaM"} else BUNDLED:
         table = {"data": name, "path": tables if name in tables_found else "", "seeds": seeds}
-        for p in PARTIES:
-            plan += [
-                Step(f"8-{option}-{name}-{p}", _curve, {**table, "parties": p, option: True})
-                for option in ("warm", "scaled")
-            ]
+        for p, option in itertools.product(PARTIES, ("warm", "scaled")):
+            plan.append(Step(f"8-{option}-{name}-{p}", _curve, {**table, "parties": p, option: True}))
     name = "Sonar" if "Sonar" in tables_found else "breast-cancer"
     study = {"data": name, "path": tables if name in tables_found else ""}
-    for split in ("vertical", "horizontal"):
-        plan += [
-            Step(f"9-{split}-{p}", _splits_by_period, {**study, "parties": p, "seeds": seeds, "split": split})
-            for p in PARTIES
-        ]
-    plan.append(Step(f"angles-{name}", _angles, {**study, "components": [1, 5, 10]}))
-    plan.append(Step(f"kernels-{name}", _kernels, study))
+    for split, p in itertools.product(("vertical", "horizontal"), PARTIES):
+        case = {**study, "parties": p, "seeds": seeds, "split": split}
+        plan.append(Step(f"9-{split}-{p}", _splits_by_period, case))
+    plan.append(Step(f"angles-{name}", _angles, study))
     for pattern in ("single", "mixture"):
         for columns, rows in SIZES:
             size = {"data": pattern, "path": f"{columns // shrink} {rows // shrink}"}
             plan += _vary(f"7-{{}}-{pattern}-{columns}", {**size, "seeds": 1}, ((5, 10, 20), 10, (3, 5, 10), 3))
-            if columns <= SIZES[1][0]:
-                plan.append(Step(f"angles-{pattern}-{columns}", _angles, {**size, "components": [1]}))
     wide = {"data": "mixture", "path": f"{2400 // shrink} {2000 // shrink}", "seeds": 1}
     plan += _vary("6-{}-as-wide-as-Swarm", wide, MANY)
     for data, path in [("digits", "")] + ([("mnist", mnist)] if mnist else []):
         for p in PARTIES:
             case = {"data": data, "path": path, "parties": p}
-            plan.append(Step(f"images-{data}-{p}", _pictures, case))
-            plan.append(Step(f"12-{data}-{p}", _kernel_pictures, case))
-            plan.append(Step(f"14-{data}-{p}", _graph_pictures, case))
+            for name, draw in (("images", images), ("12", kernel_images), ("14", graph_images)):
+                plan.append(Step(f"{name}-{data}-{p}", partial(_by_pixel, draw), case))
     return plan
 
 
 def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
     """List the steps of curves by number of parties, and by number of local iterations (figures 6 and 7)."""
     many, fixed, iterations, parties = sizes
-    by_parties = [
-        Step(f"{name.format('clients')}-{p}", _curve, {**case, "parties": p, "iterations": fixed}) for p in many
-    ]
-    fewer = {**case, "parties": parties}
-    return by_parties + [
-        Step(f"{name.format('iterations')}-{i}", _curve, {**fewer, "iterations": i}) for i in iterations
+    points = [("clients", p, p, fixed) for p in many] + [("iterations", i, parties, i) for i in iterations]
+    return [
+        Step(f"{name.format(kind)}-{number}", _curve, {**case, "parties": p, "iterations": i})
+        for kind, number, p, i in points
     ]
 
 
 def matrix(name: str, path: str = "") -> Array:
     """Load or draw a data set as a matrix (n, m), with the scaling that the paper uses.
 
-    ``path`` is a folder of tables or of MNIST, and ``"columns rows"`` of the synthetic data "single" and "mixture".
+    ``path`` is a folder of tables or of MNIST, and ``"columns rows"`` of the synthetic data "single" and "mixture". Of
+    images the first 180 of `DIGIT` are taken.
     """
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
@@ -167,7 +153,7 @@ def _starts(*, data: str, path: str, seeds: int) -> Iterable[Row]:
 
 
 def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """Yield the authors' distance after each communication period, mean over the seeds."""
+    """Yield the authors' distance after each communication period, mean over the seeds; the options of `distances`."""
     runs = [distances(X, parties, seed=seed, **options) for seed in range(seeds)]
     for period, distance in enumerate(np.mean(runs, axis=0)):
         yield {"period": period, "distance": float(distance)}
@@ -184,59 +170,27 @@ def _splits_by_period(*, data: str, path: str, parties: int, seeds: int, split: 
         yield from ({"signs": signs, **row} for row in _by_period(X, parties, seeds, aligned=signs == "aligned"))
 
 
-def _angles(*, data: str, path: str, components: Sequence[int]) -> Iterable[Row]:
-    """Yield the angle of each method to the exact scores, and the bytes of the largest sender."""
+def _angles(*, data: str, path: str) -> Iterable[Row]:
+    """Yield the angle in degrees of each method to the exact scores, and the bytes of the largest sender."""
     X = matrix(data, path)
-    for k in components:
+    for k in (1, 5, 10):
         truth = pooled_pca(X, k).transform(X)
-        options_by_name: dict[str, Row] = {
-            f"vfedpca, {periods} periods": {"periods": periods} for periods in (1, 2, 10)
-        }
-        options_by_name |= {f"merge, rank {rank}": {"solver": "merge", "rank": rank} for rank in (k, 2 * k)}
+        ways: dict[str, Row] = {f"vfedpca, {periods} periods": {"periods": periods} for periods in (1, 2, 10)}
+        ways |= {f"merge, rank {rank}": {"solver": "merge", "rank": rank} for rank in (k, 2 * k)}
         for p in PARTIES:
-            for name, options in {**options_by_name, "vertical": {}}.items():
+            for name, options in {**ways, "vertical": {}}.items():
                 method = "vfedpca" if "periods" in options else "vertical"
                 model = _run(method, X, p, n_components=k, seed=0, **options)
                 yield {"method": name, "k": k, "parties": p, **_accuracy(model, truth)}
 
 
-def _kernels(*, data: str, path: str) -> Iterable[Row]:
-    """Yield the angles of averaged kernels to the kernel PCA of all columns."""
-    X = matrix(data, path)
-    for kernel, gamma in (("rbf", 1 / (X.shape[1] * X.var())), ("sigmoid", 1 / X.shape[1]), ("rbf", 15.0)):
-        truth = KernelPCA(1, kernel=kernel, gamma=gamma, coef0=1, eigen_solver="dense").fit_transform(X)
-        for p in PARTIES:
-            model = _run("vfedakpca", X, p, kernel=kernel, gamma=gamma, n_components=1)
-            case = {"kernel": kernel, "gamma": f"{gamma:.4g}", "parties": p}
-            yield {"method": "vfedakpca", **case, **_accuracy(model, truth)}
-
-
-def _pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value ``X.T @ u`` by each method, and its k-means cluster (figures 10 and 11)."""
-    pictures = images(matrix(data, path), parties)
-    for pixel in range(next(iter(pictures.values())).shape[1]):
-        values = {name: float(image[0, pixel]) for name, image in pictures.items()}
-        yield {
-            "pixel": pixel,
-            **values,
-            **{f"{name} cluster": int(image[1, pixel]) for name, image in pictures.items()},
-        }
-
-
-def _kernel_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value by kernel PCA of the images and of the pixels (figure 12)."""
-    return _by_pixel(kernel_images(matrix(data, path), parties))
-
-
-def _graph_pictures(*, data: str, path: str, parties: int) -> Iterable[Row]:
-    """Yield each pixel's value if parties merge vectors at a server, or with neighbours in graphs (figure 14)."""
-    return _by_pixel(graph_images(matrix(data, path), parties))
-
-
-def _by_pixel(pictures: dict[str, Array]) -> Iterable[Row]:
-    """Yield a row for each pixel: its number, and its value in each picture."""
-    for pixel, values in enumerate(zip(*pictures.values(), strict=True)):
-        yield {"pixel": pixel, **dict(zip(pictures, map(float, values), strict=True))}
+def _by_pixel(
+    draw: Callable[[Array, int], dict[str, NDArray[Any]]], *, data: str, path: str, parties: int
+) -> Iterable[Row]:
+    """Yield a row for each pixel: its number, and its value in each picture (m,) that ``draw`` computes."""
+    pictures = draw(matrix(data, path), parties)
+    for pixel, values in enumerate(zip(*(picture.tolist() for picture in pictures.values()), strict=True)):
+        yield {"pixel": pixel, **dict(zip(pictures, values, strict=True))}
 
 
 def _run(method: str, X: Array, parties: int, **options: Any) -> PCAModel:
@@ -251,13 +205,13 @@ def _accuracy(model: PCAModel, truth: Array) -> Row:
     return {"angle": angle, "rounds": model.rounds, "bytes up": max(model.bytes_up_by_party)}
 
 
+# meaning of the number of a line, of figures whose lines are separate steps
 CURVES = {"clients": "parties", "iterations": "local iterations"}
 CURVES |= {"warm": "parties, warm start", "scaled": "parties, weight scaling"}
-"""Meaning of the number of a line, of figures whose lines are separate steps."""
 
 
 def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
-    """Draw all figures of the paper as PNG, and return their names."""
+    """Draw all figures of the paper as PNG into the folder, and return their names."""
     names = []
     for name in dict.fromkeys(key.rpartition("-")[0] for key in results if key[:2] in {"6-", "7-", "8-"}):
         lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.rpartition("-")[0] == name}
@@ -266,12 +220,10 @@ def _draw(results: dict[str, list[Row]], folder: Path) -> list[str]:
         names.append(name)
     _splits(folder / "9.png", results)
     names.append("9")
-    for name in sorted(key for key in results if key.startswith("images-")):
-        _images(folder / f"{name}.png", results[name])
-        names.append(name)
-    for name in sorted(key for key in results if key.startswith(("12-", "14-"))):
-        _grid(folder / f"{name}.png", results[name])
-        names.append(name)
+    for prefixes, draw in ((("images-",), _images), (("12-", "14-"), _grid)):
+        for name in sorted(key for key in results if key.startswith(prefixes)):
+            draw(folder / f"{name}.png", results[name])
+            names.append(name)
     return names
 
 
@@ -294,9 +246,8 @@ def _splits(target: Path, results: dict[str, list[Row]]) -> None:
     """Draw distance by period: a panel for columns, and a panel for rows, split among the parties (figure 9)."""
     panels = []
     for split, what in (("vertical", "columns"), ("horizontal", "rows")):
-        lines = {key.rpartition("-")[2]: rows for key, rows in results.items() if key.startswith(f"9-{split}-")}
-        title = f"{split}: different {what} at each party"
-        panels.append(Panel(_solid_and_dotted(lines, "signs", "parties", "signs aligned"), {"title": title, **AXES}))
+        lines = _solid_and_dotted(select(results, f"9-{split}-"), "signs", "parties", "signs aligned")
+        panels.append(Panel(lines, {"title": f"{split}: different {what} at each party", **AXES}))
     plot(target, panels, sharey=True)
 
 
@@ -332,7 +283,6 @@ def _images(target: Path, rows: Sequence[Row]) -> None:
 TITLES = {
     "starts": "Angle to the exact scores, over start vectors, of three parties",
     "angles": "Angle to the exact scores, and bytes sent by the party that sends most",
-    "kernels": "Kernels",
 }
 
 

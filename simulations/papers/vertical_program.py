@@ -1,14 +1,15 @@
 """Distances and images of the authors' program of Cheung et al. 2022, in memory: no party, no message."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
 from fedpca_flwr.maths import columns
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import largest_eigenpair
 from fedpca_flwr.maths.graph import make_graph
-
-CLUSTERS = 3
 
 
 def distances(
@@ -54,21 +55,23 @@ def distances(
     return np.array(measured)
 
 
-def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
-    """Compute each method's ``X.T @ u`` above its k-means clusters (2, m), for figures 10 and 11.
+def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, NDArray[Any]]:
+    """Compute each method's ``X.T @ u`` (m,), and the k-means clusters (m,) of its values, for figures 10 and 11.
 
-    X is (n, m); ``iterations`` are those of the power method.
+    X is (n, m); ``iterations`` are those of the power method. The clusters' names end with " cluster".
     """
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
         _, u = local(X, iterations)
-        values, vectors = map(list, zip(*(local(block, iterations) for block in blocks), strict=True))
+        pairs = [local(block, iterations) for block in blocks]
         pictures[name] = X.T @ u
-        pictures[f"VFed{name}"] = X.T @ _merge(values, vectors)
-        pictures[f"VFedAvg{name}"] = X.T @ _merge([1.0] * parties, vectors)
-        pictures[f"isolated {name}"] = np.concatenate([block.T @ a for block, a in zip(blocks, vectors, strict=True)])
-    return {name: np.stack([image, _clusters(image)]) for name, image in pictures.items()}
+        pictures[f"VFed{name}"] = X.T @ _merge(pairs)
+        pictures[f"VFedAvg{name}"] = X.T @ _merge([(1.0, a) for _, a in pairs])
+        pictures[f"isolated {name}"] = np.concatenate(
+            [block.T @ a for block, (_, a) in zip(blocks, pairs, strict=True)]
+        )
+    return {**pictures, **{f"{name} cluster": _clusters(image) for name, image in pictures.items()}}
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
@@ -88,10 +91,10 @@ def kernel_images(X: Array, parties: int) -> dict[str, Array]:
     return _align_signs(
         {
             "AKPCA, all columns": _bright(X.T @ pooled, X),
-            "AKPCA, federated": X.T @ _merge([value for value, _ in local_pairs], [a for _, a in local_pairs]),
+            "AKPCA, federated": X.T @ _merge(local_pairs),
             "AKPCA, isolated": np.concatenate(alone),
             "KPCA, all columns": _bright(_columns_kernel_pca(X)[1], X),
-            "KPCA, federated": X.T @ _merge([value for value, _ in pixels], directions),
+            "KPCA, federated": X.T @ _merge([(value, a) for (value, _), a in zip(pixels, directions, strict=True)]),
             "KPCA, isolated": np.concatenate(alone_pixels),
         }
     )
@@ -107,22 +110,21 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
     pictures: dict[str, Array] = {}
     for name, local in (("VFedPCA", _rows_pca), ("VFedAKPCA", _kernel_pca)):
         local_pairs = [local(block, iterations) for block in blocks]
-        central = _merge([value for value, _ in local_pairs], [a for _, a in local_pairs])
+        central = _merge(local_pairs)
         pictures[f"{name}, all columns"] = _bright(X.T @ local(X, iterations)[1], X)
         pictures[f"{name}, server"] = X.T @ central
         for graph in ("complete", "ring", "star"):
             parts = []
             for party, (near, block) in enumerate(zip(make_graph(graph, parties), blocks, strict=True)):
-                heard = [local_pairs[other] for other in sorted({party, *np.flatnonzero(near).tolist()})]
-                u = _merge([value for value, _ in heard], [a for _, a in heard])
+                u = _merge([local_pairs[other] for other in sorted({party, *np.flatnonzero(near).tolist()})])
                 parts.append(block.T @ (-u if u @ central < 0 else u))
             pictures[f"{name}, {graph}"] = np.concatenate(parts)
     return _align_signs(pictures)
 
 
-def _merge(values: list[float], vectors: list[Array]) -> Array:
-    """Return the sum of the parties' leading vectors, weighted by their eigenvalues, with aligned signs."""
-    return columns.merge_vectors(values, vectors, faithful=False, scaled=False)
+def _merge(pairs: list[tuple[float, Array]]) -> Array:
+    """Return the sum (n,) of the vectors in pairs of a weight and a vector (n,), weighted, with aligned signs."""
+    return columns.merge_vectors([w for w, _ in pairs], [a for _, a in pairs], faithful=False, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:
@@ -131,7 +133,7 @@ def _bright(image: Array, X: Array) -> Array:
 
 
 def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
-    """Give images named 'method, variant' the sign that correlates with the method's first image."""
+    """Give images named 'method, variant' the sign that correlates with the method's first image, in place."""
     first: dict[str, Array] = {}
     for name, image in pictures.items():
         reference = first.setdefault(name.partition(", ")[0], image)
@@ -160,7 +162,7 @@ def _columns_kernel_pca(X: Array) -> tuple[float, Array]:
     return size, size * z
 
 
-def _clusters(image: Array) -> Array:
-    """Return the k-means cluster of each pixel by its value, numbered from dark to bright."""
-    clusters = KMeans(CLUSTERS, n_init=5, random_state=0).fit(image[:, None])
-    return np.asarray(np.argsort(np.argsort(clusters.cluster_centers_[:, 0]))[clusters.labels_], dtype=np.float64)
+def _clusters(image: Array) -> NDArray[np.int64]:
+    """Return the k-means cluster of each pixel by its value, one of three, numbered from 0 (dark) to 2 (bright)."""
+    clusters = KMeans(3, n_init=5, random_state=0).fit(image[:, None])
+    return np.asarray(np.argsort(np.argsort(clusters.cluster_centers_[:, 0]))[clusters.labels_])

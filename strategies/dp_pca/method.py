@@ -4,12 +4,11 @@ Take DP-PCA if even people who receive the components must not learn whether a g
 docs/security/privacy.md states the guarantee and its limits, and docs/private-by-noise.md compares the values of the
 option ``release``:
 
-* ``shells``: each row counts by its direction u from a private centre, so one row changes the sum of ``uu'`` by at most
-  1. Each shell of distances from the centre has a sum of its own, and the server weights the sums by the shells' mean
-  squared distances (`fedpca_flwr.maths.shells`). Variances are estimates from a separate release.
-* ``directions``: one shell for all rows. The components are those of the covariance only if the distribution is
-  elliptical. Only this release finds the components of most rows although a few percent are far off and no bound is
-  known.
+* ``shells``: each row counts by its direction from a private centre. Each shell of distances from the centre has a sum
+  of its own, and the server weights the sums by the shells' mean squared distances (`fedpca_flwr.maths.shells`).
+  Variances are estimates from a separate release.
+* ``directions``: one shell for all rows, which finds the components of most rows although a few percent are far off and
+  no bound is known. They are those of the covariance only if the distribution is elliptical.
 * ``joint``: the sum and the second moment of rows clipped about zero, in one round.
 
 The server corrects eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). A row is in the replies of one
@@ -36,14 +35,7 @@ from fedpca_flwr.maths.shells import (
     variance_intervals,
 )
 from fedpca_flwr.questions import method
-from fedpca_flwr.strategies.dp_pca.party import (
-    BOUND_FIELD,
-    FIELD_STEPS,
-    REQUEST_FIELDS,
-    DPOptions,
-    DPPCAClient,
-    dp_script,
-)
+from fedpca_flwr.strategies.dp_pca import party as party_half
 
 CARD = method.MethodCard(
     name="dp-pca",
@@ -63,13 +55,9 @@ CARD = method.MethodCard(
     summed_disclosure=method.Disclosure(
         "the noisy number of rows and the same noisy sums", "the noisy centre, the components"
     ),
-    options=DPOptions,
-    script=dp_script,
-    examples=(
-        {},
-        {"clip": 1.0, "release": "joint"},
-        {"epsilon": "infinity"},
-    ),
+    options=party_half.DPOptions,
+    script=party_half.dp_script,
+    examples=({}, {"clip": 1.0, "release": "joint"}, {"epsilon": "infinity"}),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
     differentially_private=True,
     variance_base="that of clipped rows, with noise",
@@ -91,10 +79,8 @@ class DPPCA(method.Strategy):
     -----
     The Gaussian mechanism adds to a sum of sensitivity 1 normal noise of deviation ``multiplier``, the smallest
     that gives epsilon and delta [2]_. A phase with the share p of the budget has the multiplier ``multiplier /
-    sqrt(p)``, and all phases together are as private as one with ``multiplier``.
-
-    With ``u_i = (x_i - c) / |x_i - c|`` the rows' directions from the centre c, the sum of ``u_i u_i'`` changes by at
-    most 1 in the Frobenius norm if one row comes or goes, whatever the data [1]_ [3]_. An eigenvalue theta of the noisy
+    sqrt(p)``. With ``u_i = (x_i - c) / |x_i - c|`` the rows' directions from the centre c, the sum of ``u_i u_i'``
+    changes by at most 1 in the Frobenius norm if one row comes or goes [1]_ [3]_. An eigenvalue theta of the noisy
     sum stands for ``lambda`` with ``theta = lambda + q^2 / lambda``, where 2 q is the largest eigenvalue of the noise
     alone.
 
@@ -107,13 +93,13 @@ class DPPCA(method.Strategy):
     """
 
     card = CARD
-    party = DPPCAClient
-    options: DPOptions
+    party = party_half.DPPCAClient
+    options: party_half.DPOptions
     intervals: tuple[float, method.Array] | None = None
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Run the release that the options choose; with infinite epsilon run exact pooled moments."""
+        """Run the release that the options choose; with infinite epsilon return the exact PCA, with a note."""
         options = self.options
         if not options.private:
             pooling = yield from method.pooled_moments(self)
@@ -123,10 +109,8 @@ class DPPCA(method.Strategy):
             return solution.with_details(notes=["not private: epsilon is infinite, and this is p-cov"])
         return (yield from (self._release_unbounded() if options.unbounded else self._release_clipped()))
 
-    # The two ways
-
     def _release_unbounded(self) -> method.Fitting:
-        """Fit from noisy sums of row directions in distance shells about a private centre, without a clipping bound."""
+        """Fit from noisy sums of directions in shells about a noisy centre; set `intervals`, raise as `_row_count`."""
         options, d = self.options, self.quorum.features
         centre, centre_error, shift = np.zeros(d), math.inf, math.inf
         for prefix in ("", "nearer_"):
@@ -164,7 +148,7 @@ class DPPCA(method.Strategy):
         return solution.with_details(notes=notes, measurements={"shells": len(shells)})
 
     def _choose_shells(self, counts: method.Array, deviation: float, shift: float) -> method.Array:
-        """Choose distance shells from noisy counts of rows by distance, allowing for the centre's shift since."""
+        """Choose distance shells (s, 3) from noisy counts (octaves,) of rows, allowing for the centre's shift since."""
         options = self.options
         edge = self._noise_norm("directions", "products", math.sqrt(2 * self.quorum.features))
         shells = choose_shells(counts, deviation, edge, options.n_components, centre_shift=shift)
@@ -177,12 +161,20 @@ class DPPCA(method.Strategy):
         """
         if self.options.release == "directions":
             return math.inf
-        return times * self.options.noise(phase).deviations[name] / FIELD_STEPS[name] * math.sqrt(self.quorum.expected)
+        return (
+            times
+            * self.options.noise(phase).deviations[name]
+            / party_half.FIELD_STEPS[name]
+            * math.sqrt(self.quorum.expected)
+        )
 
     def _estimate_variances(
         self, all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
     ) -> scatter.Denoised:
-        """Return components with estimated variances, total variance, and the number that stand out of the noise."""
+        """Return components with estimated variances, total variance, and the number that stand out of the noise.
+
+        ``sums`` and ``deviations`` are those of the phase "variances", in units of the data.
+        """
         estimate, sigma, d = all_shells.denoised, deviations["squares"], self.quorum.features
         values, total = scatter.make_descending(sums["squares"][:-1], sigma), float(sums["squares"].sum())
         if len(all_shells.traces) > 1:  # the sums of several shells know the variances better
@@ -204,7 +196,7 @@ class DPPCA(method.Strategy):
         return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)
 
     def _release_clipped(self) -> method.Fitting:
-        """Fit from the noisy sum and second moment of rows clipped to the option ``clip``, in a single round."""
+        """Fit from the noisy sum and second moment of rows clipped to the option ``clip``; raise as `_row_count`."""
         bound = self.options.clip
         assert bound is not None  # of a release that is not unbounded
         sums, noise = yield from self._release_sums("joint", {}, bound)
@@ -219,27 +211,25 @@ class DPPCA(method.Strategy):
         )
         return self._solution(estimate, centre.value, centre.rows, {"joint": bound})
 
-    # What both need
-
     def _release_sums(
         self, phase: str, request: Mapping[str, method.Array], bound: float = 1.0
     ) -> Generator[method.Round, Any, tuple[method.Fields, dict[str, float]]]:
-        """Ask for a phase's noisy sums, and return the sums and their noise deviations in units of the data."""
-        if BOUND_FIELD in REQUEST_FIELDS[phase]:
+        """Ask for a phase's noisy sums, with the ``bound`` where the phase has one, and return them `_in_units`."""
+        if party_half.BOUND_FIELD in party_half.REQUEST_FIELDS[phase]:
             request = {**request, "bound": np.asarray(bound)}
         sums: method.Total = yield method.SumRound(phase, request)
         return self._in_units(phase, sums, bound)
 
     def _in_units(self, phase: str, sums: method.Total, bound: float) -> tuple[method.Fields, dict[str, float]]:
-        """Convert a phase's sums and noise deviations from integer steps to units of the data."""
+        """Convert a phase's sums and noise deviations, by field, from integer steps to units of the data."""
         unit = {"sum": bound, "products": bound**2, "squares": bound**2}
-        steps = {name: unit.get(name, 1.0) / FIELD_STEPS[name] for name in sums}
+        steps = {name: unit.get(name, 1.0) / party_half.FIELD_STEPS[name] for name in sums}
         deviations = self.options.noise(phase).deviations
         values = {name: sums[name] * step for name, step in steps.items()}
         return values, {name: deviations[name] * step * math.sqrt(sums.parties) for name, step in steps.items()}
 
     def _row_count(self, noisy_count: float) -> int:
-        """Round the noisy row count to an integer that allows the requested components, or refuse the count."""
+        """Round a row count, if noisy up to 2 and to n-components; raise ConfigError if it allows fewer components."""
         rows = round(noisy_count)
         if self.options.count == "noised":
             rows = max(rows, 2, self.options.n_components)  # a count that noise made too small ends no run
@@ -247,7 +237,7 @@ class DPPCA(method.Strategy):
         return rows
 
     def _noisy_centre(self, sums: method.Fields, noise: dict[str, float], bound: float) -> scatter.NoisyCentre:
-        """Return the noisy mean of all parties' clipped rows, with the noise deviations of sum and count."""
+        """Return the noisy mean of all parties' clipped rows, and the noise of sum and count; raise as `_row_count`."""
         rows = self._row_count(float(sums["rows"]))
         # the mean of clipped rows is no longer than the bound, but with its noise it may be
         shortened = clip_rows(sums["sum"][None] / rows, bound)[0]
@@ -275,8 +265,7 @@ class DPPCA(method.Strategy):
 
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
-        """Build the model, with intervals of variances, and NaN variances if none stands out of the noise."""
-        # variances of components that do not stand out of the noise would be numbers of the noise
+        """Build the model, with intervals of variances in its log; variances are NaN if all are hidden by the noise."""
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:
             reach, ends = self.intervals

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field as Limits
 from pydantic import model_validator
-from pydantic_core import PydanticCustomError
 from typing_extensions import override
 
+from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths import privacy, private_scatter
 from fedpca_flwr.maths.moments import packed_size
@@ -24,11 +24,8 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.site.policy import permit_privacy
 from fedpca_flwr.site.repeats import require_budget
 
-MAX_TOTAL_ROWS = 2**34
-"""Largest number of rows of all parties, whose products and noise add up in a word of 64 bits."""
-
-MAX_NOISE_DEVIATIONS = 60.0
-"""Number of standard deviations that no noise reaches (probability 1e-780)."""
+MAX_TOTAL_ROWS = 2**34  # rows of all parties, whose products and noise add up in a word of 64 bits
+MAX_NOISE_DEVIATIONS = 60.0  # number of standard deviations that no noise reaches (probability 1e-780)
 
 LengthBound = Annotated[float, Limits(ge=1e-150, le=1e150)]
 
@@ -50,14 +47,15 @@ BUDGET_SHARES: dict[str, dict[str, float]] = {
 FIELD_WEIGHTS: dict[str, dict[str, float]] = {
     "octaves": {"octaves": 1.0},
     "centre": {"rows": 0.0, "sum": 1.0},
+    "nearer_octaves": {"octaves": 1.0},
+    "nearer_centre": {"rows": 0.0, "sum": 1.0},
     "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
     "directions": {"octaves": 0.1, "energies": 0.1, "products": 1.0},
     "variances": {"rows": 0.0, "squares": 1.0},
 }
-"""Fields of each phase, for rows of length at most 1, and their weights. ``nearer_`` phases have the same fields."""
+"""Fields of each phase, for rows of length at most 1, and their weights."""
 
-COUNT_WEIGHT = 0.3
-"""Weight of a noisy row count next to the other fields, which costs 4 % more noise."""
+COUNT_WEIGHT = 0.3  # of a noisy row count next to the other fields, which costs 4 % more noise
 
 FIELD_STEPS = {
     **dict.fromkeys(("rows", "octaves", "sum"), privacy.GRID_STEPS),
@@ -108,25 +106,20 @@ class DPOptions(method.Options):
 
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
-        """Refuse missing or contradictory options, and privacy parameters whose noise would hide any sum."""
+        """Raise for missing or contradictory options, and for privacy parameters whose noise would hide any sum."""
         missing = ["clip"] if self.release == "joint" and self.clip is None and self.private else []
         missing += ["honest-parties"] if not self.honest_parties and self.trust == "distributed" else []
         if missing:
-            text = "; ".join(f"'{key}' is missing: {REQUIRED_OPTIONS[key]}" for key in missing)
-            raise PydanticCustomError("needed", "{told}", {"told": text})
+            raise refusal("; ".join(f"'{key}' is missing: {REQUIRED_OPTIONS[key]}" for key in missing))
         if self.unbounded and self.clip:
-            raise PydanticCustomError(
-                "bounds",
-                "'clip' is given, and release='{release}' needs no bound: leave it out, or set release='joint'",
-                {"release": self.release},
+            raise refusal(
+                f"'clip' is given, and release='{self.release}' needs no bound: leave it out, or set release='joint'"
             )
         if self.count == "noised" and self.relation == "replace-one":
-            raise PydanticCustomError(
-                "count", "count='noised' protects nothing with relation='replace-one', which keeps the number of rows"
-            )
+            raise refusal("count='noised' protects nothing with relation='replace-one', which keeps the number of rows")
         noises = [self.noise(phase) for phase in self.phases] if self.private else []
         if any(max(noise.deviations.values()) > privacy.MAX_DEVIATION for noise in noises):
-            raise PydanticCustomError("noise", "'epsilon' and 'delta' are so small that their noise would hide any sum")
+            raise refusal("'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
     @property
@@ -141,7 +134,7 @@ class DPOptions(method.Options):
 
     @property
     def phases(self) -> tuple[str, ...]:
-        """Names of the release's questions, a question for each noisy sum, in their order."""
+        """Names of the release's questions for noisy sums, in their order; without noise only "moments"."""
         return tuple(BUDGET_SHARES[self.release]) if self.private else ("moments",)
 
     @property
@@ -151,11 +144,11 @@ class DPOptions(method.Options):
 
     @property
     def multiplier(self) -> float:
-        """Noise multiplier of the whole run: standard deviation over sensitivity."""
+        """Noise multiplier of the whole run, standard deviation over sensitivity; 0 for an infinite epsilon."""
         return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
 
     def noise(self, phase: str) -> Noise:
-        """Return the noise multiplier and the standard deviations by field that each party adds in a phase."""
+        """Return the noise multiplier of a phase of the release, and the deviations by field that each party adds."""
         multiplier = self.multiplier / math.sqrt(BUDGET_SHARES[self.release][phase])
         party_factor = 1.0 if self.trust == "local" else self.honest_parties**-0.5
         weights = self._field_weights(phase)
@@ -164,9 +157,9 @@ class DPOptions(method.Options):
         return Noise(multiplier, {name: privacy.integer_deviation(s) if s else 0 for name, s in steps.items()})
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
-        """Return public limits on the sums of a phase over all parties, each of which adds noise.
+        """Return public limits, by field in integer steps, on the sums of a phase over all parties and their noise.
 
-        The limits are in integer steps and below 2^62, so that sums stay integers of 64 bits.
+        They are below 2^62, so that sums stay integers of 64 bits.
         """
         shapes: dict[str, tuple[int, ...]] = {
             "rows": (),
@@ -176,32 +169,25 @@ class DPOptions(method.Options):
             "squares": (self.n_components + 1,),
             "energies": (),
         }
-        deviations = self.noise(phase).deviations
-        return {
-            name: np.full(
-                shapes[name], MAX_TOTAL_ROWS * FIELD_STEPS[name] + MAX_NOISE_DEVIATIONS * parties * deviations[name]
-            )
-            for name in deviations
-        }
+        limits = {}
+        for name, deviation in self.noise(phase).deviations.items():
+            limit = MAX_TOTAL_ROWS * FIELD_STEPS[name] + MAX_NOISE_DEVIATIONS * parties * deviation
+            limits[name] = np.full(shapes[name], limit)
+        return limits
 
     def replacement_epsilon(self) -> float:
         """Return the epsilon, for all phases at the run's delta, of replacing a single row, if row counts are known."""
         multipliers = []
         for phase in self.phases:
-            value_weights = {name: w for name, w in FIELD_WEIGHTS[_base_phase(phase)].items() if name != "rows"}
+            value_weights = {name: w for name, w in FIELD_WEIGHTS[phase].items() if name != "rows"}
             ratio = _sensitivity(self.relation, self._field_weights(phase)) / _sensitivity("replace-one", value_weights)
             multipliers.append(self.noise(phase).multiplier * ratio)
         return privacy.gaussian_epsilon(privacy.compose_multipliers(multipliers), self.delta)
 
     def _field_weights(self, phase: str) -> dict[str, float]:
         """Return the relative weights of a phase's fields in the noise, including a noisy row count's weight."""
-        weights = FIELD_WEIGHTS[_base_phase(phase)]
+        weights = FIELD_WEIGHTS[phase]
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
-
-
-def _base_phase(phase: str) -> str:
-    """Return the name of a phase without the prefix ``nearer_`` of a repeated phase."""
-    return phase.removeprefix("nearer_")
 
 
 def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
@@ -218,15 +204,7 @@ class Noise(NamedTuple):
     deviations: dict[str, int]  # by field in steps (`FIELD_STEPS`), of products on the diagonal; 0 for no noise
 
 
-REPLY_FIELDS = {
-    "rows": method.Field("rows", ()),
-    "octaves": method.Field("octaves", ("octaves",)),
-    "sum": method.Field("sum", ("d",)),
-    "products": method.Field("products", ("d(d+1)/2",)),
-    "squares": method.Field("squares", ("k+1",)),
-    "energies": method.Field("energies", ("shells",)),
-}
-SHELL_REPLY_FIELDS = {**REPLY_FIELDS, "products": method.Field("products", ("shells", "d(d+1)/2"))}
+REPLY_SHAPES = {"rows": (), "octaves": ("octaves",), "sum": ("d",), "squares": ("k+1",), "energies": ("shells",)}
 CENTRE_FIELD, BOUND_FIELD = method.Field("centre", ("d",)), method.Field("bound", (), kind="positive")
 SHELLS_FIELD = method.Field("shells", ("<=shells", "3"), kind="size")
 COMPONENTS_FIELD = method.Field("components", ("k", "d"), kind="orthonormal rows")
@@ -243,11 +221,12 @@ REQUEST_FIELDS = {
 
 def _noisy_question(phase: str, options: DPOptions) -> method.Question:
     """Return the question for the noisy sums of a single phase, with its limits in integer steps."""
-    k, replies = options.n_components, SHELL_REPLY_FIELDS if phase == "directions" else REPLY_FIELDS
+    k, triangles = options.n_components, ("shells", "d(d+1)/2") if phase == "directions" else ("d(d+1)/2",)
+    shapes: dict[str, tuple[str, ...]] = {**REPLY_SHAPES, "products": triangles}
     sizes = {"octaves": private_scatter.OCTAVES, "shells": options.max_shells, "k": k, "k+1": k + 1}
     return method.Question(
         request=method.Payload(REQUEST_FIELDS[phase]),
-        reply=method.Payload(tuple(replies[name] for name in FIELD_WEIGHTS[_base_phase(phase)])),
+        reply=method.Payload(tuple(method.Field(name, shapes[name]) for name in FIELD_WEIGHTS[phase])),
         answer=lambda party, request: party.release(phase, request),
         sizes=lambda public: sizes,
         differentially_private=True,
@@ -261,22 +240,17 @@ def dp_script(config: method.RunConfig, options: DPOptions) -> method.Questions:
     With infinite epsilon the sums are those of P-COV in clear. Raise ConfigError for more honest parties than a sum is
     sure to have.
     """
+    projection = method.projection_questions(differentially_private=True)
     if not options.private:
         as_p_cov = "with epsilon='infinity' this is p-cov: run p-cov itself"
         moments = method.moments_questions(method.RunConfig())["moments"]
-        return {
-            "moments": replace(moments, suggestion=as_p_cov),
-            **method.projection_questions(differentially_private=True),
-        }
+        return {"moments": replace(moments, suggestion=as_p_cov), **projection}
     if options.trust == "distributed" and options.honest_parties > config.min_summed_parties:
         raise method.ConfigError(
             f"run-config: 'honest-parties' is {options.honest_parties}, at most {config.min_summed_parties} = "
             "'survivors': fewer parties would not add noise enough"
         )
-    return {
-        **{name: _noisy_question(name, options) for name in options.phases},
-        **method.projection_questions(differentially_private=True),
-    }
+    return {**{name: _noisy_question(name, options) for name in options.phases}, **projection}
 
 
 class DPPCAClient(method.Client):
@@ -286,7 +260,7 @@ class DPPCAClient(method.Client):
 
     @override
     def require_ready(self) -> None:
-        """Refuse unsound noise options, and more rows than integer sums can hold."""
+        """Raise as `_check_noise`, and DataError for more rows than integer sums can hold."""
         self._check_noise()
         if self.options.private and len(self.selection) > privacy.MAX_ROWS:
             raise method.DataError(
@@ -295,16 +269,15 @@ class DPPCAClient(method.Client):
             )
 
     def release(self, phase: str, request: method.Fields) -> method.Fields:
-        """Return the noisy sums of a phase over this party's rows, in integer steps, after recording the release.
+        """Return the noisy sums of a phase over this party's rows, in integer steps, after recording it in the journal.
 
-        Raise ContractError for distances outside the public range, and DisclosureError if the release would exceed the
-        site's budget.
+        Raise as `_require_possible`, and DisclosureError if the release would exceed the site's budget.
         """
         self._require_possible(request)
         options, node, multiplier = self.options, self.site.node, self.options.noise(phase).multiplier
 
         def permit(run_multipliers: Sequence[float], other_multipliers: Sequence[float]) -> None:
-            """Refuse a release that, with the journal's earlier releases, exceeds the site's budget."""
+            """Raise DisclosureError if the release, with the journal's earlier ones, exceeds the site's budget."""
             if node.epsilon_budget is not None:
                 budget = {"epsilon": node.epsilon_budget, "delta": node.delta_budget}
                 total = options.multiplier
@@ -314,12 +287,12 @@ class DPPCAClient(method.Client):
         return self._noisy_sums(phase, request)
 
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
-        """Return the sums of a phase over this party's rows, with discrete Gaussian noise, in integer steps."""
+        """Return a phase's sums over this party's rows by field, with discrete Gaussian noise, in integer steps."""
         options, d = self.options, self.selection.shape[1]
         source = privacy.system_randomness()
         if options.noise_seed:
-            numbers = options.noise_seed, self.site.node.partition_id, options.phases.index(phase)
-            source = privacy.seeded_randomness(*numbers)
+            place = options.phases.index(phase)
+            source = privacy.seeded_randomness(options.noise_seed, self.site.node.partition_id, place)
         reply: dict[str, method.Array] = {}
         for name, deviation in options.noise(phase).deviations.items():
             values = self._integer_sum(name, phase, request)
@@ -350,7 +323,7 @@ class DPPCAClient(method.Client):
         return statistic(data, centre, bound)
 
     def _require_possible(self, request: method.Fields) -> None:
-        """Refuse a request whose bound or shell ends lie outside the public range of lengths."""
+        """Raise ContractError for a bound, or an end of a shell, outside the public range of lengths."""
         minimum, maximum = 2.0**private_scatter.MIN_EXPONENT, 2.0**private_scatter.MAX_EXPONENT
         ends = request.get("shells", np.zeros((0, 3)))[:, private_scatter.SHELL_END]
         for name, distances in (("bound", request.get("bound", minimum)), ("shells", ends)):
@@ -362,7 +335,7 @@ class DPPCAClient(method.Client):
 
     @override
     def permit_survivors(self, dropped: int) -> None:
-        """Refuse to open a sum if too few honest parties remain to make the noise large enough."""
+        """Raise DisclosureError if too few honest parties remain to make the noise of a sum large enough."""
         # whoever dropped out may have been honest: the others must be as many as the noise is made for
         options, node = self.options, self.site.node
         if node.data and options.trust == "distributed" and options.honest_parties > node.honest_parties - dropped:
@@ -373,7 +346,7 @@ class DPPCAClient(method.Client):
             )
 
     def _check_noise(self) -> None:
-        """Refuse options under which the noise would be absent, too small, known, or not allowed by this site."""
+        """Raise ConfigError or DisclosureError if noise would be absent, too small or known, or the site forbids it."""
         options, node = self.options, self.site.node
         has_data = bool(node.data)
         if has_data and not options.private:

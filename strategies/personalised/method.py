@@ -1,8 +1,8 @@
 """Personalised PCA: each party has its own components, drawn towards shared components (Ozkara et al. 2023).
 
 Take personalised PCA if sites differ so much that each one wants components of its own. The server sends the shared
-components V (d x k). Each party i, with the centred rows Y_i, computes and keeps its own components U_i (d x k), and
-returns its projector times V (`fedpca_flwr.maths.personalised`). With a strength c::
+components V (d x k). Each party i, with the centred rows Y_i, keeps its own components U_i (d x k), and returns its
+projector times V (`fedpca_flwr.maths.personalised`). With a strength c::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
@@ -28,17 +28,9 @@ from fedpca_flwr.maths.personalised import subspace_distance
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
-from fedpca_flwr.strategies.personalised.party import (
-    HELD_OUT_PREFIX,
-    MAX_POOLED_ROUNDS,
-    MU_GRID,
-    PersonalisedClient,
-    PersonalisedOptions,
-    personalised_script,
-)
+from fedpca_flwr.strategies.personalised import party as party_half
 
-CONVERGED_SQUARED_SINES = 1e-7
-"""Sum of the squared sines between the V of two iterations at which V rests."""
+CONVERGED_SQUARED_SINES = 1e-7  # sum of the squared sines between the V of two iterations at which V rests
 
 CARD = method.MethodCard(
     name="personalised",
@@ -59,15 +51,12 @@ CARD = method.MethodCard(
         "and distances",
         "the number, mean and variances of all rows; the shared components",
     ),
-    options=PersonalisedOptions,
-    script=personalised_script,
+    options=party_half.PersonalisedOptions,
+    script=party_half.personalised_script,
     reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
     local_components="personal",
     needs=("rows",),
 )
-
-FIRST_PASS_ROWS = f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)"
-"""Text for the rows that the first of two passes uses."""
 
 
 @dataclass(frozen=True)
@@ -95,35 +84,28 @@ class SharedComponents:
 class Personalised(method.Strategy):
     """Strategy of personalised PCA: chooses the strength mu by held-out rows, and fits shared components V.
 
-    The model's measurements have the errors of the parties' components and their distance from V.
-
-    Notes
-    -----
-    With P_V the projection to the tangent space at V, the parties minimise [1]_::
+    With P_V the projection to the tangent space at V, the parties minimise (Ozkara, Huang and Diggavi 2023,
+    Personalized PCA for Federated Heterogeneous Data, equation 4)::
 
         sum_i  -|Y_i U_i|^2 / 2 + c |P_V(U_i)|^2 / 2
 
     For a fixed V the best U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for fixed U_i the best V are
     those of ``sum_i U_i U_i'``. One iteration takes one step of subspace iteration for V. ``solver="stiefel"`` takes
     the gradient steps of the paper's Algorithm 1 instead.
-
-    References
-    ----------
-    .. [1] Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data, equation 4.
     """
 
     card = CARD
-    party = PersonalisedClient
-    options: PersonalisedOptions
+    party = party_half.PersonalisedClient
+    options: party_half.PersonalisedOptions
     _error = 0.0
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Choose mu by held-out rows if requested, fit the shared components, and report errors."""
+        """Choose mu by held-out rows if requested, fit the shared V, and measure errors; raise as `_measure_rows`."""
         mus, measured = self.options.grid, dict[str, float]()
         notes = ["scores are by each party's own components; the model holds the shared ones"]
         if self.options.mu == "held-out":
-            first = yield from self._measure_rows(HELD_OUT_PREFIX)
+            first = yield from self._measure_rows(party_half.HELD_OUT_PREFIX)
             components = yield from self._share_components(first, mus, [])
             sums: method.Total = yield method.SumRound("choose", {"shared": components.pooled, **first.centre})
             errors = sums["errors"]  # of the local components, those of each mu of the grid, and the pooled ones
@@ -144,14 +126,14 @@ class Personalised(method.Strategy):
 
     @override
     def squared_error(self, model: method.PCAModel) -> float:
-        """Return the mean squared error of the parties' own components, from their report."""
+        """Return the mean squared error of the parties' own components, from their report, whatever the model."""
         return self._error
 
-    # The steps of a pass
-
     def _measure_rows(self, prefix: str) -> Generator[method.Round, Any, RowsUsed]:
-        """Ask for the number, mean and variances of the rows of a pass, which its phase ``prefix`` names."""
-        rows_text = FIRST_PASS_ROWS if prefix else ALL_ROWS
+        """Ask for number, mean and variances of a pass's rows; raise ConfigError if few, DataError if equal."""
+        rows_text = (
+            f"{ALL_ROWS} but those held out to choose 'mu' (set it, and none is held out)" if prefix else ALL_ROWS
+        )
         if f"{prefix}start" in self.script:
             replies = yield method.Round(f"{prefix}start")
             pooled, diagonal = _pool_heads(replies, holds_out=bool(prefix))
@@ -175,7 +157,7 @@ class Personalised(method.Strategy):
         return RowsUsed(prefix, int(pooled.n), mean, request, float(diagonal.sum()), error_bound)
 
     def _require_enough_rows(self, rows: float) -> None:
-        """Refuse a run whose first pass, without the held-out rows, has fewer rows than components."""
+        """Raise ConfigError if the rows of the first pass, without those held out, are fewer than n-components."""
         if self.options.n_components > rows:
             raise method.ConfigError(
                 f"run-config: 'n-components' is {self.options.n_components}, and all parties together have {rows} rows "
@@ -183,18 +165,18 @@ class Personalised(method.Strategy):
             )
 
     def _fit_pooled(self, used: RowsUsed, notes: list[str]) -> Generator[method.Round, Any, eigen.Eigenpairs]:
-        """Fit the pooled PCA of a pass's rows by block iteration: the start of the shared components V."""
+        """Return a pass's pooled PCA, and append to ``notes`` if uncertified; raise as `require_possible_product`."""
         d = used.mean.size
         block = random_block(d, self.options.width(self.public), self.config.seed)
         iteration = block_iteration.BlockIteration(block, self.options.n_components, trace=used.total)
         converged = False
-        while not converged and iteration.product_count < MAX_POOLED_ROUNDS:
+        while not converged and iteration.product_count < party_half.MAX_POOLED_ROUNDS:
             request = {"block": iteration.block, **used.centre}
             sums: method.Total = yield method.SumRound(f"{used.prefix}product", request)
             products.require_possible_product(sums["product"], iteration.block, used.total)
             error_bound = eigen.frobenius_norm(sums.error_bounds.get("product", np.zeros(1)))
             converged = iteration.add(iteration.block, sums["product"], error=error_bound)
-        shortfall = block_iteration.shortfall_notes(iteration, f"{MAX_POOLED_ROUNDS} rounds were over")
+        shortfall = block_iteration.shortfall_notes(iteration, f"{party_half.MAX_POOLED_ROUNDS} rounds were over")
         notes += [f"PCA of all rows: {note}" for note in shortfall]
         return iteration.pairs
 
@@ -203,7 +185,8 @@ class Personalised(method.Strategy):
     ) -> Generator[method.Round, Any, SharedComponents]:
         """Fit the shared components V for each value of mu, by rounds that sum the parties' projections of V.
 
-        Raise ContractError if a sum is larger than that of any projections.
+        For a mu of 0 or infinity V is the pooled PCA. Append to ``notes`` if V does not converge. Raise ContractError
+        if a sum is larger than that of any projections.
         """
         pairs = yield from self._fit_pooled(used, notes)
         unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected  # never zero
@@ -231,7 +214,7 @@ class Personalised(method.Strategy):
     def _solution(
         self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
     ) -> method.Fitting:
-        """Ask for the parties' report, and return V ordered by variance with errors and distances measured."""
+        """Ask for the report, and return V ordered by variance, measured by errors, distances and ``choice``."""
         finite = components.strengths[np.isfinite(components.strengths)]
         request = {"shared": components.shared[0], "strengths": finite, **used.centre}
         sums: method.Total = yield method.SumRound("report", request)
@@ -257,7 +240,7 @@ class Personalised(method.Strategy):
 
 
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:
-    """Pool count, mean and diagonal of the scatter of a pass's rows, independently of the replies' order.
+    """Return count and mean of a pass's rows, and the diagonal (d,) of their scatter, whatever the replies' order.
 
     Raise ContractError if a party has used another number of rows than all, or all but the fifth held out.
     """
@@ -283,4 +266,4 @@ def _best_mu(errors: method.Array, total: float) -> tuple[tuple[float], int]:
     Those within 1e-9 ``total``, the trace of the scatter, of the least are nearly equal.
     """
     best = int(np.flatnonzero(errors <= errors.min() + 1e-9 * total)[-1])
-    return ((0.0, *MU_GRID, math.inf)[best],), best
+    return ((0.0, *party_half.MU_GRID, math.inf)[best],), best

@@ -1,7 +1,4 @@
-"""A party of personalised PCA: options, questions, and local components that the party keeps over the rounds.
-
-Each pass over the rows has phases of its own. Those of the first pass, which holds rows out, begin with ``held-out``.
-"""
+"""A party of personalised PCA: options, questions, and local components that the party keeps over the rounds."""
 
 import math
 from collections.abc import Mapping
@@ -21,34 +18,23 @@ from fedpca_flwr.questions.rows import centre_questions
 from fedpca_flwr.site.fold import require_fold
 from fedpca_flwr.site.selection import Selection
 
-MU_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Values of mu to choose from, besides 0 and infinity."""
-
-MAX_POOLED_ROUNDS = 30
-"""Largest number of rounds for the PCA of all rows."""
+MU_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # values of mu to choose from, besides 0 and infinity
+MAX_POOLED_ROUNDS = 30  # for the PCA of all rows
+HELD_OUT_PREFIX = "held-out "  # of the first pass' phases, and of the names of its constants
 
 SHARED_FIELD = method.Field("shared", ("d", "k"), kind="orthonormal columns")
-
-REPORT_FIELDS = (
-    method.Field("error", (), kind="size"),
-    method.Field("distance", ()),
-    method.Field("gram", ("k", "k")),
-)
+REPORT_FIELDS = (method.Field("error", (), kind="size"), method.Field("distance", ()), method.Field("gram", ("k", "k")))
 
 SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that the server chooses, and sums over the rows that each "
     "site held out of its fit. Sums for many blocks tell which subspaces the sites have"
 )
-"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
-
-HELD_OUT_PREFIX = "held-out "
-"""Prefix of the first pass' phases, and of the names of its constants."""
 
 
 def centre_fields(
     config: method.RunConfig, options: "PersonalisedOptions", prefix: str
 ) -> tuple[method.Field, method.Field]:
-    """Return the request fields of a pass's mean and its rounding error, constant over the questions of the pass."""
+    """Return the request fields ``mean`` and ``remainder`` of a pass, constant over its questions."""
     of_sums = method.by_transport(config, clear="mean", masked="centre") if options.center else "mean"
     mean = method.Field("mean", ("d",), constant=f"{prefix}{of_sums}")
     return mean, method.Field("remainder", ("d",), constant=f"{prefix}remainder")
@@ -72,7 +58,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
     @property
     @override
     def sum_disclosures(self) -> Mapping[str, str]:
-        """Disclosure of single sites by summed projectors and held-out errors."""
+        """Disclosure of single sites by summed projectors and held-out errors, for any options."""
         return {"personalised": SITE_DISCLOSURE}
 
     @property
@@ -94,15 +80,13 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
 
     @override
     def product_columns(self, public: method.Public) -> int:
-        """Return about how many columns a party's scatter is multiplied with in a pass."""
+        """Return about how many columns a party's scatter is multiplied with in a pass: ten blocks, then those of V."""
         pooled = 10 * self.width(public)
         return pooled + personalised.KRYLOV_BLOCKS * self.n_components * len(self.grid) * self.iterations
 
 
 def personalised_script(config: method.RunConfig, options: PersonalisedOptions) -> method.Questions:
-    """Return the questions of personalised PCA: a pass or two, a report of errors, and the projection."""
-    choosing = options.mu == "held-out"
-    first = _pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)) if choosing else {}
+    """Return the questions of personalised PCA: to choose mu a pass and errors; a pass, a report, the projection."""
     choose = method.Question(
         request=method.Payload((SHARED_FIELD, *centre_fields(config, options, HELD_OUT_PREFIX))),
         reply=method.Payload((method.Field("errors", ("grid",), kind="size"),)),
@@ -120,9 +104,9 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
         limits=_report_limits,
         words=method.FIRST_WORDS,
     )
+    first = {**_pass_questions(config, options, HELD_OUT_PREFIX, len(MU_GRID)), "choose": choose}
     return {
-        **first,
-        **({"choose": choose} if choosing else {}),
+        **(first if options.mu == "held-out" else {}),
         **_pass_questions(config, options, "", 1),
         "report": report,
         **method.projection_questions(mean_name=method.by_transport(config, clear="", masked="centre")),
@@ -132,7 +116,7 @@ def personalised_script(config: method.RunConfig, options: PersonalisedOptions) 
 def _pass_questions(
     config: method.RunConfig, options: PersonalisedOptions, prefix: str, strengths: int
 ) -> method.Questions:
-    """Return the questions of a single pass: mean and variances, products for the pooled PCA, and shared components."""
+    """Return a pass's questions, named from ``prefix`` on: mean and variances, products, and V for all strengths."""
     used = method.Field("used", (), dtype="int64", kind="count")
     start = method.Question(
         reply=method.Payload((used, *method.HEAD[1:], method.Field("diagonal", ("d",), kind="size"))),
@@ -165,34 +149,31 @@ def _pass_questions(
 
 def _max_deviation(request: method.Fields, public: method.Public) -> method.Array:
     """Return each feature's largest deviation of a value within `bound` from the request's mean."""
-    deviation: method.Array = row_limits.reach(request, public) + np.abs(request["remainder"])
-    return deviation
+    return np.asarray(row_limits.reach(request, public) + np.abs(request["remainder"]))
 
 
 def _max_total(request: method.Fields, public: method.Public) -> float:
-    """Return a limit on the total sum of squares of all rows about the request's mean, twice to allow rounding."""
+    """Return a limit on the total sum of squares of all rows about the request's mean, doubled to allow rounding."""
     reach = _max_deviation(request, public)
     return 2.0 * row_limits.MAX_ROWS * float(reach @ reach)
 
 
 def _product_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the entries of the summed scatters' product with the requested block."""
+    """Return the limit ``product`` (d, b) on the summed scatters' product with the requested block, or infinity."""
     reach = _max_deviation(request, public)
     with np.errstate(over="ignore"):  # what is not finite is refused
         return {"product": 2.0 * row_limits.MAX_ROWS * np.outer(reach, reach @ np.abs(request["block"]))}
 
 
 def _report_limits(request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the summed reports: squared error, subspace distance and Gram matrix."""
+    """Return limits on the summed reports: ``error``, ``distance`` and ``gram`` (k, k)."""
     k, total = request["shared"].shape[1], _max_total(request, public)
     return {"error": np.array(total), "distance": np.array(2.0 * public.parties * k), "gram": np.full((k, k), total)}
 
 
-COMPONENTS_KEY = "own components"
-"""Key of a party's own components (m, d, k) in its state, for m strengths; in the first pass after its prefix."""
-
-HELD_OUT_KEY = "own rows held out"
-"""Key of the packed mask of the rows that a party holds out, in its state: drawing them hashes every row."""
+# keys in a party's state: of its own components (m, d, k) for m strengths, in the first pass after its prefix, and of
+# the packed mask of the rows that it holds out, whose drawing hashes every row
+COMPONENTS_KEY, HELD_OUT_KEY = "own components", "own rows held out"
 
 
 class PersonalisedClient(method.Client):
@@ -202,7 +183,7 @@ class PersonalisedClient(method.Client):
 
     @override
     def require_ready(self) -> None:
-        """Refuse a choice of mu for which this site's rows allow no held-out fold, and select the fold."""
+        """Raise as the base class, and as `require_fold` if mu is chosen by held-out rows; select these rows."""
         super().require_ready()
         if self.options.mu == "held-out":
             require_fold(self.site.node, len(self.selection))
@@ -210,7 +191,7 @@ class PersonalisedClient(method.Client):
             self.fold(held_out=True)
 
     def fold(self, *, held_out: bool) -> Selection:
-        """Return the rows held out while mu is chosen, drawn once in a run, or all other rows."""
+        """Return the rows held out while mu is chosen, drawn and stored once in a run, or all other rows."""
         state = self.site.state
         if HELD_OUT_KEY not in state:
             state[HELD_OUT_KEY] = [np.packbits(self.site.held_out(self.card.split))]
@@ -224,25 +205,22 @@ class PersonalisedClient(method.Client):
 
     @override
     def projection(self, request: method.Fields) -> method.Projection:
-        """Return the projection with the party's own components, if computed."""
+        """Return the projection with the party's own components, or if none are stored with the request's."""
         projection = super().projection(request)
         if COMPONENTS_KEY not in self.site.state:
             return projection
         return replace(projection, components=self.site.state[COMPONENTS_KEY][0][0].T)
 
 
-# What a party answers
-
-
 def _answer_start(party: PersonalisedClient, prefix: str) -> method.Fields:
-    """Return count and mean of a party's rows in a pass, and the diagonal of their scatter."""
+    """Return the ``used`` count, ``mean``, ``remainder`` and scatter's ``diagonal`` of a party's rows in a pass."""
     head, diagonal = party.make_vault(party.pass_rows(prefix)).head_and_diagonal()
     fields = method.head_fields(head, diagonal)
     return {"used": fields["count"], "mean": head.mean, "remainder": fields["remainder"], "diagonal": diagonal}
 
 
 def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str) -> LocalRows:
-    """Return a party's rows of a pass, or their scatter where it is formed, about the request's mean."""
+    """Return a party's rows of a pass about the request's mean, or their scatter where that may be formed."""
     selection = party.pass_rows(prefix)
     vault = party.make_vault(selection)
     n, d = selection.shape
@@ -254,7 +232,7 @@ def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str) -> method.Fields:
-    """Update the party's components at each strength, and return their projectors times V (m, d, k)."""
+    """Update and store the party's components at each strength, and return their projectors times V (m, d, k)."""
     rows, state = _centred_rows(party, request, prefix), party.site.state
     V, strengths = request["shared"], request["strengths"]
     key = f"{prefix}{COMPONENTS_KEY}"
@@ -271,7 +249,7 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
 
 
 def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """Return squared errors on held-out rows: of local PCA, of the components at each strength, and of V."""
+    """Return ``errors`` on held-out rows: of local PCA, of the components at each strength (then dropped), and of V."""
     rows, V = _centred_rows(party, request, HELD_OUT_PREFIX), request["shared"]
     held_out = centre_local_rows(party.fold(held_out=True).rows, request["mean"], request["remainder"])
     local = party.site.state[f"{HELD_OUT_PREFIX}{COMPONENTS_KEY}"][0]
@@ -281,7 +259,7 @@ def _answer_choose(party: PersonalisedClient, request: method.Fields) -> method.
 
 
 def _answer_report(party: PersonalisedClient, request: method.Fields) -> method.Fields:
-    """Return a party's projection error, the distance of its components from V, and its Gram matrix of V."""
+    """Return ``error`` and ``distance`` from V of a party's components, which it stores, and ``gram``, V'Y'Y V."""
     rows, state = _centred_rows(party, request, ""), party.site.state
     V, strength = request["shared"], request["strengths"]
     local = V

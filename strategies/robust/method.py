@@ -20,31 +20,14 @@ from fedpca_flwr.maths import eigen, moments, spatial_signs
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.scores import LIMIT_LEVEL
-from fedpca_flwr.strategies.robust.party import (
-    SECOND_STEP_PREFIX,
-    RobustClient,
-    RobustOptions,
-    direction_count,
-    robust_script,
-)
+from fedpca_flwr.strategies.robust import party as party_half
 
-MIN_SPREAD_SHARE = 1e-9
-"""Share of the squared distances below which the variance of the rows that count shows that most rows coincide."""
-
-ROUNDING_DEVIATION_SHARE = 2.0**-24
-"""Share of the largest deviation along the directions below which another deviation is rounding."""
-
-CLOSE_VARIANCE_SHARE = 1 / 16
-"""Share of the mean square below which a component's variance by medians shows that rows lie close together."""
-
-NOTED_FAR_SHARE = 0.25
-"""Share of rows far off above which the model has a note."""
-
-MAX_TYPICAL_DIFFERENCE = 0.3
-"""Largest median distance of the parties' sums from the median of all, as a share of that median's size."""
-
-MAX_DIFFERENCE_RATIO = 3.0
-"""Multiple of the parties' median difference above which a party is left out."""
+MIN_SPREAD_SHARE = 1e-9  # of the squared distances: with less variance among the rows that count, most rows coincide
+ROUNDING_DEVIATION_SHARE = 2.0**-24  # of the largest deviation along the directions: smaller ones are rounding
+CLOSE_VARIANCE_SHARE = 1 / 16  # of the mean square: a smaller variance by medians shows that rows lie close together
+NOTED_FAR_SHARE = 0.25  # share of rows far off above which the model has a note
+MAX_TYPICAL_DIFFERENCE = 0.3  # median distance of the parties' sums from their median, as a share of its size
+MAX_DIFFERENCE_RATIO = 3.0  # multiple of the parties' median difference above which a party is left out
 
 CARD = method.MethodCard(
     name="robust",
@@ -61,8 +44,8 @@ CARD = method.MethodCard(
         "counts below `min-rows`; the sum and products of the scores of rows that are not far off",
         "the pooled centre and scales; the components and variances",
     ),
-    options=RobustOptions,
-    script=robust_script,
+    options=party_half.RobustOptions,
+    script=party_half.robust_script,
     exposes="scores",
     non_mean_centre=True,
     variance_base="by medians, of the scores and of the distances to the components",
@@ -74,7 +57,7 @@ CARD = method.MethodCard(
 
 
 def _deviations(values: method.Array) -> method.Array:
-    """Return the roots of descending eigenvalues, with the largest root in place of roots that may be rounding.
+    """Return the roots (m,) of descending eigenvalues, with the largest in place of roots that may be rounding.
 
     Scores divided by the largest root are small, so no row is an outlier along such a direction.
     """
@@ -119,14 +102,18 @@ class Robust(method.Strategy):
     """
 
     card = CARD
-    party = RobustClient
-    options: RobustOptions
+    party = party_half.RobustClient
+    options: party_half.RobustOptions
     limits: method.Array
     excluded_parties: list[str]
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Find the spatial median, leave outliers out in two steps, and return robust components."""
+        """Find the spatial median, leave outliers out in two steps, and return robust components.
+
+        Set `limits` and `excluded_parties`. Raise ConfigError for more components than the rows allow, and DataError
+        if most rows coincide or, with ``robust-parties``, the parties differ too much.
+        """
         self.excluded_parties = []
         sums = yield from self._sum_over_rows("start", {})
         rows = int(sums["rows"])
@@ -143,11 +130,11 @@ class Robust(method.Strategy):
         }
         request, mean_sign = yield from self._find_centre(request)
         scatter, measured = yield from self._sign_scatter(request)
-        m = direction_count(self.quorum.features, self.options.n_components)
+        m = party_half.direction_count(self.quorum.features, self.options.n_components)
         pairs = eigen.leading_eigenpairs(np.asfortranarray(scatter), m)
         divisor, centre, unit = scale if scale.size else 1.0, request["centre"], float(request["unit"])
         vectors, units = np.ascontiguousarray(pairs.vectors.T), unit * _deviations(pairs.values)
-        for step in ("", SECOND_STEP_PREFIX):
+        for step in ("", party_half.SECOND_STEP_PREFIX):
             step_request = {**request, "centre": centre}
             survivors, far_share, shift, pairs = yield from self._find_survivors(step, step_request, vectors, units)
             centre = step_request["centre"] + shift * divisor
@@ -171,7 +158,7 @@ class Robust(method.Strategy):
         """Find the survivors (rows that are no outliers along directions (m, d)), and their mean and covariance.
 
         Return the request by which parties find their survivors, the share of outliers, the survivors' mean (d,) about
-        the centre, and eigenpairs of their covariance along the directions. Raise DataError if most rows coincide.
+        the centre, and m eigenpairs of their covariance along the directions. Raise DataError if most rows coincide.
         """
         sums = yield from self._sum_over_rows(f"{step}scores", {**step_request, "vectors": vectors, "units": units})
         directions = spatial_signs.directions_from_counts(vectors, units, sums["scores"])
@@ -210,7 +197,7 @@ class Robust(method.Strategy):
         """Return the solution from the k directions of largest robust variance, and set the outlier `limits`.
 
         The directions ``vectors`` are (m, d), ``variances`` (m,) come from medians, and ``mean_squares`` (m,) from
-        the survivors, the rows that are no outliers. The limits follow from the survivors' squared errors.
+        the survivors. The limits follow from the survivors' squared errors. Raise DataError if all variances are zero.
         """
         if not variances.any():
             raise _coincidence_error()
@@ -247,7 +234,10 @@ class Robust(method.Strategy):
     def _find_centre(
         self, request: dict[str, method.Array]
     ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float]]:
-        """Search the spatial median, where the rows' unit directions add up to zero; return request and mean sign."""
+        """Search the spatial median, where the rows' unit directions add up to zero, for at most `max_rounds` steps.
+
+        Return the request with this ``centre`` and the typical distance from it as ``unit``, and the mean sign length.
+        """
         divisor = request["scale"] if request["scale"].size else np.ones_like(request["centre"])
         search = spatial_signs.median_search(request["centre"] / divisor)
         for step in range(1, self.options.max_rounds + 1):
@@ -282,7 +272,7 @@ class Robust(method.Strategy):
     ) -> Generator[method.Round, Any, tuple[method.Array, dict[str, float]]]:
         """Ask for a phase's scatter, and return its mean over all rows, or over similar parties (robust-parties).
 
-        The second result measures how parties differ. Raise DataError if the scatter is zero.
+        The second result measures how parties differ; empty without the option. Raise DataError for a zero scatter.
         """
         measured: dict[str, float] = {}
         if not self.options.robust_parties:
@@ -296,9 +286,10 @@ class Robust(method.Strategy):
         return matrix, measured
 
     def _mean_of_similar(self, replies: Sequence[method.Reply], size: int) -> tuple[method.Array, dict[str, float]]:
-        """Return the mean of the parties' trace-1 scatters without those far from their median, and differences.
+        """Return the mean (size, size) of the parties' trace-1 scatters without those far from their median.
 
-        Raise DataError if every party has been left out in some step.
+        Also return the median and largest difference, and add parties to `excluded_parties`. Raise DataError if every
+        party has been left out in some step.
         """
         matrices = [moments.unpack_symmetric(reply.fields["scatter"], size) for reply in replies]
         matrices = [matrix / (np.trace(matrix) or 1.0) for matrix in matrices]
@@ -321,7 +312,7 @@ class Robust(method.Strategy):
     def _mean_and_scatter(
         self, phase: str, request: dict[str, method.Array], size: int
     ) -> Generator[method.Round, Any, tuple[float, method.Array, method.Array]]:
-        """Return the share of rows that are outliers, and the weighted mean and mean products of the other rows.
+        """Return the share of outliers, and the weighted mean (size,) and mean products (size, size) of other rows.
 
         With ``robust-parties`` the mean is the median of the parties' means.
         """
@@ -356,11 +347,11 @@ class Robust(method.Strategy):
 
     @override
     def loadings(self, model: method.PCAModel, solution: method.Solution) -> method.Fields:
-        """Return the request fields for projecting rows, with variances and outlier limits."""
+        """Return the request fields for projecting rows, with ``variances`` and ``limits``."""
         fields = super().loadings(model, solution)
         return {**fields, "variances": model.explained_variance_, "limits": self.limits}
 
     @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
-        """Let every party project its rows, without checking a squared error."""
+        """Let every party project its rows and judge them by `limits`, without checking a squared error."""
         yield method.Round("project", request)

@@ -16,32 +16,20 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.site import scores
 
-MAX_INVERSE_DISTANCE = 2.0**40
-"""Largest 1 / r of a row, in units of the run's typical distance."""
-
-MAX_DIRECTIONS = 200
-"""Largest number of directions along which a run looks for rows far off, or `n-components` if larger."""
-
-SECOND_STEP_PREFIX = "nearer_"
-"""Prefix of the names of the second step's questions."""
-
-MAX_SCALE_RATIO = 2.0**100
-"""Largest ratio of `bound` to a feature's deviation, with ``scale`` in secure sums."""
-
+MAX_INVERSE_DISTANCE = 2.0**40  # largest 1 / r of a row, in units of the run's typical distance
+MAX_DIRECTIONS = 200  # along which a run looks for rows far off, or `n-components` if larger
+SECOND_STEP_PREFIX = "nearer_"  # of the names of the second step's questions
+MAX_SCALE_RATIO = 2.0**100  # largest ratio of `bound` to a feature's deviation, with ``scale`` in secure sums
 NO_SCALE: method.Array = np.empty(0)
 
+# keys of what a party stores of its rows between questions
 MEDIAN_KEY, FLOOR_KEY, SCALED_FLOOR_KEY = "robust: own median", "robust: own floor", "robust: own floor, scaled"
-"""Keys of what a party stores of its rows between questions, which all have the same scale."""
-
-SPREADS_KEY = "robust: own spreads"
-"""Key of the rows' spreads along a step's directions, which are the same in all questions."""
-
+SPREADS_KEY = "robust: own spreads"  # after the prefix of a step
 
 SITE_DISCLOSURE = (
     "sums of the sites' own medians, sums of counts that each site bounds by its own rows, and sums of the rows' "
     "directions from centres that the server chooses. Sums for many centres tell where a site's rows lie"
 )
-"""Text: disclosure of single sites by the sums (`PCAOptions.sum_disclosures`)."""
 
 
 class RobustOptions(method.Options):
@@ -69,12 +57,11 @@ CENTRE_FIELDS = (
     method.Field("unit", (), kind="positive"),
     method.Field("rows", (), "int64", kind="count"),
 )
-
 UNITS_FIELD = method.Field("units", ("m",), kind="positive")
 
 
 def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Questions:
-    """Return the questions of ROBUST: spatial median, sign covariance, outlier search in two steps, and variances."""
+    """Return the questions of ROBUST, in order: spatial median, sign covariance, two outlier searches, variances."""
     octave, location = method.Field("octave", ()), method.Field("location", ("d",))
     deviations = (method.Field("measured", ("d",), kind="size"), method.Field("nearness", ("d",), kind="size"))
     location_fields = (octave, *(deviations if options.scale else ()), location)
@@ -100,9 +87,7 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
         limits=_limits_per_row(count=1.0, scatter=1.0),
         words=2,
     )
-    steps = dict[str, method.Question]()
-    for step in ("", SECOND_STEP_PREFIX):
-        steps |= {step + name: question for name, question in _step_questions(step).items()}
+    steps = {**_step_questions(""), **_step_questions(SECOND_STEP_PREFIX)}
     survivors = steps[f"{SECOND_STEP_PREFIX}survivors"].request.fields
     variances = replace(
         steps[f"{SECOND_STEP_PREFIX}scores"],
@@ -123,15 +108,14 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
 
 
 def _step_questions(step: str) -> method.Questions:
-    """Return the questions of an outlier search: score histograms, whitened sign covariance, and inliers' sums."""
+    """Return an outlier search's questions, named after ``step``: histograms, whitened signs, histograms, sums."""
     vectors, middles, spreads = (
         method.Field("vectors", ("m", "d"), kind="orthonormal rows", constant=f"{step}vectors"),
         method.Field("middles", ("m",), constant=f"{step}middles"),
         method.Field("spreads", ("m",), kind="positive", constant=f"{step}spreads"),
     )
-    shape_vectors = method.Field("shape_vectors", ("m", "m"), kind="orthonormal rows", constant=f"{step}shape vectors")
     shape = (
-        shape_vectors,
+        method.Field("shape_vectors", ("m", "m"), kind="orthonormal rows", constant=f"{step}shape vectors"),
         method.Field("shape_middles", ("m",), constant=f"{step}shape middles"),
         method.Field("shape_spreads", ("m",), kind="positive", constant=f"{step}shape spreads"),
         method.Field("reach", ("2",), kind="positive", constant=f"{step}reach"),
@@ -139,14 +123,14 @@ def _step_questions(step: str) -> method.Questions:
     scatter = method.Field("scatter", ("triangle",), kind="scatter")
     farthest = spatial_signs.MAX_SPREADS
     return {
-        "scores": method.Question(
+        f"{step}scores": method.Question(
             request=method.Payload((*CENTRE_FIELDS, vectors, UNITS_FIELD)),
             reply=method.Payload((COUNT_FIELD, method.Field("scores", ("m", "bins"), kind="size"))),
             answer=_answer_scores,
             sizes=_sizes,
             limits=_limits_per_row(count=1.0, scores=1.0),
         ),
-        "shape": method.Question(
+        f"{step}shape": method.Question(
             request=method.Payload((*CENTRE_FIELDS, vectors, middles, spreads)),
             reply=method.Payload((COUNT_FIELD, scatter)),
             answer=_answer_shape,
@@ -154,14 +138,14 @@ def _step_questions(step: str) -> method.Questions:
             limits=_limits_per_row(count=1.0, scatter=1.0),
             words=2,
         ),
-        "shape_scores": method.Question(
-            request=method.Payload((*CENTRE_FIELDS, vectors, middles, spreads, shape_vectors)),
+        f"{step}shape_scores": method.Question(
+            request=method.Payload((*CENTRE_FIELDS, vectors, middles, spreads, shape[0])),
             reply=method.Payload((COUNT_FIELD, method.Field("scores", ("m+1", "bins"), kind="size"))),
             answer=lambda party, request: _answer_shape_scores(step, party, request),
             sizes=_sizes,
             limits=_limits_per_row(count=1.0, scores=1.0),
         ),
-        "survivors": method.Question(
+        f"{step}survivors": method.Question(
             request=method.Payload((*CENTRE_FIELDS, vectors, middles, spreads, *shape)),
             reply=method.Payload(
                 (COUNT_FIELD, method.Field("weight", (), kind="size"), method.Field("shift", ("m",)), scatter)
@@ -186,7 +170,7 @@ def direction_count(features: int, components: int) -> int:
 
 
 def _start_limits(options: RobustOptions, request: method.Fields, public: method.Public) -> method.SumLimits:
-    """Return limits on the first sums: medians, binary logarithms of distance floors, and deviations, times rows."""
+    """Return limits on the first sums by field; with ``scale`` also those of the fields of deviations."""
     bound, d = public.config.bound, public.features
     limits = {
         "count": np.array(float(MAX_ROWS)),
@@ -204,9 +188,6 @@ def _limits_per_row(**per_row: float) -> Callable[[method.Fields, method.Public]
     return lambda request, public: limits
 
 
-# What a party answers
-
-
 class RobustClient(method.Client):
     """Client of ROBUST, which replies with sums of its rows' unit directions and histograms of their scores."""
 
@@ -214,7 +195,7 @@ class RobustClient(method.Client):
 
     @cached_property
     def median(self) -> method.Array:
-        """Spatial median (d,) of the party's own rows, stored over the rounds."""
+        """Spatial median (d,) of the party's own rows, stored in its state over the rounds."""
         if MEDIAN_KEY not in self.site.state:
             d = self.selection.shape[1]
             mean = sum(rows.sum(axis=0) for rows in self.centred_rows(np.zeros(d))) / len(self.selection)
@@ -225,7 +206,7 @@ class RobustClient(method.Client):
         return self.site.state[MEDIAN_KEY][0]
 
     def floor(self, scale: method.Array) -> float:
-        """Return the distance from a centre below which rows get less weight, from the party's own rows.
+        """Return the distance from a centre below which rows get less weight, from the party's own rows, and store it.
 
         The distance is in units of the scale (d,), which is empty for unscaled features.
         """
@@ -256,9 +237,8 @@ class RobustClient(method.Client):
 
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
         """Add up histograms (m, bins) of chunks, and merge bins whose counts are below the site's ``min-rows``."""
-        min_rows = self.site.node.min_rows
         counts = sum(tallies, np.zeros((1, spatial_signs.BINS), dtype=np.int64))
-        return spatial_signs.merge_small_bins(counts, min_rows).astype(np.float64)
+        return spatial_signs.merge_small_bins(counts, self.site.node.min_rows).astype(np.float64)
 
     def count_survivors(self, parts: Iterable[tuple[method.Array, method.Array]]) -> method.Array:
         """Return histograms (m, bins) of the values of rows with weight, or of all rows if outliers are too few.
@@ -278,7 +258,7 @@ class RobustClient(method.Client):
             yield from dense_rows(centred)
 
     def rows_about(self, request: method.Fields) -> Iterator[method.Array]:
-        """Yield the party's rows less the centre of a request, divided by its scale, chunk by chunk."""
+        """Yield chunks (c, d) of the party's rows less the centre of a request, divided by its scale unless empty."""
         scale = request["scale"] if request["scale"].size else None
         directions = request.get("turned", request.get("vectors", request.get("components")))
         for centred in self.selection.about(self.vault, request["centre"], scale, directions):
@@ -286,7 +266,7 @@ class RobustClient(method.Client):
 
     @override
     def project(self, request: method.Fields) -> method.Fields:
-        """Write scores, T2 and SPE of the party's rows; reply with the row count and a zero error."""
+        """Write scores, T2 and SPE of the party's rows to its files; reply with ``count`` and ``squared``, always 0."""
         with scores.outlier_file(self.site.node.scores, request["limits"]) as stream:
             statistics = request["components"], request["variances"], request["limits"]
             outliers = scores.OddRows(*statistics, self.site.participation, stream)
@@ -295,7 +275,11 @@ class RobustClient(method.Client):
 
 
 def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return n times the party's median and log2 of its distance floor, and with ``scale`` inverse deviations."""
+    """Return ``count`` n, and n times the party's median (``location``) and log2 of its distance floor (``octave``).
+
+    With ``scale`` also n times the inverse deviations (``nearness``), 0 for a feature that does not vary, and
+    ``measured``, n or 0.
+    """
     n = len(party.selection)
     floor = party.floor(NO_SCALE)
     reply = {"count": np.asarray(n), "location": n * party.median, "octave": np.asarray(n * np.log2(floor))}
@@ -315,7 +299,7 @@ def _answer_start(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_median(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sums of a party's unit directions of rows from the centre, and of their inverse distances."""
+    """Return ``count``, the sum (d,) of the rows' ``signs`` about the centre, and ``weight``, of inverse distances."""
     rows = party.rows_about(request)
     sums = spatial_signs.sign_sums(rows, party.selection.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(sums.rows), "signs": sums.signs, "weight": np.asarray(sums.weight * request["unit"])}
@@ -327,14 +311,14 @@ def _distance_floor(party: RobustClient, request: method.Fields) -> float:
 
 
 def _answer_signs(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sum of outer products (packed) of the party's unit directions of rows from the centre."""
+    """Return ``count`` and ``scatter``, the packed sum of outer products of the rows' signs about the centre."""
     rows = party.rows_about(request)
     scatter = spatial_signs.sign_scatter(rows, party.selection.shape[1], _distance_floor(party, request))
     return {"count": np.asarray(len(party.selection)), "scatter": moments.pack(scatter)}
 
 
 def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms (m, bins) of the party's scores along each direction, without small counts."""
+    """Return ``count`` and ``scores``, histograms (m, bins) along each direction without small counts."""
     rows = party.rows_about(request)
     tallies = (spatial_signs.tally(chunk @ request["vectors"].T / request["units"]) for chunk in rows)
     histograms = party.suppress_small_counts(tallies)
@@ -342,7 +326,7 @@ def _answer_scores(party: RobustClient, request: method.Fields) -> method.Fields
 
 
 def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the sum of outer products (packed) of the unit directions of the party's whitened rows."""
+    """Return ``count`` and ``scatter``, the packed sum of outer products of the whitened rows' signs."""
     m = len(request["middles"])
     scatter = np.zeros((m, m))
     for _, whitened in party.whitened(request):
@@ -352,7 +336,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
 
 
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms of whitened rows' scores along each requested direction and of their lengths."""
+    """Return ``count``, and ``scores`` (m + 1, bins) of whitened rows along directions, then lengths; store spreads."""
     vectors = request["shape_vectors"]
     tallies = [
         spatial_signs.tally(spatial_signs.shape_values(whitened, vectors)) for _, whitened in party.whitened(request)
@@ -363,9 +347,9 @@ def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields)
 
 
 def _answer_survivors(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the number of rows, and weight, weighted sum and scatter of the whitened rows; outliers have weight 0.
+    """Return ``count``, and ``weight``, weighted sum (``shift``) and packed ``scatter`` of the whitened rows.
 
-    Weight, sum and scatter are zero if fewer than ``min-rows`` rows have a positive weight.
+    The last three are zero if fewer than ``min-rows`` rows have a positive weight.
     """
     m, inside, weight = len(request["middles"]), 0, 0.0
     shift, scatter = np.zeros(m), np.zeros((m, m))
@@ -386,7 +370,7 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
 
 
 def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return histograms (m, bins) of the scores, along each direction, of the party's rows that are no outliers."""
+    """Return ``count`` and ``scores``, histograms (m, bins) along each direction of the rows that are no outliers."""
     weighted_scores = (
         (weights, rows @ request["turned"].T / request["units"])
         for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
@@ -395,7 +379,7 @@ def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fie
 
 
 def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields:
-    """Return the histogram of distances from the components' span of the party's rows that are no outliers."""
+    """Return ``count`` and ``errors``, the histogram (bins,) of inliers' distances from the components' span."""
     components = request["components"]
     weighted_errors = (
         (weights, row_lengths(rows - rows @ components.T @ components)[:, None] / request["unit"])

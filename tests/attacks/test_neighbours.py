@@ -50,7 +50,8 @@ class Sites:
         asked = pairwise_masks.transcript("moments", self.about, [self.seed(publics)], [np.asarray(2)])
         for private in privates:
             shared = pairwise_masks.shared_secrets(private, [publics[own].tobytes()])
-            words = words + pairwise_masks.mask_from_secrets(public_key(private), shared, asked, words.size)
+            words = words.copy()
+            pairwise_masks.add_mask(words, public_key(private), shared, asked)
         return words
 
     def opens(self, *words):

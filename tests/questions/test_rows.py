@@ -229,7 +229,6 @@ FACTOR_LIMITS = {
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (row_limits.sum_limits(3.0, 2), {"count": N, "sum": [3.0 * N] * 2}),
         (row_limits.projection_limits(SPREAD), {"count": N, "squared": 2 * 13.0 * N}),
         (
             row_limits.moments_limits(SPREAD),

@@ -136,7 +136,7 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     data = Federation.draw(d=12, r=3, m=4, n=4000, spread=0.1, seed=0)
     assert data.test_ratio(data.truth) == pytest.approx(1, abs=1e-12)
     assert data.train_ratio(data.truth) == pytest.approx(1, abs=0.02)
-    U, _ = closed_form(data, data.pooled())
+    U = closed_form(data, data.pooled())
     assert 1 < data.test_ratio(U) < best_perpca(data, data.pooled())
 
 
@@ -229,8 +229,6 @@ def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
     found = read_table(steps / "angles-breast-cancer.csv")
     assert max(row["angle"] for row in found if row["method"] == "vertical") <= 1e-5
     assert min(row["angle"] for row in found if row["method"].startswith("vfedpca")) > 0.5
-    kernels = read_table(steps / "kernels-breast-cancer.csv")
-    assert min(row["angle"] for row in kernels) > 1
     as_published = read_table(steps / "6-clients-breast-cancer-3.csv")
     split = {how: read_table(steps / f"9-{how}-3.csv") for how in ("vertical", "horizontal")}
     as_they_come = [row["distance"] for row in split["vertical"] if row["signs"] == "as they come"]
@@ -244,8 +242,8 @@ def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
 def test_images_have_every_pixel():
     X = matrix("digits")
     made = images(X, 5)
-    assert {image.shape for image in made.values()} == {(2, 64)}
-    assert all(set(image[1]) == {0.0, 1.0, 2.0} for image in made.values())
+    assert {image.shape for image in made.values()} == {(64,)}
+    assert all(set(image) == {0, 1, 2} for name, image in made.items() if name.endswith(" cluster"))
     alone = kernel_images(X, 1)
     for name in ("AKPCA, federated", "AKPCA, isolated", "KPCA, isolated"):
         np.testing.assert_allclose(alone[name], alone[f"{name.split(',')[0]}, all columns"], atol=1e-9)
@@ -298,10 +296,11 @@ def test_a_quick_look_draws_every_figure(tmp_path):
     given = ["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]
     assert main(given) == 0
     report = (tmp_path / "out/report.md").read_text()
-    for name in (*(f"figure{number}.png" for number in range(1, 9)), "table1.png"):
+    for name in (f"figure{number}.png" for number in range(1, 9)):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG"), name
         assert f"]({name})" in report
     assert "Light" in report
+    assert "Table 1" in report
 
 
 def test_every_method_runs_to_the_last_block(tmp_path):

@@ -83,7 +83,9 @@ def test_masked_genotypes_need_no_bound():
 
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
     looked, look = [], non_genotype_columns
-    monkeypatch.setattr(genotypes, "non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows))
+    monkeypatch.setattr(
+        "fedpca_flwr.maths.genotypes.non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows)
+    )
     analysed(PEOPLE, "sub-it")
     assert sorted(looked) == [12, 28, 50]
 

@@ -211,7 +211,7 @@ def test_a_step_that_is_too_large_is_named(method, monkeypatch):
     for wrong in (np.nan, np.inf):
         with refused(ConfigError, "step-size", 0.2):
             client.party.direction(np.full((8, 2), wrong))
-    monkeypatch.setattr("fedpca_flwr.questions.graph.safe_step", lambda largest, mixing: 40 / largest)
+    monkeypatch.setattr("fedpca_flwr.maths.graph.safe_step", lambda largest, mixing: 40 / largest)
     with refused(ConfigError, "step_size", "'auto'"):
         run(method, parties(), n_components=2, iterations=50)
 

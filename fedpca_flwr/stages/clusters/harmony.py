@@ -3,9 +3,6 @@
 The server sends centres and corrections, every party replies how much of its rows each cluster holds and the sums of
 the rows' scores, and the next centres and corrections follow (`fedpca_flwr.maths.harmony`). The server must know to
 which batch a number belongs: also in secure sums, each party's own part of the counts and sums by cluster shows.
-
-The server's centres meet scores before the scores are summed, as for all clusters
-(`fedpca_flwr.stages.clusters.stage`).
 """
 
 from collections.abc import Generator, Iterator
@@ -20,25 +17,16 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Round, SumLimits, SumRound, Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
+from fedpca_flwr.questions.rows_client import Closing
 from fedpca_flwr.site.scores import companion_file
 
-MAX_CORRECTIONS = 10
-"""Largest number of corrections of a run."""
+MAX_CORRECTIONS = 10  # largest number of corrections of a run
+FIRST_STEPS = 10  # steps from the start, before a batch is kept from a cluster
+MAX_STEPS = 20  # largest number of steps between two corrections
+MAX_QUESTIONS = FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS  # largest number of questions of a run
 
-FIRST_STEPS = 10
-"""Steps from the start, before a batch is kept from a cluster."""
-
-MAX_STEPS = 20
-"""Largest number of steps between two corrections."""
-
-MAX_QUESTIONS = FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS
-"""Largest number of questions of a run."""
-
-MIN_MOVED_SHARE = 1e-3
-"""Share of rows; a step in which a smaller share changes clusters is the last before a correction."""
-
-MIN_IMPROVEMENT = 1e-4
-"""Share of the objective; a correction that lowers the objective by a smaller share is the last."""
+MIN_MOVED_SHARE = 1e-3  # of rows; a step in which a smaller share changes clusters is the last before a correction
+MIN_IMPROVEMENT = 1e-4  # share of the objective; a correction that lowers the objective by a smaller share is the last
 
 SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of these rows' scores"
 """Text on what the sums tell about single sites (`PCAOptions.sum_disclosures`)."""
@@ -73,7 +61,7 @@ def limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def read_steps(request: Fields, batch: int) -> harmony.Steps:
-    """Return the Harmony steps (centres, penalties, moves) in a request, or refuse fields of different steps."""
+    """Return the Harmony steps in a request, or raise ContractError for fields of different steps or no such batch."""
     centres, penalties = request["centres"], request["penalties"]
     t, m, k = centres.shape
     moves = request["moves"].reshape(-1, m, penalties.shape[-1], k) if m * k else request["moves"]
@@ -84,9 +72,9 @@ def read_steps(request: Fields, batch: int) -> harmony.Steps:
 
 
 def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
-    """Return a party's counts and score sums by cluster, placed in its own batch's slot, with zeros elsewhere.
+    """Return the fields `STEP_SUMS` of a party, counts and sums in its own batch's slot with zeros elsewhere.
 
-    ``parts`` are chunks of the rows' scores (m, k), and ``batch`` is the number of the party.
+    ``parts`` are chunks of the rows' scores (m, k), and ``batch`` is the number of the party. Raise as `read_steps`.
     """
     local = harmony.BatchSums.from_scores(read_steps(request, batch), parts, batch)
     shape = request["penalties"].shape[1:]
@@ -98,7 +86,7 @@ def local_sums(request: Fields, parts: Iterator[Array], batch: int) -> Fields:
 def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch: int) -> None:
     """Write a site's scores (m, k) after Harmony's batch correction to a file beside the site's file ``scores``.
 
-    Nothing is written if ``scores`` is empty; ``batch`` is the number of the party.
+    Nothing is written if ``scores`` is empty; ``batch`` is the number of the party. Raise as `read_steps`.
     """
     steps = read_steps(request, batch)
     names = ",".join(f"harmony{j + 1}" for j in range(steps.centres.shape[2]))
@@ -109,11 +97,8 @@ def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch:
             np.savetxt(stream, part, delimiter=",", fmt="%.9g")
 
 
-ClusterFields = Generator[Round, Any, dict[str, Array]]
-
-
-def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> ClusterFields:
-    """Run Harmony by sums: return its centres, penalties and moves as fields, and log the steps in the model.
+def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> Closing:
+    """Run Harmony by sums: return ``centres``, ``penalties`` and ``moves``, and log the steps in the model.
 
     ``request`` has the fields that rows are projected with.
     """
@@ -137,7 +122,7 @@ def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -
 def _converge_step(
     request: Fields, steps: harmony.Steps, centres: Array, penalty: Array, free: int
 ) -> Generator[Round, Any, tuple[harmony.Steps, Total, int]]:
-    """Iterate a single clustering step until few rows change clusters; return steps, last sums and number of questions.
+    """Ask until few rows change clusters, or `MAX_STEPS` times; return steps, last sums and number of questions.
 
     In the first ``free`` questions the penalty on clusters that a batch dominates is not updated.
     """

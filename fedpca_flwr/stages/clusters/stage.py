@@ -6,8 +6,7 @@ scores, and the means are the next centres. ``clustering='mixture'`` goes on fro
 from the run's seed, go side by side in the same questions, and the start with the least sum of squared distances wins.
 
 A centre of the server's meets scores before the scores are summed: two questions that differ by one row tell the row's
-scores. So a site must allow that scores of single rows are seen. The scores are those on one set of components, which a
-site receives once in a run. The model says how many rows a cluster has where they are not few.
+scores. So a site must allow that scores of single rows are seen. The scores are those on one set of components.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -35,17 +34,11 @@ from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, R
 from fedpca_flwr.site.scores import companion_file
 from fedpca_flwr.stages.clusters import harmony
 
-STARTS = 10
-"""Number of sets of centres that a run tries."""
+STARTS = 10  # number of sets of centres that a run tries
+MAX_STEPS = 100  # largest number of steps of k-means, and of a mixture
+MIN_SHOWN_ROWS = 10  # smallest number of rows of a cluster that the model states
 
-MAX_STEPS = 100
-"""Largest number of steps of k-means, and of a mixture."""
-
-MIN_SHOWN_ROWS = 10
-"""Smallest number of rows of a cluster that the model states."""
-
-MIN_DENSITY_GAIN = 1e-9
-"""Smallest gain of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture."""
+MIN_DENSITY_GAIN = 1e-9  # of a step in the mean logarithm of the density; a smaller gain ends the fit of a mixture
 
 AXIS_FIELDS = {"components", "scale"}
 """Fields from which a party computes scores. A site receives them once in a run, because further ones would show more
@@ -79,13 +72,13 @@ class Clusters(RowsStage):
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether all parties project their rows, or what is expected of these, with the same components."""
+        """Return whether all parties project their rows with the same components."""
         return card.pools_rows or card.incomplete
 
     @property
     @override
     def exposes(self) -> str:
-        """Kind of information that clustering can show of single rows: their scores."""
+        """Kind of information that clustering can show of single rows."""
         return "scores"
 
     @property
@@ -96,7 +89,7 @@ class Clusters(RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add the clustering's questions before the projection, and the clusters to the projection's request."""
+        """Add the clustering's questions before the projection, and clusters to its request, if there is one."""
         options, last = self.options, questions.get("project")
         if last is None:  # the method goes on as another one, whose script has it
             return questions
@@ -166,9 +159,9 @@ class Clusters(RowsStage):
     # A party
 
     def points(self, party: RowsClient, request: Fields, *, all_rows: bool = False) -> Iterator[Array]:
-        """Project a party's rows that take part, or ``all_rows`` of its site, to scores (m, k), chunk by chunk.
+        """Yield the scores (m, k) of a party's rows that take part, or of ``all_rows`` of its site, chunk by chunk.
 
-        Raise ContractError if the request's scale is not that of the run's options.
+        Raise ContractError for a scale that is not of the run's options, or a centre that would round rows.
         """
         projection, scale = party.projection(request), request["scale"]
         if not all_rows:  # whose scores stay at the site
@@ -181,7 +174,7 @@ class Clusters(RowsStage):
 
     @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> None:
-        """Write each row's cluster, or its corrected scores, beside the site's scores; return no observer."""
+        """Write each row's cluster, or its corrected scores, beside the site's scores; return no observer (None)."""
         node, points = party.site.node, self.points(party, request, all_rows=True)
         if self.options.clustering == "harmony":
             harmony.write_corrected(node.scores, request, points, node.partition_id)
@@ -192,17 +185,15 @@ class Clusters(RowsStage):
 
     @override
     def closing(self, run: PCAStrategy, model: PCAModel, request: Fields) -> Closing:
-        """Cluster the scores by rounds of sums, log the clusters in the model, and return fields."""
-        options = self.options
-        variances = model.explained_variance_
+        """Cluster the scores by rounds of sums, log clusters in the model, and return the last request's fields."""
+        options, variances = self.options, model.explained_variance_
         if options.clustering == "harmony":
             return (yield from harmony.harmonise(model, request, options.clusters, run.public))
         centres, counts, inertia, steps = yield from _fit_k_means(model, request, options.clusters, run.config.seed)
         fields, measure = {"centres": centres, "weights": np.empty(0), "covariances": np.empty((0, 0, 0))}, inertia
         if options.clustering == "mixture":
-            spread = inertia / model.n_samples_ / variances.size * np.eye(variances.size)
             regular = clustering.RIDGE_SHARE * float(variances.mean())
-            spread += regular * np.eye(variances.size)
+            spread = (inertia / model.n_samples_ / variances.size + regular) * np.eye(variances.size)
             start = clustering.Mixture((counts + 1) / (counts + 1).sum(), centres, np.array([spread] * len(centres)))
             fields, counts, measure, steps = yield from _fit_mixture(model, request, start, regular)
         rows = [int(count) if count >= MIN_SHOWN_ROWS else None for count in counts.round()]
@@ -215,7 +206,7 @@ class Clusters(RowsStage):
 
 
 def _cell_limits(request: Fields, max_score: float) -> SumLimits:
-    """Return limits of k-means sums over at most `MAX_ROWS` rows with scores up to ``max_score``, times two."""
+    """Return twice the limits of k-means sums over at most `MAX_ROWS` rows with scores up to ``max_score``."""
     distance = np.abs(request["centres"]).max(axis=(0, 1)) + max_score
     with np.errstate(over="ignore"):  # what is not finite is refused
         inertia = 2 * MAX_ROWS * np.square(distance).sum()
@@ -223,7 +214,7 @@ def _cell_limits(request: Fields, max_score: float) -> SumLimits:
 
 
 def _share_limits(request: Fields, max_score: float) -> SumLimits:
-    """Return limits of a mixture's EM sums over at most `MAX_ROWS` rows with scores up to ``max_score``."""
+    """Return twice the limits of EM sums over at most `MAX_ROWS` rows with scores up to ``max_score``."""
     distance = np.abs(request["means"]) + max_score
     with np.errstate(over="ignore"):
         products = 2 * MAX_ROWS * distance[:, :, None] * distance[:, None]
@@ -239,9 +230,6 @@ def _max_score(last: Question, request: Fields, public: Public) -> float:
     """Return a bound on the absolute value of a score: the root of the projection question's limit on squared error."""
     assert last.limits is not None
     return float(np.sqrt(last.limits(request, public)["squared"]))
-
-
-# What a party answers
 
 
 def _local_cells(request: Fields, parts: Iterator[Array]) -> Fields:
@@ -265,7 +253,7 @@ def _local_shares(request: Fields, parts: Iterator[Array]) -> Fields:
 
 
 def require_axes(components: Array, *arrays: Array) -> None:
-    """Refuse centres or covariances whose last axis is not the number k of components (k, d)."""
+    """Raise ContractError for arrays whose last axis is not the number k of components (k, d)."""
     if any(place.shape[-1] != len(components) for place in arrays):
         raise ContractError(f"{SERVER}: what it says of clusters is not of {len(components)} components")
 
@@ -283,7 +271,7 @@ def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> t
 
 
 def read_mixture(request: Fields, means: str) -> clustering.Mixture:
-    """Return the Gaussian mixture in a request, with the field ``means`` as its means, or refuse what is no mixture."""
+    """Return the mixture in a request, whose means are in the field ``means``; raise ContractError for what is none."""
     mixture = clustering.Mixture(request["weights"], request[means], request["covariances"])
     require_axes(request["components"], mixture.means, mixture.covariances)
     try:
@@ -298,7 +286,8 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
     """Write each row's cluster, with its distance or probability, to a file beside the site's file ``scores``.
 
-    Nothing is written if ``scores`` is empty; ``points`` are chunks of the rows' scores (m, k).
+    Nothing is written if ``scores`` is empty; ``points`` are chunks of the rows' scores (m, k). Raise ContractError if
+    the request has no possible clusters.
     """
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None
@@ -313,18 +302,12 @@ def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> Non
                 stream.write(f"{cell},{value:.9g}\n".encode())
 
 
-# What the server makes of it
-
-
-ClusterFields = Generator[Round, Any, dict[str, Array]]
-
-
 def _fit_k_means(
     model: PCAModel, projection: Fields, clusters: int, seed: int
 ) -> Generator[Round, Any, tuple[Array, Array, float, int]]:
     """Run k-means by sums from several starts; return the best centres, row counts, inertia and number of steps.
 
-    Raise ContractError if the clusters together have other rows than the run.
+    The largest cluster is the first. Raise ContractError if the clusters together have other rows than the run.
     """
     variances, max_move, steps = model.explained_variance_, np.inf, 0
     centres = clustering.draw_starts(variances, clusters, STARTS, seed)
@@ -343,7 +326,10 @@ def _fit_k_means(
 def _fit_mixture(
     model: PCAModel, projection: Fields, start: clustering.Mixture, regular: float
 ) -> Generator[Round, Any, tuple[dict[str, Array], Array, float, int]]:
-    """Fit a mixture by EM; return its parameters, expected row counts, mean log-density and number of steps."""
+    """Fit a mixture by EM; return its parameters, expected row counts, mean log-density and number of steps.
+
+    The cluster with the largest weight is the first.
+    """
     mixture, density, gain, steps = start, -np.inf, np.inf, 0
     while gain > MIN_DENSITY_GAIN and steps < MAX_STEPS:
         request = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}

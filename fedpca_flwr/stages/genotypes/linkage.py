@@ -4,8 +4,7 @@ After the allele counts the server asks the parties for the products of each var
 band, and never d x d numbers. Of variants that miss calls the server also asks for sums over the people who miss them,
 which the correlation among the people called at both variants needs (`fedpca_flwr.maths.linkage`). The sums are whole
 numbers, so masked sums open exactly in short words, and the retained variants are those that PLINK retains of all
-people together. With the frequencies the server tells the parties
-which variants are left out. From then on these count for nothing, as constant variants do.
+people together. The others count for nothing, as constant variants do.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from fedpca_flwr.questions.row_limits import MAX_ROWS
 if TYPE_CHECKING:
     from fedpca_flwr.questions.rows_client import RowsClient
 
-MAX_PAIRS = 2**21
-"""Largest number of pairs of a question: 16 MiB for each number of a pair."""
+MAX_PAIRS = 2**21  # largest number of pairs of a question: 16 MiB for each number of a pair
 
 WHOLE_NUMBERS = "uint8 or uint16 or uint32 or uint64"
 """Dtypes of sums over pairs: the smallest that holds the largest of them. Secure sums share words in the same way."""
@@ -90,7 +88,7 @@ def _local_sums(party: RowsClient, request: Fields) -> Fields:
 
 
 def _limits(request: Fields, public: Public) -> SumLimits:
-    """Return limits by which every sum is a whole number of steps, and the public limit of the chromosomes' marks."""
+    """Return limits by which every sum is a whole number of steps, and that of the chromosomes' marks."""
     shared = _sharing(request, public)
     limits = {name: np.array(max_residual(sharing.values_per_word, public.parties)) for name, sharing in shared.items()}
     return {**limits, "chromosomes": np.array(float(MAX_ROWS))}
@@ -111,7 +109,7 @@ def _narrow(sums: Array) -> NDArray[np.unsignedinteger[Any]]:
 
 
 def _starts(public: Public) -> range:
-    """Return the index of the first variant of each question's band."""
+    """Return the index of the first variant of each question's band; empty without variants."""
     return range(0, public.features, _width(public))
 
 

@@ -2,8 +2,7 @@
 
 Standardising needs the allele frequencies of all rows, and so a question before the method's own. A method knows no
 more of genotypes: the stage puts the question before the method's script and the frequencies into its first request,
-and from then on a party's ``data`` are standardised. So genotypes compose with any method for rows, and whatever the
-method says of blocks, bytes and certificates holds of the standardised rows.
+and from then on a party's ``data`` are standardised.
 
 Genotypes are an option of the method and not a property of the rows, because a script must follow from the run-config
 alone: a site whose rows are no genotypes refuses. And they are not a value of ``scale``, which means the pooled
@@ -25,17 +24,9 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.maths import genotypes
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.calls import StandardisedCalls
-from fedpca_flwr.maths.genotypes import (
-    MIN_FREQUENCY,
-    AlleleCounts,
-    count_alleles,
-    genotype_deviation,
-    non_genotype_columns,
-    standardise,
-    standardised_blocks,
-)
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.model import PCAModel
@@ -80,7 +71,7 @@ COUNTS = {"called": 1, "alleles": 2, "squares": 4}
 
 def _alleles(party: RowsClient, request: Fields) -> Fields:
     """Return a party's row count and, per variant, its calls, copies of the counted allele and their squares."""
-    rows, called, alleles, squares = count_alleles(party.participants.rows)
+    rows, called, alleles, squares = genotypes.count_alleles(party.participants.rows)
     return {"count": np.asarray(rows), "called": called, "alleles": alleles, "squares": squares}
 
 
@@ -95,11 +86,7 @@ ALLELES: Questions = {
     )
 }
 
-SUMS_QUESTION = "sums"
-"""Question whose sums follow from the counts, so that it is left out."""
-
-MAX_COPIES = 2.0
-"""Largest number of copies of an allele, and so the bound of genotypes."""
+SUMS_QUESTION = "sums"  # question whose sums follow from the counts, so that it is left out
 
 
 class GenotypeOptions(PCAOptions):
@@ -128,7 +115,7 @@ class GenotypeProjection(Projection):
     @override
     def centred(self, rows: Rows) -> Iterator[StandardisedCalls]:
         """Standardise genotypes by mean and scale, missing calls as zero, in blocks of people."""
-        return standardised_blocks(rows, self.mean, self.scale)
+        return genotypes.standardised_blocks(rows, self.mean, self.scale)
 
     @property
     @override
@@ -138,7 +125,7 @@ class GenotypeProjection(Projection):
 
     @override
     def require_near(self) -> None:
-        """Refuse nothing: genotypes less twice a frequency, over its deviation, are never rounded away."""
+        """Raise nothing: genotypes less twice a frequency, over its deviation, are never rounded away."""
 
     @override
     def squared_error(self) -> float:
@@ -156,7 +143,7 @@ class Genotypes(RowsStage):
     examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
-    counts: AlleleCounts | None = None  # of all rows, at the server
+    counts: genotypes.AlleleCounts | None = None  # of all rows, at the server
     pruned: NDArray[np.bool_]  # (d,) variants that count for nothing
 
     @classmethod
@@ -168,14 +155,13 @@ class Genotypes(RowsStage):
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
         """Return the run-config with `bound` 2, the largest number of copies of an allele."""
-        return config.model_copy(update={"bound": MAX_COPIES})
+        return config.model_copy(update={"bound": 2.0})
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Check the options, ask for allele counts first, and send allele frequencies with the next requests.
+        """Raise ConfigError for other options, ask for allele counts first, and send frequencies with next requests.
 
-        In clear a party stores the frequencies of the first request. Masked questions, of which each is checked by
-        itself, all have them.
+        In clear the first request has them. Masked questions, of which each is checked by itself, all have them.
         """
         options = self.options
         if not options.genotypes:
@@ -201,9 +187,8 @@ class Genotypes(RowsStage):
             )
         bounded = self.method_config(config)
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
-        if last := script.get(
-            "project"
-        ):  # its mean follows from the frequencies: it equals no array of an earlier request
+        if last := script.get("project"):
+            # its mean follows from the frequencies: it equals no array of an earlier request
             fields = (
                 replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
             )
@@ -217,13 +202,13 @@ class Genotypes(RowsStage):
     @override
     def units(self, mean: Array) -> Array:
         """Return the genotypes' deviations, of rows without missing calls: half the mean is the frequency."""
-        return genotype_deviation(mean / 2)
+        return genotypes.genotype_deviation(mean / 2)
 
     # A party
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Refuse, once in a run, rows that are no genotypes or calls that the site does not permit."""
+        """Raise DataError, once in a run, for rows that are no genotypes, and what `permit_calls` raises."""
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
             require_genotypes(party.participants.rows)
             permit_calls(party.site.node, party.site.table)
@@ -231,13 +216,13 @@ class Genotypes(RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the allele frequencies and pruned variants when they first arrive, after a check."""
+        """Store frequencies and pruned variants when they first arrive; raise ContractError for impossible ones."""
         if FREQUENCIES.name in request and FREQUENCIES.name not in party.site.state:
             frequencies = request[FREQUENCIES.name]
             if not frequencies.size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
             rarer = np.minimum(frequencies, 1 - frequencies)
-            if ((rarer < MIN_FREQUENCY) & (rarer != 0)).any():
+            if ((rarer < genotypes.MIN_FREQUENCY) & (rarer != 0)).any():
                 raise ContractError(
                     f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1"
                 )
@@ -249,7 +234,7 @@ class Genotypes(RowsStage):
         """Return standardised genotypes once the frequencies are known, else the rows unchanged."""
         if FREQUENCIES.name not in party.site.state:
             return selection
-        return selection.with_rows(standardise(selection.rows, *party.site.state[FREQUENCIES.name]))
+        return selection.with_rows(genotypes.standardise(selection.rows, *party.site.state[FREQUENCIES.name]))
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
@@ -258,7 +243,7 @@ class Genotypes(RowsStage):
         Raise ContractError if mean and scale in the request do not follow from the stored frequencies.
         """
         frequencies = party.site.state[FREQUENCIES.name][0]
-        expected = {"mean": 2 * frequencies, "scale": genotype_deviation(frequencies)}
+        expected = {"mean": 2 * frequencies, "scale": genotypes.genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
             raise ContractError(f"{SERVER}: 'mean' and 'scale' are not those of the 'frequencies' that it told before")
         return GenotypeProjection(**vars(projection))
@@ -274,7 +259,10 @@ class Genotypes(RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for allele counts and pruning, then run the method with frequencies in its requests."""
+        """Ask for allele counts and pruning, then run the method with frequencies in its requests.
+
+        Loadings of pruned variants are 0. Raise what `pooled_counts` and `pruned_variants` raise.
+        """
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from linkage.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
@@ -299,7 +287,7 @@ class Genotypes(RowsStage):
         """Return model and solution with mean and deviations of the genotypes, which follow from frequencies."""
         assert self.counts is not None
         # the method has subtracted the mean, up to rounding
-        mean, unit = 2 * self.counts.frequencies, genotype_deviation(self.counts.frequencies)
+        mean, unit = 2 * self.counts.frequencies, genotypes.genotype_deviation(self.counts.frequencies)
         return replace(model, mean_=mean, scale_=unit), replace(solution, mean=mean, scale=unit)
 
 
@@ -317,20 +305,17 @@ def _bounded(question: Question, config: RunConfig) -> Question:
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
-            request = {**request, "scale": genotype_deviation(request[FREQUENCIES.name])}
+            request = {**request, "scale": genotypes.genotype_deviation(request[FREQUENCIES.name])}
         return limits(request, replace(public, config=config))
 
     return replace(question, limits=within)
 
 
-def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
-    """Ask for the parties' allele counts, and return their sum, or refuse sums that no genotypes have.
-
-    Nobody can check a single party's share.
-    """
+def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
+    """Ask for the parties' allele counts, and return their sum; raise ContractError for sums that no genotypes have."""
     total: Total = yield SumRound("alleles")
     rows = int(read_row_count(total["count"], total.parties))
-    counts = AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
+    counts = genotypes.AlleleCounts(rows, *(np.rint(total[name]) for name in COUNTS))
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
@@ -342,8 +327,8 @@ def pooled_counts() -> Generator[Round, Any, AlleleCounts]:
 
 
 def require_genotypes(rows: Rows) -> None:
-    """Refuse rows (n, d) with values other than 0, 1, 2 and missing, which are no genotypes."""
-    columns = non_genotype_columns(rows)
+    """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
+    columns = genotypes.non_genotype_columns(rows)
     if columns.size:
         raise DataError(
             f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
@@ -352,7 +337,7 @@ def require_genotypes(rows: Rows) -> None:
         )
 
 
-def genotype_notes(counts: AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
+def genotype_notes(counts: genotypes.AlleleCounts, pruned: NDArray[np.bool_], options: GenotypeOptions) -> list[str]:
     """Return the model's notes on genotypes: variants, constant variants, missing calls and pruning."""
     notes = [f"genotypes of {counts.called.size} variants, divided by sqrt(2p(1 - p)); the model holds the frequencies"]
     if counts.constant_count:
