@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from fedpca_flwr.simulations.engines import run
     from fedpca_flwr.simulations.estimator import FederatedPCA
     from fedpca_flwr.simulations.local_grid import LocalGrid
-    from fedpca_flwr.site.readers import read
+    from fedpca_flwr.site.readers.files import read
     from fedpca_flwr.strategies import METHODS
     from fedpca_flwr.strategies.adaptive import Adaptive
     from fedpca_flwr.strategies.approximate_covariance import ApproximateCovariance
     from fedpca_flwr.strategies.approximate_stack import ApproximateStack
-    from fedpca_flwr.strategies.compressed import Compressed
+    from fedpca_flwr.strategies.compressed.method import Compressed
     from fedpca_flwr.strategies.dp_pca.method import DPPCA
     from fedpca_flwr.strategies.dsa import DSA
-    from fedpca_flwr.strategies.em import EM
+    from fedpca_flwr.strategies.em.method import EM
     from fedpca_flwr.strategies.fast_pca import FastPCA
     from fedpca_flwr.strategies.personalised.method import Personalised
     from fedpca_flwr.strategies.pooled_covariance import PooledCovariance
     from fedpca_flwr.strategies.qr_pca import QRPCA
     from fedpca_flwr.strategies.robust.method import Robust
     from fedpca_flwr.strategies.sapca import SAPCA
-    from fedpca_flwr.strategies.streaming import Streaming
+    from fedpca_flwr.strategies.streaming.method import Streaming
     from fedpca_flwr.strategies.subspace_iteration import SubspaceIteration
     from fedpca_flwr.strategies.vertical import Vertical
     from fedpca_flwr.strategies.vertical_scores import VerticalScores
@@ -71,7 +71,7 @@ PUBLIC_MODULES = {
     "PCAModel": "fedpca_flwr.model.model",
     "pooled_pca": "fedpca_flwr.model.reference",
     "principal_angles": "fedpca_flwr.model.reference",
-    "read": "fedpca_flwr.site.readers",
+    "read": "fedpca_flwr.site.readers.files",
     "run": "fedpca_flwr.simulations.engines",
 }
 """Where each name is at home."""

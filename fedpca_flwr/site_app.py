@@ -10,8 +10,8 @@ from typer import Option
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
-from fedpca_flwr.site.metrics import metrics_of_site
-from fedpca_flwr.site.outlived import end_with_node
+from fedpca_flwr.site.node.metrics import metrics_of_site
+from fedpca_flwr.site.node.outlived import end_with_node
 from fedpca_flwr.site.watch import send_journal_to_system_log, show_log
 from fedpca_flwr.strategies import FACTORY, METHODS
 
@@ -48,7 +48,7 @@ def run_site(config: Annotated[Path, Option(metavar="FILE")]) -> None:
         The site's file (site.toml): how its SuperNode reaches the SuperLink, and its node-config. Paths in it count
         from the folder of the file.
     """
-    from fedpca_flwr.site import node  # Flower's SuperNode, which only this command needs
+    from fedpca_flwr.site.node import process as node  # Flower's SuperNode, which only this command needs
 
     list(METHODS.values())  # imports all methods, once for the processes of all messages
     node.run_site(config, app_for)

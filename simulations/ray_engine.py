@@ -26,7 +26,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.simulations.loopback import site_of_party
 from fedpca_flwr.simulations.parties import Parties
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.files import read
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 BACKEND: dict[str, Any] = {

@@ -12,7 +12,7 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.data.frames import as_array
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
-from fedpca_flwr.site import readers
+from fedpca_flwr.site.readers import files as readers
 
 HELD_TABLES: dict[str, Parties] = {}  # tables of this process by the name of their data set, which has their digest
 

@@ -20,8 +20,8 @@ from fedpca_flwr.data.table import participating_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import to_array
-from fedpca_flwr.maths.subspace_error import Distance, SubspaceError, estimate_subspace_error
 from fedpca_flwr.protocol import fleet
+from fedpca_flwr.simulations.subspace_error import Distance, SubspaceError, estimate_subspace_error
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.table_steps import apply_steps
 from fedpca_flwr.state.files import atomic_file

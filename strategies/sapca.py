@@ -26,7 +26,7 @@ from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.model import stream_state
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
-from fedpca_flwr.site.policy import permit_rows
+from fedpca_flwr.site.rules.policy import permit_rows
 
 # a subspace's numbers: weighted number of rows, trace of the scatter, error bound, and rank by the rule
 MEASURE_NAMES = ("weight", "energy", "omitted", "rank")

@@ -23,7 +23,7 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.python_words import POLICY
-from fedpca_flwr.site.identity import make_key
+from fedpca_flwr.site.node.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 

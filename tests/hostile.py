@@ -18,9 +18,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.protocol.question import Question
-from fedpca_flwr.site.accounts import Release
-from fedpca_flwr.site.identity import load_identity
-from fedpca_flwr.site.policy import EXPOSURES
+from fedpca_flwr.site.node.identity import load_identity
+from fedpca_flwr.site.rules.accounts import Release
+from fedpca_flwr.site.rules.policy import EXPOSURES
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.harness import identities
 

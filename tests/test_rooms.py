@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from fedpca_flwr import METHODS
-from fedpca_flwr.site.readers import FORMATS
+from fedpca_flwr.site.readers.files import FORMATS
 from fedpca_flwr.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ class Room(NamedTuple):
 
 
 STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
-READERS = "fedpca_flwr/site/readers.py"
+READERS = "fedpca_flwr/site/readers/files.py"
 TABLE_STEPS = "fedpca_flwr/site/table_steps.py"
 ANALYSES = "fedpca_flwr/analyses/__init__.py"
 COMMANDS = "fedpca_flwr/cli.py"
@@ -72,9 +72,9 @@ def _method(name: str) -> Room:
 
 BED = Room(
     [
-        "fedpca_flwr/site/bed_file.py",
-        "fedpca_flwr/site/relatives.py",
-        "simulations/genotypes.py",
+        "fedpca_flwr/genetics/bed_file.py",
+        "fedpca_flwr/genetics/relatives.py",
+        "fedpca_flwr/genetics/command.py",
         "tests/site/test_bed.py",
     ],
     {
@@ -84,7 +84,7 @@ BED = Room(
     },
 )
 CELLS = Room(
-    ["fedpca_flwr/site/h5ad_file.py", "simulations/cells.py", "tests/site/test_readers.py"],
+    ["fedpca_flwr/cells/h5ad_file.py", "fedpca_flwr/cells/command.py", "tests/site/test_readers.py"],
     {READERS: [r"\bH5AD\b"], COMMANDS: ['"cells"']},
 )
 GENOTYPES = _stage("genotypes", "Genotypes", "test_genotypes_of_people")
@@ -101,7 +101,7 @@ ROOMS = {
         _stage("blind.py", "Blind", "test_blind"),
         Room(
             [
-                "fedpca_flwr/site/rotated_vault.py",
+                "fedpca_flwr/blind/rotated_vault.py",
                 "tests/attacks/test_blind.py",
                 "tests/deployment/test_blind.py",
             ],
@@ -110,11 +110,12 @@ ROOMS = {
     ),
     "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
     "reader parquet": Room(
-        ["fedpca_flwr/site/parquet_file.py", "tests/site/test_readers.py"], {READERS: [r"\bPARQUET\b"]}
+        ["fedpca_flwr/site/readers/parquet_file.py", "tests/site/test_readers.py"], {READERS: [r"\bPARQUET\b"]}
     ),
     "reader bed": BED,
     "reader office": Room(
-        ["fedpca_flwr/site/office_files.py", "tests/site/test_readers.py"], {READERS: [r"\b(SPREADSHEET|STATISTICS)\b"]}
+        ["fedpca_flwr/site/readers/office_files.py", "tests/site/test_readers.py"],
+        {READERS: [r"\b(SPREADSHEET|STATISTICS)\b"]},
     ),
     "reader texts": Room(
         [
@@ -125,7 +126,7 @@ ROOMS = {
     ),
     "databases": Room(
         [
-            "fedpca_flwr/site/databases.py",
+            "fedpca_flwr/site/readers/databases.py",
             "tests/site/test_databases.py",
         ],
         {READERS: [r"\bread_query\b"]},
@@ -134,14 +135,18 @@ ROOMS = {
         GENOTYPES,
         BED,
         Room(
-            ["fedpca_flwr/maths/genotypes.py", "fedpca_flwr/maths/linkage.py", "simulations/benchmarks/genotypes.py"],
+            [
+                "fedpca_flwr/genetics/genotypes.py",
+                "fedpca_flwr/genetics/linkage.py",
+                "simulations/benchmarks/genotypes.py",
+            ],
             {BENCHMARKS: ['"genotypes"']},
         ),
         Room(["tests/maths/test_linkage.py"], {}),
     ),
     "cells": CELLS,
     "metrics": Room(
-        ["fedpca_flwr/protocol/metrics.py", "fedpca_flwr/site/metrics.py", "tests/protocol/test_metrics.py"],
+        ["fedpca_flwr/protocol/metrics.py", "fedpca_flwr/site/node/metrics.py", "tests/protocol/test_metrics.py"],
         {
             "fedpca_flwr/server_app.py": [r"import measured$", r"^    measured,$"],
             "fedpca_flwr/site_app.py": [r"\bmetrics_of_site\b"],
@@ -158,10 +163,10 @@ ROOMS = {
         ["fedpca_flwr/analyses/groups.py", "tests/analyses/test_groups.py"],
         {ANALYSES: [r"\b(MultipleFactorAnalysis|multiple_factor_analysis)\b"]},
     ),
-    "doctor": Room(["fedpca_flwr/site/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
+    "doctor": Room(["fedpca_flwr/site/node/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
     "worth": Room(
         [
-            "fedpca_flwr/maths/subspace_error.py",
+            "simulations/subspace_error.py",
             "simulations/worth.py",
             "tests/maths/test_subspace_error.py",
             "tests/simulations/test_worth.py",
@@ -176,7 +181,7 @@ BY_DAY = "stage clusters"
 def test_all_stages_and_kinds_of_file_are_rooms():
     deleted = [file for room in ROOMS.values() for file in room.files]
     homes = {stage.__module__ for stage in STAGES} | {kind.read_rows.__module__ for kind in FORMATS.values()}
-    for home in homes - {"fedpca_flwr.site.numpy_files", "functools"}:
+    for home in homes - {"fedpca_flwr.site.readers.numpy_files", "functools"}:
         file = f"{home.replace('.', '/')}.py"
         assert any(file.startswith(part) for part in deleted), file
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.analyses.inputs import finite_rows, require_count, require_resolved, takes_moments
+from fedpca_flwr.analyses.sparse_pca import deflate, sparse_component
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import safe_deviation
-from fedpca_flwr.maths.sparse_pca import deflate, sparse_component
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import DisplayTable, Share, component_labels, display_as, largest_features
 

@@ -1,4 +1,4 @@
-"""Data sets: bundled tables, images, synthetic data (for a site's own file see `fedpca_flwr.site.readers`).
+"""Data sets: bundled tables, images, synthetic data (for a site's own file see `fedpca_flwr.site.readers.files`).
 
 A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
 """

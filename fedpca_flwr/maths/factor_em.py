@@ -17,7 +17,7 @@ times V, the next model is one step of subspace iteration, on the expected scatt
 
 s' is the mean of the expected variance without D. At rest, the likelihood and the prior together are at a maximum
 (Tipping and Bishop 1999, appendix A); ``prior I`` is worth so many rows of independent features of equal variance, as
-in `fedpca_flwr.maths.gaussian_em`. Without missing values it is subspace iteration on the scatter.
+in `fedpca_flwr.strategies.em.gaussian_em`. Without missing values it is subspace iteration on the scatter.
 
 The iteration runs on the block ``P (D - s)^1/2 R'``, whose map does not depend on how P and R are turned, with the mean
 and log s beside, and is accelerated (`fedpca_flwr.maths.anderson`).

@@ -40,7 +40,7 @@ ROW_OVERHEAD = 8  # the cost of each sparse row, in entries, beside its own entr
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 # consecutive rows (m, d): an array, a `scipy.sparse` array in CSR format, without duplicate entries, or of `lazy` rows
-# an object of `fedpca_flwr.maths.calls`
+# an object of `fedpca_flwr.genetics.calls`
 Block = Any
 
 
@@ -55,7 +55,9 @@ class Blocks:
     sparse: bool = False  # whether the blocks are in CSR format
     count: int | None = None  # number of rows n, if it is known before all rows were read
     weights: Array | None = None  # (n,), above 0: weight of each row in all sums; None for 1
-    lazy: bool = False  # blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.maths.calls`)
+    lazy: bool = (
+        False  # blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.genetics.calls`)
+    )
 
     ndim = 2
 

@@ -1,7 +1,7 @@
 """Journal of a party: the record of a run that must survive the end of the party's process.
 
 `Journal` is the interface. `StateJournal` stores the record in the state that Flower keeps for a party over the rounds
-of a run, in a simulation and on a site alike. The journal in a site's own folder is `fedpca_flwr.site.journal`.
+of a run, in a simulation and on a site alike. The journal in a site's own folder is `fedpca_flwr.site.rules.journal`.
 """
 
 from abc import ABC, abstractmethod

@@ -43,7 +43,7 @@ from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, PooledCentre
 from fedpca_flwr.questions.rows_client import Party, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
-from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.site.rows.vault import Vault
 
 SUMS = (Field("sum", ("d",)), Field("squares", ("d",)))  # sums of rows and of their squares, about zero
 

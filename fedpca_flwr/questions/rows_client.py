@@ -29,10 +29,10 @@ from fedpca_flwr.protocol.question import Public, Round, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
+from fedpca_flwr.site.rows.selection import Selection
+from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.site.selection import Selection
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.site.vault import Vault
 
 
 @dataclass(frozen=True)

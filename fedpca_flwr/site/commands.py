@@ -32,7 +32,7 @@ def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> 
     name : str
         Name of this site, a comment in the line.
     """
-    from fedpca_flwr.site.identity import make_key
+    from fedpca_flwr.site.node.identity import make_key
 
     print(make_key(str(file), partition_id, name))
 
@@ -63,7 +63,7 @@ def journal(folder: Path, export: Annotated[Path | None, Option(metavar="FILE")]
     ConfigError
         If both options are given.
     """
-    from fedpca_flwr.site import audit
+    from fedpca_flwr.site.rules import audit
 
     if export is not None and check:
         raise ConfigError("--export and --check do not go together; name one of them")
@@ -94,7 +94,7 @@ def status(folder: Path) -> Report:
     Report
         The runs.
     """
-    from fedpca_flwr.site import audit
+    from fedpca_flwr.site.rules import audit
 
     events = audit.audit(str(folder))
     return Report(events.status(), events.runs(), events.verdict if events.gap else "")
@@ -162,7 +162,7 @@ def certificates(
     renew : bool
         Replace server.pem and server.key only, of the same authority: sites keep their ca.crt.
     """
-    from fedpca_flwr.site.certificates import make_certificates, renew_certificate
+    from fedpca_flwr.site.node.certificates import make_certificates, renew_certificate
 
     write = renew_certificate if renew else make_certificates
     write(require_writable_folder(folder), host, days, authority=authority and require_writable_folder(authority))
@@ -179,7 +179,7 @@ def node_key(file: Path) -> None:
     file : Path
         Where the private key is written. The file must not exist.
     """
-    from fedpca_flwr.site.certificates import make_node_key
+    from fedpca_flwr.site.node.certificates import make_node_key
 
     print(make_node_key(file))
 
@@ -223,7 +223,7 @@ def rehearse(
     dropout : bool
         Kill a site during the run, which goes on without it.
     """
-    from fedpca_flwr.site import deployment
+    from fedpca_flwr.site.node import deployment
 
     def stop(signum: int, frame: object) -> None:
         """Exit by an exception on SIGTERM, so that all started processes are stopped; ignore further signals."""

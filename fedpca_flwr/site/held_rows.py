@@ -1,8 +1,8 @@
 """Rows of a site's file in the memory of the site's own process, so that the file is read once for all messages.
 
-The process (`fedpca_flwr.site.node`) forks one for each message. The first that needs the rows copies them, while it
-reads the file, into files that exist in memory only (memfd), and hands these over a socket to the site's process. All
-later ones inherit and map them. Without a site's process nothing is held, and each message reads the file.
+The process (`fedpca_flwr.site.node.process`) forks one for each message. The first that needs the rows copies them,
+while it reads the file, into files that exist in memory only (memfd), and hands these over a socket to the site's
+process. All later ones inherit and map them. Without a site's process nothing is held, and each message reads the file.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.data.categories import differing_level_notes, frequent_levels, union_of_levels
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.site.readers import read, read_texts
+from fedpca_flwr.site.readers.files import read, read_texts
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:

@@ -26,8 +26,17 @@ from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.protocol.site_log import site_logger
-from fedpca_flwr.site import held_rows, policy
-from fedpca_flwr.site.readers import DATABASE_READERS, RowsHook, holds_texts, keep_nothing, read, read_ids, read_texts
+from fedpca_flwr.site import held_rows
+from fedpca_flwr.site.readers.files import (
+    DATABASE_READERS,
+    RowsHook,
+    holds_texts,
+    keep_nothing,
+    read,
+    read_ids,
+    read_texts,
+)
+from fedpca_flwr.site.rules import policy
 from fedpca_flwr.state.files import unreadable_error
 
 MIN_SECRET_BYTES = 16

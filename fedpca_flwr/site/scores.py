@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.genetics.bed_file import read_fam
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import t_squared
 from fedpca_flwr.maths.rows import dense_rows
-from fedpca_flwr.site.bed_file import read_fam
 from fedpca_flwr.state.files import open_site_file
 
 SCORE_FILES = (".npy", ".csv", ".eigenvec")  # suffixes

@@ -31,8 +31,12 @@ from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.site_log import site_logger
-from fedpca_flwr.site import columns, fold, journal, local_table, policy, rare_values, readers, repeats, table_steps
-from fedpca_flwr.site.selection import Selection
+from fedpca_flwr.site import local_table, table_steps
+from fedpca_flwr.site.readers import columns
+from fedpca_flwr.site.readers import files as readers
+from fedpca_flwr.site.rows import rare_values
+from fedpca_flwr.site.rows.selection import Selection
+from fedpca_flwr.site.rules import fold, journal, policy, repeats
 from fedpca_flwr.site.watch import run_on_refusal
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
@@ -197,7 +201,7 @@ class Site:
             "simulated": not self.node.data,
         }
 
-    # Its rules (`fedpca_flwr.site.policy`)
+    # Its rules (`fedpca_flwr.site.rules.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
         """Raise ConfigError, DataError or DisclosureError for a run that this site's rules do not allow."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.site.columns import order_features
-from fedpca_flwr.site.relatives import mark_relatives as people_apart
+from fedpca_flwr.genetics.relatives import mark_relatives as people_apart
+from fedpca_flwr.site.readers.columns import order_features
 from fedpca_flwr.site.weights import separate_weights as weights_apart
 
 

@@ -13,8 +13,8 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError, DisclosureError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import select_columns, to_array
-from fedpca_flwr.site import policy
-from fedpca_flwr.site.columns import column_position
+from fedpca_flwr.site.readers.columns import column_position
+from fedpca_flwr.site.rules import policy
 
 MAX_ROWS_NAMED = 20  # in an error
 

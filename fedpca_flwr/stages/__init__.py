@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from fedpca_flwr.blind.stage import Blind
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.genetics.stage import Genotypes
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.stages.adjust import Adjust
-from fedpca_flwr.stages.blind import Blind
 from fedpca_flwr.stages.clusters.stage import Clusters
-from fedpca_flwr.stages.genotypes.stage import Genotypes
 from fedpca_flwr.stages.odd_rows import OddRows
 from fedpca_flwr.stages.weights import Weights
 

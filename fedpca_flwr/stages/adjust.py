@@ -38,7 +38,7 @@ from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, moments_limits, projection_limits, reach, require_resolved
 from fedpca_flwr.questions.rows import SCATTER, WITHIN_DISCLOSURE, moments_questions
 from fedpca_flwr.questions.rows_client import Closing, Party, Projection, RowsClient, RowsStage
-from fedpca_flwr.site.vault import Vault, residual_sum
+from fedpca_flwr.site.rows.vault import Vault, residual_sum
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:

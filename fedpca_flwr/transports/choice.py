@@ -1,11 +1,11 @@
 """Choice of a run's transport by its configuration."""
 
+from fedpca_flwr.blind.transport import BlindParty, BlindServer
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
-from fedpca_flwr.site.identity import load_identity
+from fedpca_flwr.site.node.identity import load_identity
 from fedpca_flwr.site.site import Site
-from fedpca_flwr.transports.blind import BlindParty, BlindServer
 from fedpca_flwr.transports.clear import ClearParty, ClearServer
 from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.masked import MaskedParty, MaskedServer

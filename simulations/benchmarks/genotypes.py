@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.genetics.calls import StandardisedCalls
+from fedpca_flwr.genetics.genotypes import count_alleles, genotype_deviation, standardised_blocks
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.calls import StandardisedCalls
-from fedpca_flwr.maths.genotypes import count_alleles, genotype_deviation, standardised_blocks
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.files import read
 
 FST = MISSING = 0.01
 ON_REAL: list[tuple[str, dict[str, Any]]] = [

@@ -22,7 +22,7 @@ from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
 from fedpca_flwr.simulations.local_grid import LocalGrid
-from fedpca_flwr.site.identity import make_key
+from fedpca_flwr.site.node.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 COMPONENTS = 10

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca_flwr.maths import personalised, stiefel
+from fedpca_flwr.maths import stiefel
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import objective, penalty_strength
+from fedpca_flwr.strategies.personalised import mixing as personalised
+from fedpca_flwr.strategies.personalised.mixing import objective, penalty_strength
 
 NOISE = 0.5  # variance of the noise in all of the paper's experiments; that of the latent variables is 1
 # how parties are drawn about V, with variance 1: as in the paper, within bounds, and with outliers (t of 4)

@@ -21,7 +21,6 @@ import numpy as np
 from fedpca_flwr.data import datasets as data_sets
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select, write_table
@@ -37,6 +36,7 @@ from fedpca_flwr.simulations.papers.hierarchical import (
 )
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.personalised import party
+from fedpca_flwr.strategies.personalised.mixing import local_components
 
 SMALL, LARGE = {"d": 30, "r": 10}, {"d": 100, "r": 20}
 SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)

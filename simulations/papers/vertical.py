@@ -31,7 +31,7 @@ from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, figure, markdown, plot, select
 from fedpca_flwr.simulations.papers.vertical_program import distances, graph_images, images, kernel_images
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.files import read
 
 PARTIES = (3, 5, 10)
 ITERATIONS = (5, 10, 20)

@@ -21,8 +21,8 @@ from fedpca_flwr.maths import privacy, private_scatter
 from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.maths.shells import MAX_SHELLS
 from fedpca_flwr.questions import method
-from fedpca_flwr.site.policy import permit_privacy
-from fedpca_flwr.site.repeats import require_budget
+from fedpca_flwr.site.rules.policy import permit_privacy
+from fedpca_flwr.site.rules.repeats import require_budget
 
 MAX_TOTAL_ROWS = 2**34  # rows of all parties, whose products and noise add up in a word of 64 bits
 MAX_NOISE_DEVIATIONS = 60.0  # number of standard deviations that no noise reaches (probability 1e-780)

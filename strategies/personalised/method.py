@@ -2,7 +2,7 @@
 
 Take personalised PCA if sites differ so much that each one wants components of its own. The server sends the shared
 components V (d x k). Each party i, with the centred rows Y_i, keeps its own components U_i (d x k), and returns its
-projector times V (`fedpca_flwr.maths.personalised`). With a strength c::
+projector times V (`fedpca_flwr.strategies.personalised.mixing`). With a strength c::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
@@ -10,7 +10,7 @@ V starts as the PCA of all rows. The strength c is ``mu`` times the k-th eigenva
 the number of parties. By default the run first chooses the ``mu`` with the smallest error on a fifth of each party's
 rows, held out. A site with a file of its own must allow this choice (``may-show="distribution"``), because it shows
 more than moments of these rows. With a fixed ``mu`` the run shows functions of count, mean and scatter only, whatever
-the server sends (`fedpca_flwr.maths.own_rows`). All rows are centred by their common mean.
+the server sends (`fedpca_flwr.strategies.personalised.own_rows`). All rows are centred by their common mean.
 """
 
 import math
@@ -24,11 +24,11 @@ from typing_extensions import override
 
 from fedpca_flwr.maths import block_iteration, eigen, moments
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.personalised import subspace_distance
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
 from fedpca_flwr.strategies.personalised import party as party_half
+from fedpca_flwr.strategies.personalised.mixing import subspace_distance
 
 CONVERGED_SQUARED_SINES = 1e-7  # sum of the squared sines between the V of two iterations at which V rests
 

@@ -10,13 +10,13 @@ from pydantic import Field as Limits
 from scipy.linalg import eigh
 from typing_extensions import override
 
-from fedpca_flwr.maths import personalised
 from fedpca_flwr.maths.eigen import fix_signs
-from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from fedpca_flwr.questions import method, row_limits
 from fedpca_flwr.questions.rows import centre_questions
-from fedpca_flwr.site.fold import require_fold
-from fedpca_flwr.site.selection import Selection
+from fedpca_flwr.site.rows.selection import Selection
+from fedpca_flwr.site.rules.fold import require_fold
+from fedpca_flwr.strategies.personalised import mixing as personalised
+from fedpca_flwr.strategies.personalised.own_rows import LocalRows, centre_local_moments, centre_local_rows
 
 MU_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # values of mu to choose from, besides 0 and infinity
 MAX_POOLED_ROUNDS = 30  # for the PCA of all rows

@@ -3,7 +3,7 @@
 Take ROBUST if nobody has looked for errors in the rows, or if their distributions have heavy tails; docs/robust.md has
 the cost and what a site must allow. The components are those of the covariance of all rows except rows that lie far off
 along some direction. The run looks along the eigenvectors of the rows' signs about their spatial median, and of the
-signs of whitened rows (`fedpca_flwr.maths.spatial_signs`), at most 200. It looks twice, the second time
+signs of whitened rows (`fedpca_flwr.strategies.robust.spatial_signs`), at most 200. It looks twice, the second time
 among the rows that are left. ``robust-parties`` uses only parties whose normalised sums are near the spatial median of
 all parties' sums.
 """
@@ -16,11 +16,12 @@ import numpy as np
 import scipy  # `scipy.special` is loaded when it is used
 from typing_extensions import override
 
-from fedpca_flwr.maths import eigen, moments, spatial_signs
+from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.scores import LIMIT_LEVEL
 from fedpca_flwr.strategies.robust import party as party_half
+from fedpca_flwr.strategies.robust import spatial_signs
 
 MIN_SPREAD_SHARE = 1e-9  # of the squared distances: with less variance among the rows that count, most rows coincide
 ROUNDING_DEVIATION_SHARE = 2.0**-24  # of the largest deviation along the directions: smaller ones are rounding

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 from typing_extensions import override
 
-from fedpca_flwr.maths import moments, spatial_signs
+from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.rows import centred_chunks, dense_rows, row_lengths
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.site import scores
+from fedpca_flwr.strategies.robust import spatial_signs
 
 MAX_INVERSE_DISTANCE = 2.0**40  # largest 1 / r of a row, in units of the run's typical distance
 MAX_DIRECTIONS = 200  # along which a run looks for rows far off, or `n-components` if larger

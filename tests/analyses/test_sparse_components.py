@@ -6,8 +6,8 @@ import pytest
 from sklearn.datasets import load_wine
 
 from fedpca_flwr import analyses, run
+from fedpca_flwr.analyses.sparse_pca import sparse_component
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.sparse_pca import sparse_component
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
 from tests.refusals import refused

@@ -9,8 +9,9 @@ from scipy.linalg import block_diag
 from scipy.stats import ks_2samp, random_correlation
 
 from fedpca_flwr import DisclosureError, FedPCAError
-from fedpca_flwr.maths.moments import unpack_symmetric
-from fedpca_flwr.maths.tagged_sums import (
+from fedpca_flwr.blind import rotated_vault
+from fedpca_flwr.blind import stage as blind
+from fedpca_flwr.blind.tagged_sums import (
     PRIME,
     combine_elements,
     elements_from_bytes,
@@ -18,10 +19,9 @@ from fedpca_flwr.maths.tagged_sums import (
     scaled_integer,
     signed_integer,
 )
+from fedpca_flwr.blind.transport import BlindParty
+from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.model.solution import solve
-from fedpca_flwr.site import rotated_vault
-from fedpca_flwr.stages import blind
-from fedpca_flwr.transports.blind import BlindParty
 from tests.attacks.test_repeats import sites
 from tests.families import cut, rows
 from tests.genotypes import people

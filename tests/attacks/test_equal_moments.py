@@ -17,7 +17,7 @@ import pytest
 from fedpca_flwr.config.method_text import method_option_keys
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.rows import centred_chunks
-from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.stages.adjust import AdjustedProjection
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding

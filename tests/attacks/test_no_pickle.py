@@ -24,8 +24,8 @@ from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.stream_state import RunningModel
-from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site.readers.files import read, read_ids
+from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.state.store import Schema, Store
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper

@@ -9,8 +9,9 @@ import pytest
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
-from fedpca_flwr.site import local_table, readers
-from fedpca_flwr.site.repeats import MAX_BOUND_ANSWERS
+from fedpca_flwr.site import local_table
+from fedpca_flwr.site.readers import files as readers
+from fedpca_flwr.site.rules.repeats import MAX_BOUND_ANSWERS
 from tests.families import rows
 from tests.hostile import HostileSession, keys_of
 

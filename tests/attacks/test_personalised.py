@@ -8,9 +8,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.accounts import HeldOut
-from fedpca_flwr.site.fold import held_out_rows, require_fold
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.rules.accounts import HeldOut
+from fedpca_flwr.site.rules.fold import held_out_rows, require_fold
+from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.strategies.personalised.party import HELD_OUT_PREFIX, MU_GRID, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
@@ -177,7 +177,7 @@ def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
     """As a later version might draw it."""
     X = rows(60, 4)
     drawn(tmp_path, X)
-    monkeypatch.setattr("fedpca_flwr.site.fold.first_fifth", lambda digests: np.arange(60) < 12)
+    monkeypatch.setattr("fedpca_flwr.site.rules.fold.first_fifth", lambda digests: np.arange(60) < 12)
     with pytest.raises(DisclosureError, match="held out other rows"):
         drawn(tmp_path, X, run_id=2, repeat="refuse-same")
     drawn(tmp_path, X, run_id=3, repeat="allow")

@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr.data.table import check_rows, participating_rows, participation
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.site.accounts import OpenedSum
+from fedpca_flwr.site.rules.accounts import OpenedSum
 from fedpca_flwr.site.scores import OddRows
 from tests.attacks.test_repeats import events
 from tests.hostile import HostileSession, Questions

@@ -16,9 +16,9 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, frequent_levels, level_of
 from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.model.reference import principal_angles
-from fedpca_flwr.site import policy
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.policy import permit_levels
+from fedpca_flwr.site.rules import policy
+from fedpca_flwr.site.rules.policy import permit_levels
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 from tests.harness import at_sites, finish, fit, server_of

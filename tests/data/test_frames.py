@@ -18,7 +18,7 @@ from fedpca_flwr.data.frames import as_array, as_rows, labels_text
 from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.files import read
 from tests.families import cut, rows
 from tests.harness import differences
 from tests.refusals import refused, unnamed

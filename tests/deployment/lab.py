@@ -13,8 +13,8 @@ from flwr.cli.app import app as flwr
 from typer.testing import CliRunner
 
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.site.deployment import HOST, Deployment
-from fedpca_flwr.site.flower_command import COLOUR_CODES, TIMEOUT_SECONDS, FlowerCommand
+from fedpca_flwr.site.node.deployment import HOST, Deployment
+from fedpca_flwr.site.node.flower_command import COLOUR_CODES, TIMEOUT_SECONDS, FlowerCommand
 from fedpca_flwr.strategies import METHODS
 
 ROOT = Path(__file__).parents[2]

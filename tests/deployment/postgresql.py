@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from fedpca_flwr.site.deployment import free_port
+from fedpca_flwr.site.node.deployment import free_port
 
 USER = "site"
 

@@ -23,10 +23,10 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks.harness import Lines, print_tables
-from fedpca_flwr.site import audit
-from fedpca_flwr.site.deployment import Deployment, wait_for_question, write_site_files
-from fedpca_flwr.site.deployment import make_site_configs as node_configs
-from fedpca_flwr.site.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS
+from fedpca_flwr.site.node.deployment import Deployment, wait_for_question, write_site_files
+from fedpca_flwr.site.node.deployment import make_site_configs as node_configs
+from fedpca_flwr.site.node.flower_command import COMPLETED_STATUS, TIMEOUT_SECONDS
+from fedpca_flwr.site.rules import audit
 
 APP = Path(__file__).resolve().parents[2]
 COMPONENTS, FEATURES, ROWS = 3, 12, 200

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.site.deployment import make_site_configs, write_site_files
+from fedpca_flwr.site.node.deployment import make_site_configs, write_site_files
 from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
 

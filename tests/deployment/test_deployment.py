@@ -17,8 +17,8 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.protocol.fleet import require_registered
-from fedpca_flwr.site.certificates import make_node_key
-from fedpca_flwr.site.deployment import HOST, make_site_configs, write_site_files
+from fedpca_flwr.site.node.certificates import make_node_key
+from fedpca_flwr.site.node.deployment import HOST, make_site_configs, write_site_files
 from fedpca_flwr.strategies import METHODS
 from tests.deployment.lab import ROOT, Lab, told
 from tests.deployment.postgresql import programs, running

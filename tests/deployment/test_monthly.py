@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr import PCAModel, run
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.reference import principal_angles
-from fedpca_flwr.site.deployment import make_site_configs, write_site_files
+from fedpca_flwr.site.node.deployment import make_site_configs, write_site_files
 from tests.deployment.lab import ROOT, Lab
 from tests.families import cut, rows
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpca_flwr.site.flower_command import COMPLETED_STATUS
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.node.flower_command import COMPLETED_STATUS
+from fedpca_flwr.site.rules.journal import FileJournal
 from tests.families import cut, rows
 from tests.harness import fit
 

@@ -27,7 +27,7 @@ from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Round, SumRound, Total
 from fedpca_flwr.questions import method
-from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.strategies import FACTORY
 from tests.analyses.test_every_analysis import FOUND
 

@@ -5,10 +5,11 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths import columns, personalised, rows
+from fedpca_flwr.maths import columns, rows
 from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.maths.own_rows import LocalRows, centre_local_moments, centre_local_rows
+from fedpca_flwr.strategies.personalised import mixing as personalised
+from fedpca_flwr.strategies.personalised.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from tests import families
 from tests.refusals import refused
 

@@ -8,10 +8,10 @@ from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, fill_by_factors, squared_error_by_factors
 from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
-from fedpca_flwr.maths.gaussian_em import Gaussian, GaussianEM, expected_sums
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance, invert_covariance
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
+from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM, expected_sums
 from tests.refusals import refused
 
 

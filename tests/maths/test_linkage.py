@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.maths import genotypes, linkage
-from fedpca_flwr.maths.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
+from fedpca_flwr.genetics import genotypes, linkage
+from fedpca_flwr.genetics.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.needed import need

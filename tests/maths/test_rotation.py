@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, ortho_group
 
-from fedpca_flwr.maths.moments import unpack_symmetric
-from fedpca_flwr.maths.rotation import (
+from fedpca_flwr.blind.rotation import (
     HaarRotation,
     secret_normals,
     secret_signs,
@@ -17,6 +16,7 @@ from fedpca_flwr.maths.rotation import (
     symmetric_noise_norm,
     vector_integers,
 )
+from fedpca_flwr.maths.moments import unpack_symmetric
 
 
 def key(*numbers: int) -> bytes:

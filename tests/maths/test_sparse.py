@@ -9,7 +9,7 @@ from fedpca_flwr.maths import rows as module
 from fedpca_flwr.maths.moments import Moments, head_and_diagonal, scatter_product, unpack_symmetric
 from fedpca_flwr.maths.rows import Blocks, centred_chunks, max_magnitude, sparse_chunks, sparse_rows, to_array
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.site.vault import Vault
+from fedpca_flwr.site.rows.vault import Vault
 
 N, D = 300, 40
 

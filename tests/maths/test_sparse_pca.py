@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import sparse_pca
-from fedpca_flwr.maths.sparse_pca import deflate, sparse_component
+from fedpca_flwr.analyses import sparse_pca
+from fedpca_flwr.analyses.sparse_pca import deflate, sparse_component
 from tests.families import rows
 
 

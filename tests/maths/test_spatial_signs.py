@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import spatial_signs as signs
+from fedpca_flwr.strategies.robust import spatial_signs as signs
 
 
 def test_rows_count_by_their_directions():

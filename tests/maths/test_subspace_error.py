@@ -6,7 +6,7 @@ from scipy.linalg import subspace_angles
 from sklearn.datasets import load_digits
 
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.subspace_error import estimate_subspace_error
+from fedpca_flwr.simulations.subspace_error import estimate_subspace_error
 from tests.refusals import refused
 
 DRAWS = 200

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpca_flwr.maths.tagged_sums import (
+from fedpca_flwr.blind.tagged_sums import (
     PRIME,
     combine_elements,
     elements_from_bytes,

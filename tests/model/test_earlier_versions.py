@@ -15,7 +15,7 @@ from fedpca_flwr import PCAModel, analyses, run
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.site.audit import audit
+from fedpca_flwr.site.rules.audit import audit
 from tests.harness import at_sites, finish, server_of
 
 EARLIER = Path(__file__).parents[1] / "earlier" / "e3ebde38"

@@ -22,11 +22,11 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
-from fedpca_flwr.site import metrics as site_metrics
-from fedpca_flwr.site.accounts import Release
-from fedpca_flwr.site.audit import Audit
-from fedpca_flwr.site.chain import Event
-from fedpca_flwr.site.metrics import metrics_of_site
+from fedpca_flwr.site.node import metrics as site_metrics
+from fedpca_flwr.site.node.metrics import metrics_of_site
+from fedpca_flwr.site.rules.accounts import Release
+from fedpca_flwr.site.rules.audit import Audit
+from fedpca_flwr.site.rules.chain import Event
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of, tamper

@@ -18,21 +18,17 @@ from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
-from fedpca_flwr.questions import (
-    fields,
-    incomplete,
-    incomplete_limits,
-    row_limits,
-    short_words,
-)
+from fedpca_flwr.questions import fields, row_limits
 from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.products import require_possible_product
 from fedpca_flwr.questions.row_limits import MAX_ROWS, MAX_UNRESOLVED_SHARE
 from fedpca_flwr.questions.rows import SUM_PARTS, pooled_centre
-from fedpca_flwr.site.vault import Vault, residual_sum, worth_forming
+from fedpca_flwr.site.rows.vault import Vault, residual_sum, worth_forming
 from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.strategies.compressed import short_words
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
+from fedpca_flwr.strategies.em import incomplete, incomplete_limits
 from tests.families import cut, rows
 from tests.harness import context_of, finish, fit, heard, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession
@@ -385,7 +381,7 @@ def test_a_scatter_is_formed_once_a_run(options, monkeypatch):
     stored = fit("sub-it", parts, n_components=4, **options)
     assert stored.rounds > 2
     assert sorted(formed) == [380, 500]  # 20 rows of 60 features are multiplied as they are
-    monkeypatch.setattr("fedpca_flwr.site.vault.MAX_SCATTER_BYTES", 0)
+    monkeypatch.setattr("fedpca_flwr.site.rows.vault.MAX_SCATTER_BYTES", 0)
     anew = fit("sub-it", parts, n_components=4, **options)
     assert (anew.rounds, len(formed)) == (stored.rounds, 2)
     np.testing.assert_allclose(stored.components_, anew.components_, atol=1e-10)

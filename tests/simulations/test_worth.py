@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedpca_flwr.cli import main
-from fedpca_flwr.maths.subspace_error import estimate_subspace_error
+from fedpca_flwr.simulations.subspace_error import estimate_subspace_error
 from tests.families import rows
 
 DIGITS = load_digits().data[:300]

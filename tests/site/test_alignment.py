@@ -9,7 +9,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.local_table import count_differences, id_digests, local_table, read_ids_secret
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site.readers.files import read, read_ids
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of
 from tests.refusals import refused

@@ -17,10 +17,10 @@ from fedpca_flwr import site_app
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.site.accounts import ACCOUNTS, BoundAnswer, HeldOut, OpenedSum, Release, event_text
-from fedpca_flwr.site.audit import Audit, audit
-from fedpca_flwr.site.chain import Event
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.rules.accounts import ACCOUNTS, BoundAnswer, HeldOut, OpenedSum, Release, event_text
+from fedpca_flwr.site.rules.audit import Audit, audit
+from fedpca_flwr.site.rules.chain import Event
+from fedpca_flwr.site.rules.journal import FileJournal
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of
 from tests.hostile import HostileSession

@@ -16,14 +16,14 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.maths import calls
+from fedpca_flwr.genetics import calls, relatives
+from fedpca_flwr.genetics.bed_file import Variant, match_variants, read_bim
+from fedpca_flwr.genetics.relatives import kinship, unrelated_exclusions
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site import held_rows, relatives
-from fedpca_flwr.site.bed_file import Variant, match_variants, read_bim
+from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.readers import read
-from fedpca_flwr.site.relatives import kinship, unrelated_exclusions
+from fedpca_flwr.site.readers.files import read
 from tests.genotypes import people, standardised_by_hand
 from tests.harness import at_sites, finish, fit, server_of
 from tests.needed import need

@@ -10,8 +10,8 @@ import pytest
 
 from fedpca_flwr import FedPCA, LocalGrid, PCAModel, run, site_app
 from fedpca_flwr.cli import main
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.chain import chain_digest
+from fedpca_flwr.site.rules.audit import audit
+from fedpca_flwr.site.rules.chain import chain_digest
 
 METHODS = {
     "sums of replies": "p-cov",

@@ -14,9 +14,9 @@ from fedpca_flwr.data import table
 from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site import databases
-from fedpca_flwr.site.databases import Query, read_query
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers import databases
+from fedpca_flwr.site.readers.databases import Query, read_query
+from fedpca_flwr.site.readers.files import read
 from tests.deployment.postgresql import programs, running
 from tests.families import rows
 from tests.harness import at_sites, differences, finish, on_request, server_of

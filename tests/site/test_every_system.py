@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedpca_flwr.cli import main
-from fedpca_flwr.site import deployment
-from fedpca_flwr.site.bed_file import read_bim
-from fedpca_flwr.site.identity import read_member_keys
+from fedpca_flwr.genetics.bed_file import read_bim
+from fedpca_flwr.site.node import deployment
+from fedpca_flwr.site.node.identity import read_member_keys
 
 ROOT = Path(__file__).parents[2]
 

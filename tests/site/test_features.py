@@ -10,8 +10,8 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.columns import ColumnSelection, order_features
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.columns import ColumnSelection, order_features
+from fedpca_flwr.site.readers.files import read
 from tests.families import cut, rows
 from tests.harness import at_sites, differences, finish, fit, server_of
 from tests.refusals import refused

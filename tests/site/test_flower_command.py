@@ -10,8 +10,8 @@ import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.site import flower_command
-from fedpca_flwr.site.flower_command import FlowerCommand
+from fedpca_flwr.site.node import flower_command
+from fedpca_flwr.site.node.flower_command import FlowerCommand
 from tests.harness import Clock
 from tests.refusals import refused
 

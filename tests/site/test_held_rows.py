@@ -16,8 +16,9 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import table
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.rows import Blocks, to_array
-from fedpca_flwr.site import held_rows, readers
+from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.readers import files as readers
 from fedpca_flwr.strategies import FACTORY
 from tests.families import rows
 from tests.harness import at_sites, context_of, differences, finish, proxy_of, server_of, tamper

@@ -10,10 +10,10 @@ from itertools import islice
 import pytest
 
 from fedpca_flwr.cli import main
-from fedpca_flwr.site.accounts import BoundAnswer, HeldOut, OpenedSum, Release
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.chain import Event
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.rules.accounts import BoundAnswer, HeldOut, OpenedSum, Release
+from fedpca_flwr.site.rules.audit import audit
+from fedpca_flwr.site.rules.chain import Event
+from fedpca_flwr.site.rules.journal import FileJournal
 from tests.foreign import JSON_VALUES, replaced
 from tests.site.test_comparison import finished_run, rewritten
 

@@ -10,9 +10,9 @@ import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
-from fedpca_flwr.site.audit import audit
-from fedpca_flwr.site.chain import MAX_REFUSAL_EVENTS
-from fedpca_flwr.site.journal import SECRET_BLOCK_BYTES, FileJournal
+from fedpca_flwr.site.rules.audit import audit
+from fedpca_flwr.site.rules.chain import MAX_REFUSAL_EVENTS
+from fedpca_flwr.site.rules.journal import SECRET_BLOCK_BYTES, FileJournal
 from fedpca_flwr.state import store
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows

@@ -9,7 +9,7 @@ import pytest
 
 from fedpca_flwr import FedPCA, LocalGrid, PCAModel, site_app
 from fedpca_flwr.cli import main
-from fedpca_flwr.site.deployment import make_site_configs, write_site_files
+from fedpca_flwr.site.node.deployment import make_site_configs, write_site_files
 from tests.families import cut, rows
 from tests.harness import identities, sites_of
 

@@ -11,11 +11,11 @@ import pytest
 from fedpca_flwr import FedPCA, LocalGrid, __version__, site_app
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.site import audit
+from fedpca_flwr.site.rules import audit
 from fedpca_flwr.site.site import AppName
 from tests.refusals import refused
 
-node = pytest.importorskip("fedpca_flwr.site.node", reason="needs Flower's SuperExec")
+node = pytest.importorskip("fedpca_flwr.site.node.process", reason="needs Flower's SuperExec")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sites have a process of their own on Linux")
 
 OWN = ("fedpca/fedpca-flwr", __version__, "ab" * 32)

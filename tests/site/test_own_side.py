@@ -12,8 +12,8 @@ from flwr.app import RecordDict
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.site.scores import OddRows, row_names, score_file
-from fedpca_flwr.site.vault import Vault
 from tests.families import rows
 from tests.harness import finish, peak_of, server_of
 

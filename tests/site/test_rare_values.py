@@ -6,7 +6,7 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.rows import sparse_rows, weight_rows
-from fedpca_flwr.site.rare_values import conspicuous
+from fedpca_flwr.site.rows.rare_values import conspicuous
 from tests.families import rows
 from tests.harness import finish, server_of
 from tests.hostile import HostileSession

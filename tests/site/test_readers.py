@@ -7,14 +7,16 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
+from fedpca_flwr.cells import h5ad_file
 from fedpca_flwr.data import table
 from fedpca_flwr.data.table import check_rows, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
-from fedpca_flwr.site import csv_file, h5ad_file, parquet_file, readers
-from fedpca_flwr.site.file_format import FileFormat
-from fedpca_flwr.site.readers import read, read_ids, read_texts
+from fedpca_flwr.site.readers import csv_file, parquet_file
+from fedpca_flwr.site.readers import files as readers
+from fedpca_flwr.site.readers.file_format import FileFormat
+from fedpca_flwr.site.readers.files import read, read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
 

@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.site import deployment as rehearsal
-from fedpca_flwr.site.journal import FileJournal
+from fedpca_flwr.site.node import deployment as rehearsal
+from fedpca_flwr.site.rules.journal import FileJournal
 from tests.harness import Clock
 from tests.refusals import refused
 
@@ -107,7 +107,7 @@ def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypat
 STUBBED = """
 from pathlib import Path
 from fedpca_flwr import cli
-from fedpca_flwr.site import deployment
+from fedpca_flwr.site.node import deployment
 
 class Stubbed(deployment.Deployment):
     def start_link(self):
@@ -168,7 +168,7 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
 
 CLIENT = """
 import time
-from fedpca_flwr.site import outlived
+from fedpca_flwr.site.node import outlived
 outlived.WATCH_SECONDS = outlived.GRACE_SECONDS = 0.05
 outlived.end_with_node()
 print("watches 0", flush=True)

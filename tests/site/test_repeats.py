@@ -14,10 +14,10 @@ from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon, gaussian_multiplier
 from fedpca_flwr.maths.rows import weight_rows
-from fedpca_flwr.site import policy
-from fedpca_flwr.site.accounts import BoundAnswer, Release
-from fedpca_flwr.site.journal import FileJournal
-from fedpca_flwr.site.policy import (
+from fedpca_flwr.site.rules import policy
+from fedpca_flwr.site.rules.accounts import BoundAnswer, Release
+from fedpca_flwr.site.rules.journal import FileJournal
+from fedpca_flwr.site.rules.policy import (
     permit_exposure,
     permit_levels,
     permit_method,
@@ -31,7 +31,7 @@ from fedpca_flwr.site.policy import (
     require_files,
     require_journal,
 )
-from fedpca_flwr.site.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
+from fedpca_flwr.site.rules.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
 from fedpca_flwr.strategies import METHODS
 from tests.families import rows

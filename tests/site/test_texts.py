@@ -9,8 +9,8 @@ from fedpca_flwr import read
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
-from fedpca_flwr.site import csv_file
-from fedpca_flwr.site.readers import read_ids, read_texts
+from fedpca_flwr.site.readers import csv_file
+from fedpca_flwr.site.readers.files import read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
 

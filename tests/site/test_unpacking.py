@@ -11,8 +11,9 @@ from scipy import sparse
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import to_array
-from fedpca_flwr.site import doctor, office_files, unpacking
-from fedpca_flwr.site.readers import read, read_ids
+from fedpca_flwr.site.node import doctor
+from fedpca_flwr.site.readers import office_files, unpacking
+from fedpca_flwr.site.readers.files import read, read_ids
 from tests.refusals import refused, unnamed
 
 MEBIBYTE = 2**20

@@ -5,10 +5,10 @@ import pytest
 from scipy.linalg import subspace_angles
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel, run
+from fedpca_flwr.blind import stage as blind
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ContractError, PartyError, QuorumError
-from fedpca_flwr.site.policy import permit_sight
-from fedpca_flwr.stages import blind
+from fedpca_flwr.site.rules.policy import permit_sight
 from tests import genotypes
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, fit, server_of

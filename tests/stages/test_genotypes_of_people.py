@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.genetics import pruning as linkage
+from fedpca_flwr.genetics import stage as genotypes
+from fedpca_flwr.genetics.genotypes import AlleleCounts, non_genotype_columns
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.genotypes import AlleleCounts, non_genotype_columns
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.stages.genotypes import linkage
-from fedpca_flwr.stages.genotypes import stage as genotypes
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.harness import client_of, finish, fit, on_request, require_limits, server_of, tamper_arrays
 from tests.refusals import refused
@@ -84,7 +84,7 @@ def test_masked_genotypes_need_no_bound():
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
     looked, look = [], non_genotype_columns
     monkeypatch.setattr(
-        "fedpca_flwr.maths.genotypes.non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows)
+        "fedpca_flwr.genetics.genotypes.non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows)
     )
     analysed(PEOPLE, "sub-it")
     assert sorted(looked) == [12, 28, 50]

@@ -11,7 +11,7 @@ from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.site.policy import permit_rows
+from fedpca_flwr.site.rules.policy import permit_rows
 from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of

@@ -20,7 +20,7 @@ from fedpca_flwr.maths.columns import Columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.ray_engine import save
-from fedpca_flwr.site.readers import read
+from fedpca_flwr.site.readers.files import read
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows

@@ -8,13 +8,13 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
-from fedpca_flwr.maths.personalised import local_components
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.papers.hierarchical import Federation
 from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_share, _records_of
 from fedpca_flwr.strategies.personalised import method
+from fedpca_flwr.strategies.personalised.mixing import local_components
 from fedpca_flwr.strategies.personalised.party import COMPONENTS_KEY, HELD_OUT_PREFIX, PersonalisedClient
 from tests.families import rows
 from tests.harness import blocks_added, finish, heard, proxy_of, server_of, tamper_arrays

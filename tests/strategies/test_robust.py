@@ -9,11 +9,11 @@ from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from scipy.stats import chi2
 
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths import spatial_signs as signs
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.strategies.robust import party as party_module
+from fedpca_flwr.strategies.robust import spatial_signs as signs
 from fedpca_flwr.strategies.robust.method import Robust
 from fedpca_flwr.strategies.robust.party import RobustClient, direction_count
 from tests.families import cut

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
-from fedpca_flwr.site.identity import simulated_identity
+from fedpca_flwr.site.node.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
 from fedpca_flwr.transports.double_masks import SHARE_BYTES, Channels, PublicKeys, unmask

@@ -12,7 +12,7 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.identity import simulated_identity
+from fedpca_flwr.site.node.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import masked, surviving
 from fedpca_flwr.transports.double_masks import SHARE_BYTES

@@ -1,0 +1,1 @@
+"""The running site: its process, identity, certificates, doctor and metrics."""

@@ -1,0 +1,226 @@
+"""The process of a site, `python -m fedpca_flwr site node`: it starts the SuperNode, and forks for each message.
+
+Flower starts a program for each message, and loads into it the code that the run has brought. Here all messages are
+answered by the site's own installation: what a run brings is neither unpacked nor imported, and a run of another app or
+version is refused. The process has one thread, and never reads the rows: a forked process reads them, and hands them
+back for the next ones (`fedpca_flwr.site.held_rows`). This file alone knows Flower's inside (flwr 1.41 and 1.42).
+"""
+
+import ctypes
+import hashlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn
+
+from flwr.clientapp import ClientApp
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec import run_superexec
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from flwr.supernode.runtime import run_clientapp
+
+from fedpca_flwr.config.site_file import SiteFile, read_site_file, toml_lines
+from fedpca_flwr.errors import ConfigError, FedPCAError, excerpt, value_text
+from fedpca_flwr.protocol.site_log import site_logger
+from fedpca_flwr.site import held_rows
+from fedpca_flwr.site.node.deployment import HOST, free_port
+from fedpca_flwr.site.node.flower_command import FLOWER_SETTINGS, local_path, program_path
+from fedpca_flwr.site.site import AppName
+from fedpca_flwr.site.watch import show_log
+from fedpca_flwr.state.files import write_new
+
+APP_NAME = "fedpca-flwr"
+VERSION = metadata.version(APP_NAME)
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
+STOP_SECONDS = 10.0
+DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
+
+
+AppFor = Callable[[ConfigError | None], ClientApp]
+"""Function of the reason why a run's app is refused, which returns the app that answers; None if no app is refused."""
+
+
+def run_site(config: Path, app_for: AppFor) -> None:
+    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends.
+
+    Go to the file's folder, set Flower's settings, and start Python anew if its environment allows BLAS more threads.
+    Raise ConfigError if the site's file is wrong, or the system is not Linux.
+    """
+    if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
+        raise ConfigError(
+            "'site node' needs Linux: on this system start flower-supernode, with the [site] table of the file as its "
+            "--node-config"
+        )
+    site = read_site_file(config)
+    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # a BLAS reads them when it is imported
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
+    os.chdir(config.parent)
+    for key, value in {**FLOWER_SETTINGS, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}.items():
+        os.environ.setdefault(key, value)
+    show_log()
+    with TemporaryDirectory(prefix="fedpca-site-") as folder:
+        SiteProcess(site, Path(folder), app_for).serve()
+
+
+class SiteProcess:
+    """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks.
+
+    The folder is for the secret that the SuperNode shares with this process, and for its node-config.
+    """
+
+    def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
+        """Store the site, and open the store of rows."""
+        self.site = site
+        self.app_for = app_for
+        self.folder = folder
+        self.rows = held_rows.resident = held_rows.RowStore()
+        self.archive_hash = ""
+        self.messages: set[int] = set()
+        self.supernode: subprocess.Popen[bytes] | None = None
+
+    def serve(self) -> None:
+        """Start the SuperNode, and answer messages until it ends (SystemExit) or this process is stopped.
+
+        Raise ConfigError if its program is missing, and FedPCAError if it does not listen or this process has threads.
+        """
+        secret, connection = secrets.token_bytes(32), self.site.supernode
+        write_new(self.folder / "secret", secret)
+        write_new(self.folder / "node.toml", toml_lines(self.site.node_config).encode())
+        port = connection.port or free_port()
+        command = [program_path("flower-supernode", {"PATH": local_path()}), "--superlink", connection.superlink]
+        command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
+        command += ["--host", HOST, "--port", str(port), "--node-config", str(self.folder / "node.toml")]
+        command += (
+            ["--root-certificates", connection.root_certificates] if connection.root_certificates else ["--insecure"]
+        )
+        command += ["--auth-supernode-private-key", connection.node_key] if connection.node_key else []
+        self.supernode = subprocess.Popen(command, preexec_fn=_end_with_parent(signal.SIGTERM))
+        self._wait_for(port)
+        vars(run_clientapp)["install_from_fab"] = self.inspect_archive  # and unpack nothing
+        vars(run_clientapp)["get_load_client_app_fn"] = lambda **options: self.load_app
+        vars(run_superexec)["get_executor"] = lambda *args, **options: self
+        if len(list(Path("/proc/self/task").iterdir())) > 1:
+            raise FedPCAError("this process has several threads, and must have one: it forks for each message")
+        name = self.site.node.name or f"partition {self.site.node.partition_id}"
+        site_logger.info("%s answers with fedpca-flwr %s", name, VERSION)
+        run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
+
+    def inspect_archive(self, content: bytes, **options: Any) -> None:
+        """Store the SHA-256 of the archive that a run has brought (in place of Flower's installation of it)."""
+        self.archive_hash = hashlib.sha256(content).hexdigest()
+
+    def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
+        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader).
+
+        The hash of the archive that the run has brought counts, not the ``digest`` of which the SuperLink tells.
+        """
+        requested = f"{excerpt(identifier)} {excerpt(version)} {self.archive_hash[:8]}"
+        AppName.text = f"app of this site, {VERSION}, for {requested}"
+        try:
+            require_compatible_app(self.site, identifier, version, self.archive_hash)
+        except ConfigError as error:
+            return self.app_for(error)
+        return self.app_for(None)
+
+    # The executor of Flower's SuperExec
+
+    def get_eligible_capacity(
+        self, supported_task_types: set[TaskType], **connection: Any
+    ) -> tuple[set[TaskType], set[str]]:
+        """Return the kinds of task that this process takes, messages to a ClientApp, and no archives of agents."""
+        return supported_task_types & {TaskType.CLIENT_APP}, set()
+
+    def wait_for_capacity(self, task_type: TaskType | None = None, **connection: Any) -> None:
+        """Return immediately, because a process can be forked at any time."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Fork a process that answers a message, after taking over rows; return that the message is accepted."""
+        self.rows.receive()
+        process = os.fork()
+        if process == 0:
+            _answer(lambda: run_clientapp.run_clientapp(spec.runtime_api_address, spec.token, insecure=True))
+        self.messages.add(process)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Collect ended processes and the rows that they have read; raise SystemExit once the SuperNode has ended."""
+        for process in list(self.messages):
+            if os.waitpid(process, os.WNOHANG)[0]:
+                self.messages.discard(process)
+        self.rows.receive()
+        if self.supernode and (code := self.supernode.poll()) is not None:
+            raise SystemExit(code)
+
+    def close(self) -> None:
+        """Stop the SuperNode and all processes of messages."""
+        for process in self.messages:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        if self.supernode:
+            self.supernode.terminate()
+            try:
+                self.supernode.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.supernode.kill()
+
+    # Inside
+
+    def _wait_for(self, port: int) -> None:
+        """Wait until the SuperNode listens; SystemExit if it ends, else stop it after a time and raise FedPCAError."""
+        deadline = time.monotonic() + START_SECONDS
+        while self.supernode and time.monotonic() < deadline:
+            if (code := self.supernode.poll()) is not None:
+                raise SystemExit(code)
+            with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+                return
+            time.sleep(0.1)
+        self.close()
+        raise FedPCAError(f"the SuperNode did not listen on port {port} within {START_SECONDS:.0f} s")
+
+
+def require_compatible_app(site: SiteFile, identifier: str, version: str, digest: str) -> None:
+    """Raise ConfigError, which names all that differs, for an app of another name, minor version or pinned hash."""
+    faults = []
+    if identifier.rpartition("/")[2] != APP_NAME:
+        faults.append(f"its name is {value_text(identifier)}, expected '{APP_NAME}'")
+    if version.split(".")[:2] != VERSION.split(".")[:2]:
+        faults.append(f"its version is {value_text(version)}, and this site has {VERSION}")
+    if site.supernode.app_hash and not digest.startswith(site.supernode.app_hash):
+        faults.append(f"its hash is {digest[:16]}..., and this site answers {site.supernode.app_hash[:16]}... only")
+    if faults:
+        raise ConfigError(f"this site does not answer the app of this run: {'; '.join(faults)}")
+
+
+def _answer(answer_message: Callable[[], None]) -> NoReturn:
+    """Answer a message in the process that was forked for it, and end that process: with 1 after an error."""
+    code = 1
+    try:
+        _end_with_parent(signal.SIGKILL)()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        answer_message()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _end_with_parent(sent: signal.Signals) -> Callable[[], None]:
+    """Return a function by which a new process is sent a signal when its parent has ended."""
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(DEATH_SIGNAL_OPTION, int(sent), 0, 0, 0)

@@ -1,0 +1,235 @@
+"""A site's own file of rows: all kinds of files in a single table (`FORMATS`), without a value in any error."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpca_flwr.cells.h5ad_file import H5AD
+from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL
+from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, inexact_integers
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
+from fedpca_flwr.genetics.bed_file import BED
+from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, as_blocks
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection
+from fedpca_flwr.site.readers.csv_file import CSV
+from fedpca_flwr.site.readers.csv_format import CsvKeys, is_missing
+from fedpca_flwr.site.readers.databases import read_query
+from fedpca_flwr.site.readers.numpy_files import NPY, NPZ
+from fedpca_flwr.site.readers.office_files import SPREADSHEET, STATISTICS
+from fedpca_flwr.site.readers.parquet_file import PARQUET
+
+FORMATS = {
+    ".npy": NPY,
+    ".npz": NPZ,
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CSV),
+    ".parquet": PARQUET,
+    ".h5ad": H5AD,
+    ".bed": BED,
+    **dict.fromkeys((".xlsx", ".xls"), SPREADSHEET),
+    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), STATISTICS),
+}
+"""Functions that read a file, by the ending of its name."""
+
+DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}  # of a query's rows, by kind of the database
+
+
+def file_suffix(path: str | os.PathLike[str]) -> str:
+    """Return the longest suffix of a file's name in `FORMATS`, such as ".csv.gz"; empty for an unknown kind."""
+    name = Path(path).name.lower()
+    return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
+
+
+RowsHook = Callable[[Blocks], Blocks]  # receives rows as a file gives them, and returns them; may store a copy
+
+
+def keep_nothing(rows: Blocks) -> Blocks:
+    """Return rows unchanged: the default for `keep`, a function that may copy rows as they are read."""
+    return rows
+
+
+FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}  # keys of some kinds of file, and what for
+Names = str | int | float | Sequence[str | int | float]
+"""Names, numbers or marks: several in a text, separated by commas, or one by one."""
+
+
+def read(
+    path: str | os.PathLike[str],
+    label: str = "",
+    ids: str = "",
+    layer: str = "",
+    variants: str = "",
+    *,
+    columns: Names = "",
+    leave_out: Names = "",
+    header: bool | None = None,
+    delimiter: str = "",
+    decimal: str = "",
+    thousands: str = "",
+    encoding: str = "",
+    comment: Names = "",
+    missing: Names = "",
+    ambiguous: bool = False,
+    texts: Sequence[str] = (),
+    keep: RowsHook = keep_nothing,
+) -> Table:
+    """Read and check the rows of a data file (such as .csv), as a site of a run does.
+
+    The parameters are keys of a site's node-config (`NodeConfig`). The text of an error never contains a value or a
+    path.
+
+    Parameters
+    ----------
+    path : str or path
+        File in one of the formats of docs/data.md (`FORMATS`), which its ending names.
+    label, ids : str
+        Column of class labels, and column of row ids, by name or number from 0. Neither is a feature.
+    layer : str
+        Layer of an .h5ad file.
+    variants : str
+        List of variants (.bim) for a .bed file.
+    columns, leave_out : str, or sequence of str
+        Columns that are features (by default all), and columns that are not: names, numbers from 0, or patterns such
+        as ``gene_*``.
+    header : bool, optional
+        Whether the first line of a text file or a sheet has the names of the columns. With None the function detects
+        it, or raises an error if it cannot tell.
+    delimiter, decimal, thousands, encoding : str
+        Format of a text file. With an empty text the function detects it. ``delimiter`` may be ``"tab"``.
+    comment, missing : str, or sequence of str
+        Beginnings of comment lines, and marks of missing values, such as ``"NA, -999, ?"``.
+    ambiguous : bool
+        Whether a .bed file may have variants whose alleles look the same on both strands.
+    texts : sequence of str
+        Columns of categories, which the function does not read (`read_texts` reads them).
+    keep : callable
+        Function that receives the rows as they are read in blocks, stores them in another place, and returns them.
+
+    Returns
+    -------
+    Table
+        Rows and names of columns. Rows are float64 with NaN for missing values, or have the dtype of the file.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If a parameter does not fit the file, or if the file cannot be read or could be read in two ways.
+    """
+    selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
+    csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, _join_items(comment), _join_items(missing))
+    settings: dict[str, Any] = {"layer": layer, "variants": variants, "ambiguous": ambiguous}
+    file, suffix = Path(path).expanduser(), file_suffix(path)
+    if not suffix:
+        raise ConfigError(
+            f"node-config: 'data' names a file of unknown kind, expected one of: {', '.join(FORMATS)}", local=str(file)
+        )
+    if not file.is_file():
+        raise DataError("the file that node-config 'data' names does not exist", local=str(file))
+    kind = FORMATS[suffix]
+    for key, meaning in FORMAT_SETTINGS.items():
+        if settings[key] and key not in kind.settings:
+            suffixes = " and ".join(suffix for suffix, other in FORMATS.items() if key in other.settings)
+            raise ConfigError(f"node-config: '{key}' names {meaning}, which only {suffixes} files have")
+    if "csv_keys" not in kind.settings:
+        csv_keys.require_unset(f"{suffix} files")
+    notes: list[str] = []
+    available = {**settings, "csv_keys": csv_keys, "notes": notes}
+    with _reword_errors(file, suffix):
+        rows, names = kind.read_rows(file, selection, **{key: available[key] for key in kind.settings})
+    rows = _replace_marks(rows, csv_keys)
+    if isinstance(rows, Blocks):
+        rows = keep(replace(rows, read=partial(_read_rewording_errors, file, suffix, rows.read)))
+    return check_rows(rows, names)._replace(notes=tuple(notes))
+
+
+def _join_items(items: Names) -> str:
+    """Return one item as text, or names or numbers joined with commas, a name that contains a comma in quotes."""
+    if isinstance(items, str | int | float):
+        return str(items)
+    return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
+
+
+def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
+    """Return rows with NaN in place of numbers that mark missing values, such as -999; ConfigError for sparse rows."""
+    marks = keys.missing_numbers
+    if not marks or rows.dtype.kind not in "fiu" or rows.ndim != 2:
+        return rows
+    blocks = as_blocks(rows, CACHE_ELEMENTS)
+    if blocks.sparse:
+        raise ConfigError(
+            "'missing' names numbers, but the rows of the file are sparse: write NaN instead of these numbers"
+        )
+    dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
+    values = np.array(marks).astype(dtype)
+
+    def read_blocks() -> Iterator[Block]:
+        """Yield the blocks with marks replaced by NaN; raise DataError at integers that float64 would round."""
+        for block in blocks.read():
+            if inexact_integers(block).any():
+                raise DataError(f"the file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
+            yield np.where(np.isin(block, values), np.nan, block).astype(dtype)
+
+    return replace(blocks, read=read_blocks, dtype=dtype)
+
+
+def read_ids(
+    path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
+) -> list[str]:
+    """Return the cells of a file's column as stripped texts, such as ids of the rows; "" for a missing value.
+
+    The column has a name or a number from 0, and is no feature; the other arguments are those of `read`. Raise
+    ConfigError if files of this kind have no texts, or there is no such column. No error has a cell in its text, which
+    travels to the server.
+    """
+    kind = FORMATS[file_suffix(path)]
+    if kind.read_ids is None:
+        suffixes = " and ".join(suffix for suffix, kind in FORMATS.items() if kind.read_ids)
+        raise ConfigError(f"node-config: 'ids' names a column, which only {suffixes} files have")
+    arguments: dict[str, Any] = {}
+    if "csv_keys" in kind.settings:
+        text_keys: dict[str, Any] = {
+            key: value if key == "header" else _join_items(value) for key, value in keys.items()
+        }
+        selection_keys = {key: text_keys.pop(key, "") for key in ("columns", "leave_out")}
+        arguments = {
+            "csv_keys": CsvKeys(**text_keys),
+            "selection": ColumnSelection(label, ids, (*texts, column), **selection_keys),
+        }
+    return kind.read_ids(Path(path).expanduser(), column, rows, label, **arguments)
+
+
+def holds_texts(path: str) -> bool:
+    """Check that files of this kind (by suffix) can have columns of texts; False for a kind that is unknown."""
+    suffix = file_suffix(path)
+    return bool(suffix) and FORMATS[suffix].read_ids is not None
+
+
+def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
+    """Return the cells of a column as `read_ids` does, with None for a missing value; DataError at a damaged file."""
+    with _reword_errors(Path(path).expanduser(), file_suffix(path)):
+        return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
+
+
+def _read_rewording_errors(file: Path, suffix: str, read: Callable[[], Iterable[Block]]) -> Iterator[Block]:
+    """Yield blocks from ``read()``; errors of the reader become a DataError, since they may quote data."""
+    with _reword_errors(file, suffix):
+        yield from read()
+
+
+@contextmanager
+def _reword_errors(file: Path, suffix: str) -> Iterator[None]:
+    """Replace any error of a file's reader by a DataError of a general text, since the reader may quote data."""
+    try:
+        yield
+    except FedPCAError:
+        raise
+    except Exception as error:  # whatever a damaged file does to its reader
+        raise DataError(
+            f"the {suffix} file cannot be read: it is damaged or not what its name says",
+            local=f"{type(error).__name__} in {file}",
+        ) from None

@@ -1,1 +1,0 @@
-"""Genotypes: allele counts of all rows, then a method on standardised genotypes."""

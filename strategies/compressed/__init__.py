@@ -1,0 +1,1 @@
+"""COMPRESSED: the scatter in few bits."""

@@ -1,0 +1,1 @@
+"""EM: PCA of rows with missing values."""

@@ -1,0 +1,1 @@
+"""STREAMING: moments that are kept from run to run."""
