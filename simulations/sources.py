@@ -12,7 +12,8 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.data.frames import as_array
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
-from fedpca_flwr.site.readers import files as readers
+from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
+from fedpca_flwr.site.readers.files import read
 
 HELD_TABLES: dict[str, Parties] = {}  # tables of this process by the name of their data set, which has their digest
 
@@ -37,9 +38,9 @@ def files_of(paths: Sequence[str]) -> list[str]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
     files: list[str] = []
     for path in (Path(text).expanduser().resolve() for text in paths):
-        inside = [file for file in sorted(path.iterdir()) if readers.file_suffix(file)] if path.is_dir() else [path]
+        inside = [file for file in sorted(path.iterdir()) if file_suffix(file)] if path.is_dir() else [path]
         if not inside:
-            raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(readers.FORMATS)}")
+            raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(FORMATS)}")
         files += map(str, inside)
     return files
 
@@ -49,10 +50,10 @@ def tables_of(files: Sequence[str]) -> dict[str, Any]:
     tables: dict[str, Any] = {}
     faults = []
     for file in map(Path, files):
-        stem = file.name[: -len(readers.file_suffix(file))] or file.stem
+        stem = file.name[: -len(file_suffix(file))] or file.stem
         name = stem if stem not in tables else f"{stem} {len(tables)}"
         try:
-            tables[name] = readers.read(str(file))
+            tables[name] = read(str(file))
         except FedPCAError as error:
             faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
     if faults:

@@ -3,7 +3,7 @@
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.stages import compose
-from fedpca_flwr.transports.factory import RunFactory
+from fedpca_flwr.strategies.factory import RunFactory
 
 METHODS = Registry(
     "fedpca_flwr.strategies",

@@ -23,8 +23,8 @@ from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.server import PCAServer
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.python_words import POLICY
-from fedpca_flwr.site.node.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.transports.identity import make_key
 
 
 class Clock:

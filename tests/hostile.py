@@ -18,10 +18,10 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.moments import pack, packed_size
 from fedpca_flwr.protocol.payload import Field
 from fedpca_flwr.protocol.question import Question
-from fedpca_flwr.site.node.identity import load_identity
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.policy import EXPOSURES
 from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.transports.identity import load_identity
 from tests.harness import identities
 
 EXTREMES = (0.0, 1.0, -1.0, 5e-324, 1e-300, 1e100, -1e154, 1e200, 1.7e308)

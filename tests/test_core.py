@@ -67,7 +67,7 @@ def test_every_method_makes_a_plain_run(method):
     assert fit(method, parties, n_components=2).n_components_ == 2
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.__name__)
 def test_methods_have_the_options_of_their_stages(stage):
     cards = [method.strategy.card for method in METHODS.values() if stage in method.strategy.card.stages]
     assert all(stage.Options.model_fields.keys() <= card.options.model_fields.keys() for card in cards)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from fedpca_flwr import METHODS
-from fedpca_flwr.site.readers.files import FORMATS
+from fedpca_flwr.site.readers.file_format import FORMATS
 from fedpca_flwr.stages import STAGES
 
 ROOT = Path(__file__).parents[1]

@@ -17,6 +17,7 @@ from fedpca_flwr.analyses.components import (
     whitened,
 )
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
+from fedpca_flwr.analyses.genes import highly_variable
 from fedpca_flwr.analyses.groups import MultipleFactorAnalysis, multiple_factor_analysis
 from fedpca_flwr.analyses.harmony import harmonised
 from fedpca_flwr.analyses.inference import (
@@ -42,7 +43,6 @@ from fedpca_flwr.analyses.relations import (
     ridge,
 )
 from fedpca_flwr.analyses.sparse import SparseComponents, sparse_components
-from fedpca_flwr.cells.genes import highly_variable
 
 __all__ = [
     "AdjustedMoments",

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from fedpca_flwr.blind import Blind
 from fedpca_flwr.blind.rotated_vault import Motion, RotatedVault, centred_scatter
 from fedpca_flwr.blind.rotation import (
     VECTOR_BITS,
@@ -55,7 +56,6 @@ from fedpca_flwr.maths.moments import Head, Moments, count_varying_features, max
 from fedpca_flwr.maths.sums import pooled_diagonal, pooled_head
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_components, require_variance, solve
-from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -90,18 +90,10 @@ SHARES = Field("shares", ("<=k",), constant="shares")
 SUMS_NAME, MOTION_NAME = "first sums", "motion"  # keys in a party's state: of `_stored_sums`, and of `_stored_motion`
 
 
-class Blind(RowsStage):
-    """Stage of blind runs, whose server sees sums of rotated rows and whose parties have the model."""
+class BlindStage(Blind, RowsStage):
+    """Stage of blind runs, as a run enters it."""
 
-    option_names = ("blind",)
     sums_only = True
-    composes = True
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method needs the pooled scatter alone."""
-        return card.rotatable
 
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
@@ -289,7 +281,7 @@ def _sealed_question(answer: Answer, *request: Field) -> Question:
 
 def _stages(options: Any) -> list[RowsStage]:
     """Return the stages that the method's options select."""
-    return [stage(options) for stage in options.stages]
+    return [stage.enter(options) for stage in options.stages]
 
 
 def _covariates(options: Any) -> list[str]:

@@ -1,1 +1,1 @@
-"""Single cells: .h5ad files, the choice of genes, and the command that embeds cells."""
+"""Single cells: .h5ad files and the command that embeds cells."""

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 from typer import Option
 
-from fedpca_flwr import analyses
+from fedpca_flwr import analyses, run
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
-from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers.files import read
 
 PER_CELL = 10_000.0  # sum of the counts of each cell after the division

@@ -348,7 +348,9 @@ def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) ->
         yield PackedCalls(packed, slice(min(step, people - start)))
 
 
-BED = FileFormat(read_bed, settings=("variants", "ambiguous"))
+BED = FileFormat(
+    read_bed, settings=("variants", "ambiguous"), row_names=lambda path: read_fam(path.with_suffix(".fam"))
+)
 
 
 def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> Report:

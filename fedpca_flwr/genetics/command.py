@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import numpy as np
 from typer import Option
 
+from fedpca_flwr import run
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.genetics import bed_file, relatives
-from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.site.readers.files import read
 from fedpca_flwr.site.scores import score_file
 

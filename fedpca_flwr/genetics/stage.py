@@ -15,23 +15,21 @@ too: where only sums are shown the sum that `sub-it` needs for these is left out
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.genetics import genotypes, pruning
+from fedpca_flwr.genetics import GenotypeOptions, Genotypes, genotypes, pruning
 from fedpca_flwr.genetics.calls import StandardisedCalls
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (
     SERVER,
@@ -88,21 +86,6 @@ ALLELES: Questions = {
 SUMS_QUESTION = "sums"  # question whose sums follow from the counts, so that it is left out
 
 
-class GenotypeOptions(PCAOptions):
-    """Options of the genotype stage: whether rows are genotypes, and how variants are pruned by linkage."""
-
-    genotypes: Annotated[bool, Limits(examples=[])] = False
-    """Whether the values are genotypes: 0, 1 or 2 copies of an allele, or missing (docs/genotypes.md)."""
-
-    prune: Annotated[float, Limits(ge=0, lt=1, examples=[])] = 0.0
-    """With `genotypes`: largest squared correlation of two neighbouring variants. The run leaves out one of two that
-    exceed it. 0 keeps all variants."""
-    prune_window: Annotated[int, Limits(ge=2, le=10_000, examples=[])] = 200
-    """Number of variants in a window. All pairs of variants in a window are compared."""
-    prune_step: Annotated[int, Limits(ge=1, examples=[])] = 25
-    """Number of variants by which the window moves, at most `prune-window`."""
-
-
 REQUIRED_OPTIONS = {"scale": False, "center": True, "keep": "nothing", "adjust_for": "", "harmonise": "nothing"}
 """Values that genotypes require of these options, if a method has the options."""
 
@@ -132,24 +115,13 @@ class GenotypeProjection(Projection):
         return self.vault.squared_error(np.zeros_like(self.mean), np.empty(0), self.components)
 
 
-class Genotypes(RowsStage):
+class GenotypesStage(Genotypes, RowsStage):
     """Stage that asks for allele counts of all rows, and runs the method on genotypes standardised by them."""
 
-    Options = GenotypeOptions
-    needs = ("groups",)
-    option_names = ("genotypes", "prune", "prune_window", "prune_step")
-    accepts_missing = True
-    examples = ({"genotypes": True}, {"genotypes": True, "prune": 0.2})
     options: GenotypeOptions
     scales = True
     counts: genotypes.AlleleCounts | None = None  # of all rows, at the server
     pruned: NDArray[np.bool_]  # (d,) variants that count for nothing
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method pools rows and is exact."""
-        return card.pools_rows and card.exact
 
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
@@ -192,11 +164,11 @@ class Genotypes(RowsStage):
                 replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
             )
             script["project"] = replace(last, request=Payload(tuple(fields)))
-        linkage, extra = (pruning.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
+        products, extra = (pruning.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
         masked = {name for name, question in script.items() if not question.closing}
         for name in by_transport(config, clear={next(iter(script))}, masked=masked):
             script[name] = replace(script[name], request=Payload((FREQUENCIES, *extra, *script[name].request.fields)))
-        return {**ALLELES, **linkage, **script}
+        return {**ALLELES, **products, **script}
 
     @override
     def units(self, mean: Array) -> Array:

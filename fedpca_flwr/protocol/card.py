@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import override
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig, refusal
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
@@ -281,7 +282,7 @@ class MethodCard:
         kinds = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
         if not any(stage.composes for stage in kinds):
             kinds += options.stages
-        return tuple(stage(options) for stage in kinds)
+        return tuple(stage.enter(options) for stage in kinds)
 
 
 class Stage:
@@ -304,8 +305,17 @@ class Stage:
     composes: ClassVar[bool] = False  # whether it takes the place of all stages that options select, and calls them
     options: Any
 
+    implementation: ClassVar[str] = ""
+    """Path (`load_entry`) of the derived class that a run enters, if this class only declares the stage."""
+
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    @classmethod
+    def enter(cls, options: Any) -> Any:
+        """Return a new stage for a run with these options, an instance of the implementation."""
+        kind = load_entry(cls.implementation) if cls.implementation else cls
+        return kind(options)
 
     @classmethod
     def is_selected(cls, values: Config) -> bool:

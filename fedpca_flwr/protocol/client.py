@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Protocol, cast
@@ -24,8 +25,9 @@ from typing_extensions import override
 from fedpca_flwr.config.method_text import require_same_settings, shared_settings
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.maths.arrays import content_digest
+from fedpca_flwr.maths.arrays import Array, content_digest
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
@@ -84,6 +86,14 @@ class Site(Protocol):
         """Run-config of the run, parsed."""
 
     @cached_property
+    def table(self) -> Table:
+        """Table of the party, with its rows that take part and those that do not."""
+
+    @property
+    def file_length(self) -> int:
+        """Number of rows of the site's file, with those that take no part."""
+
+    @cached_property
     def journal(self) -> Journal:
         """Journal in which the site records the questions and answers of a run."""
 
@@ -93,6 +103,12 @@ class Site(Protocol):
 
     def options(self, kind: type[PCAOptions]) -> PCAOptions:
         """Return the method's options as an instance of the given class; raise ConfigError for faults."""
+
+    def configuration(self, card: MethodCard, options: PCAOptions) -> str:
+        """Return the run-config as JSON with sorted keys, equal at all parties of the run."""
+
+    def with_run_config(self, run_config: Mapping[str, Any]) -> Any:
+        """Return the site of the same party in the same run with another run-config."""
 
     def select(self, split: str, needs: Collection[str] = ()) -> PartyRows:
         """Return the rows that take part; `needs` says what answers use besides moments: "groups" or "rows"."""
@@ -112,11 +128,17 @@ class Site(Protocol):
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
         """Refuse sums over selected rows if values of a few single rows could be read from the sums."""
 
+    def repeats(self, split: str) -> Any:
+        """Return the site's rules about repeated runs over all rows that take part."""
+
     def permit_bound(self, split: str) -> None:
         """Refuse a run if any value of the party's rows is larger than the run's `bound`."""
 
     def permit_sum(self, members: Sequence[str], split: str) -> None:
         """Refuse a sum over the parties if its difference from an earlier sum reveals a single party's summand."""
+
+    def score_file(self, n: int, k: int) -> AbstractContextManager[Callable[[Array], object]]:
+        """Open the site's file of scores (n, k), and yield a function that appends scores (m, k)."""
 
     def note_clear(self, card: MethodCard) -> None:
         """Record in the journal that answers over the selected rows leave in clear."""

@@ -32,9 +32,6 @@ from fedpca_flwr.protocol.question import Program, Public, Round, SumRound, Tota
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.row_limits import permit_fixed_point
-from fedpca_flwr.site.local_table import count_differences
-from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.site.site import Site
 
 
 class ColumnsOptions(CountOptions):
@@ -59,8 +56,6 @@ class ColumnsOptions(CountOptions):
 
 class ColumnsClient(PCAClient):
     """Client of a party that holds columns of the common rows: prepares the columns and writes the scores file."""
-
-    site: Site
 
     @override
     def require_ready(self) -> None:
@@ -110,7 +105,7 @@ class ColumnsClient(PCAClient):
             Scores in the order of the run's rows.
         """
         row_order = self.site.table.row_positions
-        with score_file(self.site.node.scores, *scores.shape) as append:
+        with self.site.score_file(*scores.shape) as append:
             append(scores if row_order is None else scores[row_order])
 
     def _permit_products(self, *, counted: bool) -> None:
@@ -278,7 +273,8 @@ class ColumnsRun(PCAStrategy):
                 )
             if (ids[1:] <= ids[:-1]).any():
                 raise ContractError(f"{reply.sender}: field 'ids' is not in ascending order, or holds an id twice")
-            missing, extra = count_differences(ids, witness.fields["ids"])
+            witness_ids = witness.fields["ids"]
+            missing, extra = np.setdiff1d(witness_ids, ids).size, np.setdiff1d(ids, witness_ids).size
             if missing or extra:
                 raise DataError(
                     f"{reply.sender}: it lacks {missing} ids that {witness.sender} has, and has {extra} that "

@@ -6,23 +6,24 @@ in the modules beside this one and in the methods' own. A `RowsStage` changes wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, centred_chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Solution
-from fedpca_flwr.protocol.card import Stage
-from fedpca_flwr.protocol.client import PCAClient
+from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
+from fedpca_flwr.protocol.client import PCAClient, Site
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Public, Round, Total
@@ -31,8 +32,6 @@ from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
 from fedpca_flwr.site.rows.selection import Selection
 from fedpca_flwr.site.rows.vault import Vault
-from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.site.site import Site
 
 
 @dataclass(frozen=True)
@@ -221,6 +220,33 @@ class Party:
     partition: int  # number of the party
 
 
+class RowsSite(Site, Protocol):
+    """Interface of a site whose party holds rows, for `RowsClient`."""
+
+    @property
+    def participation(self) -> NDArray[np.bool_]:
+        """Mask (n,) of the rows of the site's file that take part, in the order of the file."""
+
+    @property
+    def file_rows(self) -> tuple[Rows, ...]:
+        """All rows in the order of the site's file, for what stays at the site; first those that take part."""
+
+    @cached_property
+    def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
+        """Patterns of missing values of the rows, and a mask of the rows whose pattern enough rows share."""
+
+    def select(
+        self, split: str, needs: Collection[str] = (), name: str = "", mask: NDArray[np.bool_] | None = None
+    ) -> Selection:
+        """Return rows that take part, or those of a mask (n,), which the site examines before an answer."""
+
+    def held_out(self, split: str) -> NDArray[np.bool_]:
+        """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run."""
+
+    def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
+        """Refuse a blind run over rows of an earlier blind run with other settings, and note the settings."""
+
+
 class RowsClient(PCAClient):
     """Client of a party that holds rows: answers from the rows' stored moments, and projects the rows at the end.
 
@@ -228,7 +254,7 @@ class RowsClient(PCAClient):
     or a stage says so. A method whose parties project their rows otherwise overrides `projection`.
     """
 
-    site: Site
+    site: RowsSite
     party_type: ClassVar[type[Party]] = Party
 
     @cached_property
@@ -388,7 +414,7 @@ class RowsClient(PCAClient):
         if node.scores or watches:
             with (
                 np.errstate(all="ignore"),
-                score_file(node.scores, self.site.file_length, len(projection.components), node.data) as append,
+                self.site.score_file(self.site.file_length, len(projection.components)) as append,
             ):
                 for part in self.site.file_rows:
                     chunks = projection.centred(part)

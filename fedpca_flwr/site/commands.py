@@ -32,7 +32,7 @@ def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> 
     name : str
         Name of this site, a comment in the line.
     """
-    from fedpca_flwr.site.node.identity import make_key
+    from fedpca_flwr.transports.identity import make_key
 
     print(make_key(str(file), partition_id, name))
 

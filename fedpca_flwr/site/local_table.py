@@ -27,8 +27,8 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows
+from fedpca_flwr.site.readers.file_format import DATABASE_READERS
 from fedpca_flwr.site.readers.files import (
-    DATABASE_READERS,
     RowsHook,
     holds_texts,
     keep_nothing,
@@ -70,11 +70,6 @@ def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
         raise DataError(f"the id column has {duplicates} ids that occur before: every row needs one of its own")
     raw = b"".join(hmac.digest(salt, row_id.encode(), hashlib.sha256)[:8] for row_id in ids)
     return np.frombuffer(raw, "<u8").astype(np.uint64)
-
-
-def count_differences(local: IdDigests, peer: IdDigests) -> tuple[int, int]:
-    """Return how many digests only the other party has, and how many only this site has."""
-    return int(np.setdiff1d(peer, local).size), int(np.setdiff1d(local, peer).size)
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:

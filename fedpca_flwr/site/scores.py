@@ -1,7 +1,7 @@
 """A site's own files about its rows: their scores, and next to the scores which rows are outliers (T2, SPE, limits)."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.genetics.bed_file import read_fam
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import t_squared
 from fedpca_flwr.maths.rows import dense_rows
+from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
 from fedpca_flwr.state.files import open_site_file
 
 SCORE_FILES = (".npy", ".csv", ".eigenvec")  # suffixes
@@ -50,7 +50,7 @@ def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[
             np.lib.format.write_array_header_1_0(stream, header)
             yield lambda scores: stream.write(scores.astype("<f8").tobytes())
         elif target.suffix == ".eigenvec":
-            people = iter(read_fam(Path(data).expanduser().with_suffix(".fam")))
+            people = iter(_names(data))
             stream.write(("\t".join(["#FID", "IID", *names]) + "\n").encode())
 
             def append(scores: Array) -> None:
@@ -71,11 +71,18 @@ OUTLIER_HEADER = b"T2,T2 limit,SPE,SPE limit,odd,features,row\n"
 
 
 def row_names(data: str) -> Iterator[str]:
-    """Return, as .csv cells, a .bed file's people (DataError without a .fam file), or numbers from 0 without end."""
-    if Path(data).suffix != ".bed":
+    """Return, as .csv cells, the names of a file's rows (a .bed file's people), or numbers from 0 without end."""
+    names = _names(data)
+    if not names:
         return map(str, itertools.count())
-    people = read_fam(Path(data).expanduser().with_suffix(".fam"))
-    return ('"' + name.replace('"', '""') + '"' for name in people)
+    return ('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def _names(data: str) -> Sequence[str]:
+    """Return the names of a file's rows; none if files of this kind have no such names."""
+    suffix = file_suffix(data)
+    names = FORMATS[suffix].row_names if suffix else None
+    return names(Path(data).expanduser()) if names else ()
 
 
 class OddRows:

@@ -7,7 +7,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, participation, require_complete, require_same_rows
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError, excerpt
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
@@ -31,7 +32,7 @@ from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.site_log import site_logger
-from fedpca_flwr.site import local_table, table_steps
+from fedpca_flwr.site import local_table, scores, table_steps
 from fedpca_flwr.site.readers import columns
 from fedpca_flwr.site.readers import files as readers
 from fedpca_flwr.site.rows import rare_values
@@ -223,6 +224,10 @@ class Site:
             require_complete(
                 self.table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
             )
+
+    def score_file(self, n: int, k: int) -> AbstractContextManager[Callable[[Array], object]]:
+        """Open the site's file of scores (n, k), and yield a function that appends scores (m, k); raise ConfigError."""
+        return scores.score_file(self.node.scores, n, k, self.node.data)
 
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
         """Raise DisclosureError, with the alternatives, for a reply of more bytes than the site allows."""

@@ -1,6 +1,6 @@
 """Stages of a run, in the order in which they are put around a method, and how stages and method are composed.
 
-A stage is a file or folder here and a line in `STAGES`. A stage says by a method's card which methods can have it.
+A stage is a line in `STAGES`. A stage says by a method's card which methods can have it.
 """
 
 from collections.abc import Mapping
@@ -8,24 +8,23 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from fedpca_flwr.blind.stage import Blind
+from fedpca_flwr.config.entries import Entries
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.genetics.stage import Genotypes
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, Stage
 from fedpca_flwr.protocol.question import Questions
-from fedpca_flwr.stages.adjust import Adjust
-from fedpca_flwr.stages.clusters.stage import Clusters
-from fedpca_flwr.stages.odd_rows import OddRows
-from fedpca_flwr.stages.weights import Weights
 
-STAGES: tuple[type[Stage], ...] = (
-    Weights,
-    Adjust,
-    Genotypes,
-    Clusters,
-    OddRows,
-    Blind,
+STAGES: Entries[type[Stage]] = Entries(
+    {
+        "weights": "fedpca_flwr.stages.weights:Weights",
+        "adjust": "fedpca_flwr.stages.adjust:Adjust",
+        "genotypes": "fedpca_flwr.genetics:Genotypes",
+        "clusters": "fedpca_flwr.stages.clusters:Clusters",
+        "odd rows": "fedpca_flwr.stages.odd_rows:OddRows",
+        "blind": "fedpca_flwr.blind:Blind",
+    },
+    "fedpca_flwr.stages",
 )
+"""Declarations of the stages, in the order in which they are put around a method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +53,7 @@ def compose(card: MethodCard) -> MethodCard:
     """
     if isinstance(card.script, ComposedScript):
         return card
-    stages = tuple(stage for stage in STAGES if stage.fits(card))
+    stages = tuple(stage for stage in STAGES.values() if stage.fits(card))
     kinds = [stage.Options for stage in stages if stage.Options is not PCAOptions]
     options: type[PCAOptions] = card.options
     if kinds:

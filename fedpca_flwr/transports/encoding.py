@@ -17,10 +17,12 @@ import numpy as np
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, TravelError
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.protocol.admission import Reply
+from fedpca_flwr.protocol.client import Site
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Question, Questions, Total
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import Party
+from fedpca_flwr.transports.identity import load_identity
 from fedpca_flwr.transports.pairwise_masks import Words, split_keys
 from fedpca_flwr.transports.signed import Signer
 
@@ -35,6 +37,12 @@ class SumPolicy:
     min_parties: int  # smallest number of parties in a sum
     signer: Signer  # this party in this run: masks depend on the run, its configuration and the list of members
     survivors: int = 0  # smallest number of survivors, if a run continues without some parties; else 0
+
+    @classmethod
+    def of(cls, site: Site, configuration: str) -> SumPolicy:
+        """Return a site's rules for sums in a run with this text of its configuration; raise as `load_identity`."""
+        node, signer = site.node, Signer(load_identity(site.node), site.run_id, configuration)
+        return cls(node.num_partitions, node.min_parties, signer, site.config.survivors)
 
     def members(self, parties: Iterable[int]) -> list[str]:
         """Return the parties' public keys in hexadecimal, in order, which name the same site in every run."""

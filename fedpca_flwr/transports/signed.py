@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.protocol.payload import Field
-from fedpca_flwr.site.node.identity import SIGNATURE_BYTES, Identity
+from fedpca_flwr.transports.identity import SIGNATURE_BYTES, Identity
 from fedpca_flwr.transports.pairwise_masks import digest_pieces, split_keys
 
 SIGNATURE_PURPOSE = b"fedpca signature"

@@ -22,8 +22,8 @@ from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines
 from fedpca_flwr.simulations.local_grid import LocalGrid
-from fedpca_flwr.site.node.identity import make_key
 from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.transports.identity import make_key
 
 COMPONENTS = 10
 # keys of the run-config by how answers travel

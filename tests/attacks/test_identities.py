@@ -13,8 +13,8 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.site.node.identity import Identity, load_identity
 from fedpca_flwr.transports.double_masks import PublicKeys
+from fedpca_flwr.transports.identity import Identity, load_identity
 from fedpca_flwr.transports.pairwise_masks import combine, mask, new_private_key, public_key, transcript
 from tests.harness import identities
 from tests.hostile import HostileSession, keys_of

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.site.node.identity import make_key
 from fedpca_flwr.site.rules.repeats import MAX_BOUND_ANSWERS, rows_digest
+from fedpca_flwr.transports.identity import make_key
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of, tamper
 from tests.hostile import HostileSession

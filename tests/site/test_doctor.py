@@ -18,7 +18,7 @@ from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.protocol import memory
 from fedpca_flwr.site.node import doctor
 from fedpca_flwr.site.node.certificates import make_certificates
-from fedpca_flwr.site.node.identity import make_key
+from fedpca_flwr.transports.identity import make_key
 from tests.families import rows
 from tests.site.test_audit import changed, written
 

@@ -10,7 +10,7 @@ import pytest
 from fedpca_flwr.cli import main
 from fedpca_flwr.genetics.bed_file import read_bim
 from fedpca_flwr.site.node import deployment
-from fedpca_flwr.site.node.identity import read_member_keys
+from fedpca_flwr.transports.identity import read_member_keys
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
-from fedpca_flwr.site.readers import files as readers
+from fedpca_flwr.site.readers.file_format import FORMATS
 from fedpca_flwr.strategies import FACTORY
 from tests.families import rows
 from tests.harness import at_sites, context_of, differences, finish, proxy_of, server_of, tamper
@@ -62,8 +62,8 @@ def passes(monkeypatch):
             return replace(read, read=partial(counted, file, read.read)), names
         return counted(file, lambda: (read, names))
 
-    for suffix, kind in list(readers.FORMATS.items()):
-        monkeypatch.setitem(readers.FORMATS, suffix, replace(kind, read_rows=partial(rows, kind)))
+    for suffix, kind in list(FORMATS.items()):
+        monkeypatch.setitem(FORMATS, suffix, replace(kind, read_rows=partial(rows, kind)))
     return counts
 
 

@@ -11,8 +11,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.site.node.identity import SMALL_ORDER_KEYS, load_identity, make_key, read_member_keys, read_private_key
 from fedpca_flwr.state.files import write_new
+from fedpca_flwr.transports.identity import (
+    SMALL_ORDER_KEYS,
+    load_identity,
+    make_key,
+    read_member_keys,
+    read_private_key,
+)
 from tests.refusals import refused
 
 

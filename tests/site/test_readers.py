@@ -15,7 +15,7 @@ from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from fedpca_flwr.site.readers import csv_file, parquet_file
 from fedpca_flwr.site.readers import files as readers
-from fedpca_flwr.site.readers.file_format import FileFormat
+from fedpca_flwr.site.readers.file_format import FORMATS, FileFormat
 from fedpca_flwr.site.readers.files import read, read_ids, read_texts
 from tests.families import rows
 from tests.refusals import refused
@@ -231,7 +231,7 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
         return np.array([line.split("/") for line in file.read_text().splitlines()], float), [f"a{variants}", "b"]
 
     kind = FileFormat(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
-    monkeypatch.setitem(readers.FORMATS, ".slashes", kind)
+    monkeypatch.setitem(FORMATS, ".slashes", kind)
     path, other = csv(tmp_path, "1/2\n3/4\n", "own.SLASHES"), csv(tmp_path, "", "own.npy")
     np.testing.assert_array_equal(read(path).rows, [[1, 2], [3, 4]])
     assert read(path, variants="listed").names == ("alisted", "b")

@@ -261,7 +261,7 @@ def test_limits_in_closed_form(limits, expected):
 def test_what_counts_tell_of_standardised_genotypes():
     """Four people have three copies, and two people are called with two; the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage = genotypes.Genotypes(None)
+    stage = genotypes.GenotypesStage(None)
     stage.counts, stage.pruned = counts, np.array([False, False, True])
     pooled = stage.head()
     p = np.array([3 / 8, 1 / 2])

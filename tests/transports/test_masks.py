@@ -15,11 +15,11 @@ from scipy.stats import chi2
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
-from fedpca_flwr.site.node.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
 from fedpca_flwr.transports.double_masks import SHARE_BYTES, Channels, PublicKeys, unmask
 from fedpca_flwr.transports.encoding import SumPolicy
+from fedpca_flwr.transports.identity import simulated_identity
 from fedpca_flwr.transports.masked import Masked
 from fedpca_flwr.transports.neighbours import MAX_COMPLETE_PARTIES, commitment, degree, graph_seed, require_opened
 from fedpca_flwr.transports.pairwise_masks import BLOCK_WORDS, keystream, mask, new_private_key, public_key, transcript

@@ -12,11 +12,11 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.protocol.journal import StateJournal
-from fedpca_flwr.site.node.identity import simulated_identity
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import masked, surviving
 from fedpca_flwr.transports.double_masks import SHARE_BYTES
 from fedpca_flwr.transports.encoding import SumPolicy
+from fedpca_flwr.transports.identity import simulated_identity
 from fedpca_flwr.transports.recommendation import transports_of
 from fedpca_flwr.transports.signed import Signer
 from fedpca_flwr.transports.surviving import SurvivingParty, _require_rows

@@ -26,9 +26,10 @@ from fedpca_flwr.config.site_file import toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
-from fedpca_flwr.site.node import certificates, flower_command, identity
+from fedpca_flwr.site.node import certificates, flower_command
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.state.files import PRIVATE, atomic_file, make_folder, require_writable_folder, write_new
+from fedpca_flwr.transports import identity
 
 HOST = "127.0.0.1"
 

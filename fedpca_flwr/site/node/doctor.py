@@ -30,12 +30,12 @@ from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.protocol.strategy import Factory
-from fedpca_flwr.site.node import identity
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.site.rules.journal import SCHEMA
 from fedpca_flwr.site.rules.repeats import UNPROTECTED_TEXT
 from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
+from fedpca_flwr.transports import identity
 
 FLOWER_VERSIONS = ((1, 41), (2,))  # first supported version, and first unsupported version
 MAX_AHEAD_SECONDS, MAX_BEHIND_SECONDS = 5, 300  # of this clock; a SuperLink refuses later or earlier signatures

@@ -10,40 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.cells.h5ad_file import H5AD
-from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, inexact_integers
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
-from fedpca_flwr.genetics.bed_file import BED
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, as_blocks
 from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection
-from fedpca_flwr.site.readers.csv_file import CSV
 from fedpca_flwr.site.readers.csv_format import CsvKeys, is_missing
-from fedpca_flwr.site.readers.databases import read_query
-from fedpca_flwr.site.readers.numpy_files import NPY, NPZ
-from fedpca_flwr.site.readers.office_files import SPREADSHEET, STATISTICS
-from fedpca_flwr.site.readers.parquet_file import PARQUET
-
-FORMATS = {
-    ".npy": NPY,
-    ".npz": NPZ,
-    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), CSV),
-    ".parquet": PARQUET,
-    ".h5ad": H5AD,
-    ".bed": BED,
-    **dict.fromkeys((".xlsx", ".xls"), SPREADSHEET),
-    **dict.fromkeys((".sav", ".dta", ".sas7bdat", ".xpt"), STATISTICS),
-}
-"""Functions that read a file, by the ending of its name."""
-
-DATABASE_READERS = {POSTGRESQL: read_query, DUCKDB: read_query}  # of a query's rows, by kind of the database
-
-
-def file_suffix(path: str | os.PathLike[str]) -> str:
-    """Return the longest suffix of a file's name in `FORMATS`, such as ".csv.gz"; empty for an unknown kind."""
-    name = Path(path).name.lower()
-    return max((suffix for suffix in FORMATS if name.endswith(suffix)), key=len, default="")
-
+from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
 
 RowsHook = Callable[[Blocks], Blocks]  # receives rows as a file gives them, and returns them; may store a copy
 

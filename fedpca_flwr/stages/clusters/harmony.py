@@ -28,9 +28,6 @@ MAX_QUESTIONS = FIRST_STEPS + MAX_CORRECTIONS * MAX_STEPS  # largest number of q
 MIN_MOVED_SHARE = 1e-3  # of rows; a step in which a smaller share changes clusters is the last before a correction
 MIN_IMPROVEMENT = 1e-4  # share of the objective; a correction that lowers the objective by a smaller share is the last
 
-SITE_DISCLOSURE = "how many of each site's rows are in each cluster, and the sums of these rows' scores"
-"""Text on what the sums tell about single sites (`PCAOptions.sum_disclosures`)."""
-
 STEP_FIELDS = (
     Field("centres", ("<=t", "<=m", "<=k")),
     Field("penalties", ("<=t", "<=m", "parties")),

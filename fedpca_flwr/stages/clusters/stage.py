@@ -9,14 +9,13 @@ A centre of the server's meets scores before the scores are summed: two question
 scores. So a site must allow that scores of single rows are seen. The scores are those on one set of components.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
 from scipy.linalg import LinAlgError
 from typing_extensions import override
 
@@ -25,14 +24,13 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths import clustering
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, MAX_ROWS
 from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.scores import companion_file
-from fedpca_flwr.stages.clusters import harmony
+from fedpca_flwr.stages.clusters import ClusterOptions, Clusters, harmony
 
 STARTS = 10  # number of sets of centres that a run tries
 MAX_STEPS = 100  # largest number of steps of k-means, and of a mixture
@@ -51,41 +49,10 @@ MIXTURE_FIELDS = (
 """Fields of a mixture besides its means."""
 
 
-class ClusterOptions(PCAOptions):
-    """Options of the clustering stage: the number of clusters, and the algorithm."""
-
-    clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
-    """Number of clusters to find among the scores of all rows, if sites allow it (docs/clusters.md). 0 finds none."""
-    clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
-    """Algorithm: k-means, a mixture of normal distributions, or Harmony (docs/single-cells.md)."""
-
-
-class Clusters(RowsStage):
+class ClustersStage(Clusters, RowsStage):
     """Stage that clusters the scores of all rows (k-means, mixture or Harmony) after a method's fit."""
 
-    Options = ClusterOptions
-    needs = ("rows",)
-    option_names = ("clusters",)
-    examples = ({"clusters": 2, "clustering": "mixture"}, {"clusters": 2, "clustering": "harmony"})
     options: ClusterOptions
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether all parties project their rows with the same components."""
-        return card.pools_rows or card.incomplete
-
-    @property
-    @override
-    def exposes(self) -> str:
-        """Kind of information that clustering can show of single rows."""
-        return "scores"
-
-    @property
-    @override
-    def sum_disclosures(self) -> Mapping[str, str]:
-        """Disclosure of single sites by Harmony's sums; nothing for other clusterings."""
-        return {"harmony": harmony.SITE_DISCLOSURE} if self.options.clustering == "harmony" else {}
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import RUN_KEYS, method_option_keys, parse_run_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -22,7 +23,6 @@ from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, SimulatedContext
 from fedpca_flwr.protocol.registry import Registry
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.site import LoadTable, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from fedpca_flwr.transports.recommendation import alternatives, transports_of
@@ -68,12 +68,12 @@ class RunFactory:
             raise ConfigError(f"{error}. Methods that do: {', '.join(suitable)}") from None
         strategy.alternatives = partial(alternatives, self.methods, card)
 
-    def client(self, context: Context, load: LoadTable = local_table) -> PCAClient | RefusingClient:
+    def client(self, context: Context, load: LoadTable | None = None) -> PCAClient | RefusingClient:
         """Return a party's client for Flower's context, with rows from `load` (see `Site`).
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
         """
-        site = Site(context, load, self.methods)
+        site = self._site(context, load)
         try:
             method = self.methods.parse_method(site.config.method)
             client = method.client(method.strategy.card, site, party_transport)
@@ -109,7 +109,11 @@ class RunFactory:
 
     def refusing_client(self, context: Context, error: FedPCAError, *, is_noted: bool = True) -> RefusingClient:
         """Return a client that answers every question with the report of an error; `is_noted`: in the journal, too."""
-        return RefusingClient(Site(context, local_table, self.methods).report(error, is_noted=is_noted))
+        return RefusingClient(self._site(context).report(error, is_noted=is_noted))
+
+    def _site(self, context: Context, load: LoadTable | None = None) -> Site:
+        """Return a party's site; without a function, its rows are its own data or its part of a data set."""
+        return Site(context, load or load_entry("fedpca_flwr.site.local_table:local_table"), self.methods)
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Raise ConfigError for options of a method as keys of the run-config; keys that no method knows pass."""
