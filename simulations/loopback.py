@@ -100,7 +100,8 @@ def assemble(
     """Make a server, and register a client in this process for each party; `PCAServer.fit` runs the method.
 
     With at least `WORTH_THREADS` values as many clients work at once as BLAS has threads. ``site`` is that of
-    `on_loopback`, ``names`` and ``places`` are those of `Parties`. Shapes: parties (n_i, d).
+    `on_loopback`, ``names`` and ``places`` are those of `Parties`. Raise ConfigError for a faulty run-config.
+    Shapes: parties (n_i, d).
     """
     server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]

@@ -121,7 +121,8 @@ def model_figures(folder: Path, records: Sequence[Record]) -> FiguresWithText:
 def pool_figures(record: Record) -> FiguresWithText:
     """Yield the figures, with texts, of the pooled rows of a run's data: numbers of components, and outliers.
 
-    Raise FedPCAError if the data are gone.
+    Yield none beyond `MAX_BAND_FEATURES` features, and no outliers of a model without "left_out_directions". Raise
+    FedPCAError, when the first is asked for, if the data are gone.
     """
     source, _ = pooled_reference(record["dataset"], record["data root"], record["components"], True, False)
     rows = source.all_rows()

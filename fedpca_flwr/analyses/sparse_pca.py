@@ -52,9 +52,10 @@ class SparseComponent(NamedTuple):
 
 
 def sparse_component(C: Array, s: int) -> SparseComponent:
-    """Compute the component of largest variance with at most s loadings: exactly up to 30 features, else by search.
+    """Compute the component with at most s loadings whose variance under the covariance C is largest, as far as found.
 
-    A search with more than `MAX_NODES` nodes is not exact (`SparseComponent.exact`).
+    It is `exact` if it reaches the `bound`, or if, up to `MAX_EXACT_FEATURES` features, branch and bound ends within
+    `MAX_NODES` nodes. Else it is the best that the search found.
     Shapes: C (d, d), 1 <= s <= d.
     """
     pairs = leading_eigenpairs(np.asfortranarray(C), 1)

@@ -79,7 +79,10 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Write a note, if any, on components (k, d) in which a single column has 99 % of the squared loadings."""
+    """Write at most one note on components (k, d) in which a single column has 99 % of the squared loadings.
+
+    Fewer than three columns get none. Without ``names`` (empty) the note has positions from 0.
+    """
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []

@@ -263,7 +263,10 @@ class GenotypesStage(Genotypes, RowsStage):
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """Return the question with limits for standardised genotypes: the bound of ``config`` over the deviations."""
+    """Return the question with limits for standardised genotypes: the bound of ``config`` over the deviations.
+
+    A question without limits stays as it is. The new limits raise ContractError for empty frequencies.
+    """
     limits = question.limits
     if limits is None:
         return question

@@ -189,7 +189,10 @@ class BlockIteration:
                 self.pairs, self._bound = better, min(90.0, self._bound + angle)
 
     def _choose_block(self, AV: Array) -> None:
-        """Choose the next block, and vectors whose products are asked anew if their error would soon dominate."""
+        """Set the next `block`, and the `renewal_vectors` (d, k) to ask for anew if their error would soon dominate.
+
+        These are None if it would not. AV (d, b) is the last product; only the plain iteration takes its block from it.
+        """
         if not self.accelerated:
             self.block = np.asarray(qr(AV, mode="economic")[0])
         elif self._sketch is not None:

@@ -59,7 +59,7 @@ def represent_by_shapes(kind: type[Described]) -> type[Described]:
 
 
 def _is_silent(value: Any, default: Any) -> bool:
-    """Return whether a value says nothing: None, a function, an empty container or text, or a simple default."""
+    """Return whether a value says nothing: None, a function, something empty, or a default number or bool."""
     if value is None or (callable(value) and not isinstance(value, type)):
         return True
     if isinstance(value, str | bytes | tuple | list | Mapping):

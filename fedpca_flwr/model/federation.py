@@ -314,7 +314,7 @@ class Federation:
         Parameters
         ----------
         key : str
-            1 to 64 letters, digits, spaces (not at an end) or any of ``_.-``.
+            1 to 64 letters, digits, spaces (not at an end), dashes or any of ``_ . ' & ( )``.
         data : array-like of shape (n, d), or Moments
             The member's rows, or their moments.
         columns : str, optional
@@ -323,9 +323,9 @@ class Federation:
         Raises
         ------
         ConfigError
-            If there is a member of that key, or the columns have other names than those of the federation.
+            If the key is not such a text or a member's already, or the columns have other names than the federation's.
         ContractError, DataError
-            If the rows have another number of features; if they are not finite numbers.
+            If the rows have another number of features, or given moments are impossible; if rows are no finite numbers.
         """
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(

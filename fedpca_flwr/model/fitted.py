@@ -163,7 +163,7 @@ class FittedPCA:
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Compute rows (n, d) in the units of the data from their scores (n, k): scores times components plus mean.
 
-        Raise DataError unless the scores are finite numbers in k columns.
+        Raise DataError unless the scores are finite numbers in k columns, ContractError if only parties have loadings.
         """
         components, mean = self.loadings()
         rows = finite_matrix(scores, self.n_components_, "scores") @ components

@@ -283,7 +283,11 @@ class Quorum:
             log(WARNING, "the run has its %s clients, and goes on without others (%s)", self.expected, silent)
 
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
-        """Return the expected partitions that have not answered, sorted, or -1 for each party that is not known."""
+        """Return the expected partitions that have not answered, sorted; without `open_membership`, less those dropped.
+
+        With it, if no missing one is known, return -1 for each. All are known if all PartyInfos in `infos` state
+        `expected`.
+        """
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
         expected_parties = {party["party"] for party in self._parties}

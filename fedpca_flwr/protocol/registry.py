@@ -82,7 +82,8 @@ class Registry(Mapping[str, Method]):
         """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
 
         A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Raise
-        ConfigError if the class is no strategy, lacks a card or `aggregate`, or has the name of an installed method.
+        ConfigError if the class is no strategy, lacks a card or `aggregate`, or has the name of an installed method, or
+        one that is not of small letters, digits and '-' (at most `MAX_KEY_CHARACTERS`).
         """
         if not isinstance(method, type):
             return method

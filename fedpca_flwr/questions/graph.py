@@ -157,7 +157,7 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
 
 
 def _sizes(public: Public) -> dict[str, int]:
-    """Return the values of the symbols in field shapes: parties, neighbours and k components."""
+    """Return the values of the symbols in field shapes: parties, the most neighbours of one (all others), and k."""
     return {"parties": public.parties, "neighbours": max(0, public.parties - 1), "k": public.options.n_components}
 
 

@@ -45,7 +45,7 @@ from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions.fields import HEAD, head_fields, read_factor, read_head, truncated_questions
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import Evidence, Fitting
-from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach
+from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
 from fedpca_flwr.questions.rows import moments_questions, pooled_moments, projection_questions, staged_moments
 from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy

@@ -174,6 +174,24 @@ def reach(request: Fields, public: Public) -> Array:
     return sizes
 
 
+def sum_limits(bound: float, d: int) -> SumLimits:
+    """Return the limits of the row count, and of the sums of d features whose values are within the bound.
+
+    Parameters
+    ----------
+    bound : float
+        Largest size of a value.
+    d : int
+        Number of features.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count`` and ``sum`` (d,).
+    """
+    return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
+
+
 def scatter_limits(spread: Array) -> SumLimits:
     """Return the Cauchy-Schwarz limits s_i s_j of a packed scatter's entries, with s (d,) the roots of its diagonal."""
     d = spread.size

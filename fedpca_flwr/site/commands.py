@@ -93,6 +93,11 @@ def status(folder: Path) -> Report:
     -------
     Report
         The runs.
+
+    Raises
+    ------
+    ConfigError, StoreError
+        If the folder has no journal, or the journal is damaged or cannot be read.
     """
     from fedpca_flwr.site.rules import audit
 

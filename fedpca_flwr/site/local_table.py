@@ -123,7 +123,10 @@ def _site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
 
 
 def _read_site_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> tuple[Table, list[str]]:
-    """Read a site's file or database, log its notes, and return table and texts of the ids (an empty list without)."""
+    """Read a site's file, with its notes logged, or database; return table and texts of the ids (empty without).
+
+    The run's levels are appended to a file's rows, which ``keep`` receives first. Raise errors as `_site_table`.
+    """
     if is_url(node.data):
         return DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question

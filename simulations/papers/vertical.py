@@ -134,7 +134,10 @@ def densities(pattern: str, columns: int, rows: int) -> Array:
 
 
 def _curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """Yield the authors' mean distance by period: with vectors of earlier periods in the sum, and without."""
+    """Yield the authors' mean distance by period: with vectors of earlier periods in the sum, and without (``lists``).
+
+    ``data`` and ``path`` are the arguments of `matrix`, and ``options`` further ones of `distances`.
+    """
     X = matrix(data, path)
     for reset, lists in ((False, "as published"), (True, "reset")):
         yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))

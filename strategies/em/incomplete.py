@@ -268,7 +268,11 @@ def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, 
 def _constant_features(
     run: RowsStrategy, error_bound: Array, diagonal: Array, counts: Array, centre: Array, *, scale: bool
 ) -> tuple[NDArray[np.bool_], Sequence[str]]:
-    """Return a mask of constant features, with cautions; raise ConfigError if scaling needs an unresolved variance."""
+    """Return a mask of constant features, with cautions; raise ConfigError if scaling needs an unresolved variance.
+
+    ``diagonal`` has the sums of squared deviations from the ``centre`` (the means) of ``counts`` observed values, and
+    ``error_bound`` bounds its rounding in a secure sum. A feature whose sum is within that bound is constant, too.
+    """
     constant = ~moments.varying_features(diagonal, centre)
     if not error_bound.any():
         return constant, ()

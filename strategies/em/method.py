@@ -158,7 +158,10 @@ def _factor_count(k: int, requested: int, rows: int, features: int) -> int:
 
 
 def _factor_solution(em: FactorEM, mean: method.Array, scale: method.Array, k: int, *, scaled: bool) -> method.Solution:
-    """Return the solution with k components of a fitted factor model, in units of the data or ``scaled`` features."""
+    """Return the solution with k components of a fitted factor model, in units of the data or ``scaled`` features.
+
+    ``scale`` (d,) is what the features were divided by for the fit; unless ``scaled`` it is the same for all.
+    """
     squared = 1.0 if scaled else float(scale[0]) ** 2
     noise_variance = (em.total - float(em.values.sum())) / (scale.size - em.values.size)
     following = em.values[k] if em.values.size > k else noise_variance

@@ -307,7 +307,10 @@ def _answer_median(party: RobustClient, request: method.Fields) -> method.Fields
 
 
 def _distance_floor(party: RobustClient, request: method.Fields) -> float:
-    """Return the distance below which rows get less weight: the party's own, or the limit of inverse distances."""
+    """Return the distance, in units of the scale if there is one, below which rows get less weight.
+
+    It is the party's own, but at least the request's ``unit`` over `MAX_INVERSE_DISTANCE`.
+    """
     return max(party.floor(request["scale"]), float(request["unit"]) / MAX_INVERSE_DISTANCE)
 
 

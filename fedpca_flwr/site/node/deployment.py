@@ -120,7 +120,10 @@ class Deployment:
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
-        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings."""
+        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings.
+
+        Raise ConfigError if the program is not installed.
+        """
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
         command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())

@@ -90,7 +90,7 @@ def _check_versions(site: SiteSetup) -> str:
 
 
 def _check_node_config(site: SiteSetup) -> str:
-    """Return the site's partition and name for the report."""
+    """Return the site's partition and name for the report; raise ConfigError for a faulty node-config."""
     return f"partition {site.node.partition_id} of {site.node.num_partitions}, {site.node.name or 'without a name'}"
 
 

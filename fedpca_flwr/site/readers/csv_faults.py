@@ -88,7 +88,10 @@ class CsvFaults:
     comments: bool = False  # whether a line of another length begins as comments do
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
-        """Record line number `line` if its length is wrong, or else its feature cells that are not numbers."""
+        """Record line number `line` if its length is wrong, or else its feature cells that are not numbers.
+
+        Blank lines and missing values are no faults. ``features`` are the positions of columns, from 0.
+        """
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)

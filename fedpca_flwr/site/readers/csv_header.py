@@ -109,7 +109,10 @@ def _name_above_numbers(
 
 
 def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbers: Collection[int]) -> str:
-    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are; else ""."""
+    """Return a reason why the first line is a header: its numbers are quoted, and no numbers below are; else "".
+
+    ``numbers`` are the positions of the first line's cells that are numbers; lines without ``width`` cells are skipped.
+    """
     raw = csv.reader(lines, delimiter=csv_format.separator, quoting=csv.QUOTE_NONE)
     rows = [row for row in raw if holds_cells(row) and len(row) == width]
     quoted = [[row[position].strip().startswith('"') for position in numbers] for row in rows]

@@ -129,7 +129,10 @@ def _require_table_size(file: Path, rows: int | None, columns: int | None) -> No
 
 
 def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
-    """Write rows as .csv text in memory, and return a function that opens this text for reading."""
+    """Write rows as .csv text in memory, and return a function that opens its bytes (UTF-8) for reading.
+
+    A missing value becomes an empty cell, and a row of several cells that are all empty becomes an empty line.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
@@ -143,7 +146,7 @@ def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
 
 
 def _cell_text(value: Any) -> str:
-    """Return a value as text without loss of digits; empty for a missing value."""
+    """Return a value as text without loss of digits, empty for a missing value; 3.0 (below 2^53) becomes "3"."""
     if value is None or value != value:  # NaN, NaT
         return ""
     if isinstance(value, float | np.floating):

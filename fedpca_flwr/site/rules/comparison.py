@@ -176,7 +176,7 @@ def _table_line(cells: Sequence[str]) -> str:
 
 
 def _verdict(server: str, site: str) -> str:
-    """Return how the digests at the server and at a site compare; an empty digest is missing."""
+    """Return "the same" for equal digests at server and site, else how they differ; an empty digest is missing."""
     if server and site:
         return "the same" if server == site else "another at the site than at the server"
     return "not in the journal" if server else "not in the model" if site else "on neither side"
