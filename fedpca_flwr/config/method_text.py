@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 
-from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, MAX_KEYS, Config, RunConfig, require_short
+from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, MAX_KEYS, SCALAR_TYPES, Config, RunConfig, require_short
 from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, removal_text, value_text
 
 Options = TypeVar("Options", bound=Config)
@@ -53,10 +53,21 @@ def parse_options(
     words that are not ``key=value``, unknown options, options given twice, and values that are not allowed. A text that
     `split_method_text` refuses is refused alone.
     """
+    kinds = tuple(map(type, extra_options.values()))
+    parsed = _parse_options if SCALAR_TYPES.issuperset(kinds) else _parse_options.__wrapped__
+    options: Options = parsed(text, kind, tuple(extra_options.items()), kinds, source)
+    return options
+
+
+@lru_cache
+def _parse_options(
+    text: str, kind: type[Options], extra_options: tuple[tuple[str, Any], ...], kinds: tuple[type, ...], source: str
+) -> Options:
+    """Parse and cache what `parse_options` returns; the types of values (`kinds`) tell True from 1."""
     name, words = split_method_text(text, source)
     method_keys, all_keys = method_option_keys(kind), kind.keys()
-    faults = [_unknown_option_text(name, key, kind) for key in extra_options if key not in all_keys]
-    values = {key: value for key, value in extra_options.items() if key in all_keys}
+    faults = [_unknown_option_text(name, key, kind) for key, _ in extra_options if key not in all_keys]
+    values = {key: value for key, value in extra_options if key in all_keys}
     for word in words:
         key, _, value = word.partition("=")
         key = key.replace("_", "-")

@@ -219,10 +219,9 @@ class Config(BaseModel):
         Keys with an empty text are ignored. The error has each key, its value if that may be shown, the allowed values,
         and the nearest known key for a misspelt one; `source` is the beginning of its lines.
         """
-        entries = {str(key): value for key, value in values.items() if not (isinstance(value, str) and value == "")}
-        kinds = tuple(map(type, entries.values()))
+        kinds = tuple(map(type, values.values()))
         validated = _validate if SCALAR_TYPES.issuperset(kinds) else _validate.__wrapped__
-        config: Self = validated(cls, source, tuple(zip(entries, kinds, entries.values(), strict=True)))
+        config: Self = validated(cls, source, tuple(values.items()), kinds)
         return config
 
 
@@ -231,9 +230,9 @@ SCALAR_TYPES = {bool, int, float, str}
 
 
 @lru_cache
-def _validate(kind: type[Config], source: str, items: tuple[tuple[str, type, Any], ...]) -> Any:
-    """Validate and cache (key, type, value) triples, whose types tell True from 1; raise ConfigError for faults."""
-    values = {key: value for key, _, value in items}
+def _validate(kind: type[Config], source: str, items: tuple[tuple[Any, Any], ...], kinds: tuple[type, ...]) -> Any:
+    """Validate and cache keys and values, whose types (`kinds`) tell True from 1; raise ConfigError for faults."""
+    values = {str(key): value for key, value in items if not (isinstance(value, str) and value == "")}
     require_short(values, source, kind.long_keys)
     try:
         return kind.model_validate(values)
