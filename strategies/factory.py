@@ -29,6 +29,9 @@ from fedpca_flwr.transports.recommendation import alternatives, transports_of
 
 DEFAULTS = RunConfig()
 
+PLAIN_KEYS = frozenset({"partition-id", "num-partitions", "name", "min-rows", "min-parties"})
+"""Keys of a node-config that are no rule of a custodian: places, a name, and limits that every party has."""
+
 SLIP_RATIO = 0.8
 """Similarity (`difflib`) above which a key of an app counts as a misspelt key of a site."""
 
@@ -69,11 +72,16 @@ class RunFactory:
         strategy.alternatives = partial(alternatives, self.methods, card)
 
     def client(self, context: Context, load: LoadTable | None = None) -> PCAClient | RefusingClient:
-        """Return a party's client for Flower's context, with rows from `load` (see `Site`).
+        """Return a party's client for Flower's context, with rows from `load`, or of the site's own (`Custodian`).
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
         """
-        site = self._site(context, load)
+        if load is None or not PLAIN_KEYS.issuperset(context.node_config):
+            return self._client(self._custodian(context, load))
+        return self._client(Site(context, load, self.methods))
+
+    def _client(self, site: Site) -> PCAClient | RefusingClient:
+        """Return the client of a site, or one that refuses a configuration."""
         try:
             method = self.methods.parse_method(site.config.method)
             client = method.client(method.strategy.card, site, party_transport)
@@ -105,15 +113,16 @@ class RunFactory:
                 return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)
             return check_rows(as_rows(table, "this site"), tuple(map(str, column_labels(table))))
 
-        return self.client(app_context, load)
+        return self._client(self._custodian(app_context, load))
 
     def refusing_client(self, context: Context, error: FedPCAError, *, is_noted: bool = True) -> RefusingClient:
         """Return a client that answers every question with the report of an error; `is_noted`: in the journal, too."""
-        return RefusingClient(self._site(context).report(error, is_noted=is_noted))
+        return RefusingClient(self._custodian(context).report(error, is_noted=is_noted))
 
-    def _site(self, context: Context, load: LoadTable | None = None) -> Site:
-        """Return a party's site; without a function, its rows are its own data or its part of a data set."""
-        return Site(context, load or load_entry("fedpca_flwr.site.local_table:local_table"), self.methods)
+    def _custodian(self, context: Context, load: LoadTable | None = None) -> Site:
+        """Return a party's site with rules; without a function its rows are its own data, or of a data set."""
+        site: Site = load_entry("fedpca_flwr.site.custodian:Custodian")(context, load, self.methods)
+        return site
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Raise ConfigError for options of a method as keys of the run-config; keys that no method knows pass."""

@@ -37,7 +37,7 @@ class Room(NamedTuple):
 
 STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
 READERS = "fedpca_flwr/site/readers/files.py"
-TABLE_STEPS = "fedpca_flwr/site/table_steps.py"
+TABLE_STEPS = "fedpca_flwr/site/local_table.py"
 ANALYSES = "fedpca_flwr/analyses/__init__.py"
 COMMANDS = "fedpca_flwr/cli.py"
 BENCHMARKS = "simulations/benchmarks/__main__.py"

@@ -4,10 +4,32 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpca_flwr.config.run_config import split_names
-from fedpca_flwr.data.categories import differing_level_notes, frequent_levels, union_of_levels
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig, split_names
+from fedpca_flwr.data.categories import (
+    append_indicators,
+    differing_level_notes,
+    frequent_levels,
+    level_notes,
+    union_of_levels,
+)
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.site.readers.files import read, read_texts
+from fedpca_flwr.protocol.site_log import site_logger
+from fedpca_flwr.site.readers.files import holds_texts, read, read_texts
+
+
+def add_levels(table: Table, node: NodeConfig, config: RunConfig) -> Table:
+    """Return a file's table with indicators of the run's levels, and log a warning on unlike levels."""
+    if not holds_texts(node.data):
+        return table
+    levels = config.levels_by_column
+    keys = {"ids": node.ids, "texts": node.category_names, **node.file_keys}
+    cells = {column: read_texts(node.data, column, len(table.rows), node.label, **keys) for column in levels}
+    encoded = append_indicators(table, cells, levels, node.min_rows, node.round_rows)
+    for note in level_notes({"this site": encoded}, levels):
+        site_logger.warning("%s", note)
+    return encoded._replace(split=table.split, digest=table.digest)
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:

@@ -18,7 +18,7 @@ from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
 from fedpca_flwr.protocol.messages import QUERY, TRAIN
 from fedpca_flwr.protocol.quorum import PCA_KEY
 from fedpca_flwr.site import watch
-from fedpca_flwr.site.site import AppName
+from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.strategies import FACTORY
 from tests.hostile import HostileSession
 

@@ -8,10 +8,10 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.site.custodian import Custodian
 from fedpca_flwr.site.rules.accounts import HeldOut
 from fedpca_flwr.site.rules.fold import held_out_rows, require_fold
 from fedpca_flwr.site.rules.journal import FileJournal
-from fedpca_flwr.site.site import Site
 from fedpca_flwr.strategies.personalised.party import HELD_OUT_PREFIX, MU_GRID, PersonalisedClient
 from tests.attacks.test_repeats import events, sites
 from tests.families import rows
@@ -91,7 +91,7 @@ MEANS = {
 def test_rows_of_equal_moments_get_equal_answers(shape, solver, secure, mean, tmp_path, monkeypatch):
     """The rows are turned among themselves; a number subtracted from each of them would round each otherwise."""
     held = np.arange(shape[0]) % 5 == 2
-    monkeypatch.setattr(Site, "held_out", lambda site, split: held)
+    monkeypatch.setattr(Custodian, "held_out", lambda site, split: held)
     run = {"method": "personalised", "n-components": K, "solver": solver, **(SECURE if secure else {})}
     pair = [HostileSession(tmp_path / str(i), X, run) for i, X in enumerate(twins(shape, held))]
     X, client = twins(shape, held)[0], pair[0].client

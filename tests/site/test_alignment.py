@@ -8,7 +8,8 @@ from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.site.local_table import id_digests, local_table, read_ids_secret
+from fedpca_flwr.site.alignment import id_digests, read_ids_secret
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers.files import read, read_ids
 from tests.families import rows
 from tests.harness import at_sites, finish, server_of

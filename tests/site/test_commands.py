@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from fedpca_flwr.cli import main
-from fedpca_flwr.site.local_table import read_ids_secret
+from fedpca_flwr.site.alignment import read_ids_secret
 from tests.refusals import unnamed
 
 HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]

@@ -11,8 +11,8 @@ import pytest
 from fedpca_flwr import FedPCA, LocalGrid, __version__, site_app
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.rules import audit
-from fedpca_flwr.site.site import AppName
 from tests.refusals import refused
 
 node = pytest.importorskip("fedpca_flwr.site.node.process", reason="needs Flower's SuperExec")

@@ -30,10 +30,10 @@ from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.protocol.strategy import Factory
+from fedpca_flwr.site.custodian import Custodian
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.site.rules.journal import SCHEMA
 from fedpca_flwr.site.rules.repeats import UNPROTECTED_TEXT
-from fedpca_flwr.site.site import Site as RunSite
 from fedpca_flwr.state.store import Store
 from fedpca_flwr.transports import identity
 
@@ -191,7 +191,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     if isinstance(client, RefusingClient):
         raise ConfigError(str(client.report["message"]))
     party = client.site
-    assert isinstance(party, RunSite)
+    assert isinstance(party, Custodian)
     party.journal = StateJournal(context.state)
     party.report = _raise_locally  # type: ignore[method-assign]
     table = party.table

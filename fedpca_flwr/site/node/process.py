@@ -33,9 +33,9 @@ from fedpca_flwr.config.site_file import SiteFile, read_site_file, toml_lines
 from fedpca_flwr.errors import ConfigError, FedPCAError, excerpt, value_text
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows
+from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.node.deployment import HOST, free_port
 from fedpca_flwr.site.node.flower_command import FLOWER_SETTINGS, local_path, program_path
-from fedpca_flwr.site.site import AppName
 from fedpca_flwr.site.watch import show_log
 from fedpca_flwr.state.files import write_new
 
