@@ -76,12 +76,7 @@ class RunFactory:
 
         Nothing is raised, whatever the run-config holds: a configuration that is refused gives a client that refuses.
         """
-        if load is None or not PLAIN_KEYS.issuperset(context.node_config):
-            return self._client(self._custodian(context, load))
-        return self._client(Site(context, load, self.methods))
-
-    def _client(self, site: Site) -> PCAClient | RefusingClient:
-        """Return the client of a site, or one that refuses a configuration."""
+        site = self._site(context, load)
         try:
             method = self.methods.parse_method(site.config.method)
             client = method.client(method.strategy.card, site, party_transport)
@@ -102,7 +97,7 @@ class RunFactory:
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         is_simulated = in_actor or isinstance(context, SimulatedContext)
-        node_defaults = {} if is_simulated else {"data": APP_ROWS_PLACEHOLDER}
+        node_defaults = {"data": "" if is_simulated else APP_ROWS_PLACEHOLDER}  # no plain key: an app is a custodian
         node_config = {**node_defaults, **_site_keys(context.node_config)}
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
 
@@ -113,16 +108,18 @@ class RunFactory:
                 return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)
             return check_rows(as_rows(table, "this site"), tuple(map(str, column_labels(table))))
 
-        return self._client(self._custodian(app_context, load))
+        return self.client(app_context, load)
 
     def refusing_client(self, context: Context, error: FedPCAError, *, is_noted: bool = True) -> RefusingClient:
         """Return a client that answers every question with the report of an error; `is_noted`: in the journal, too."""
-        return RefusingClient(self._custodian(context).report(error, is_noted=is_noted))
+        return RefusingClient(self._site(context).report(error, is_noted=is_noted))
 
-    def _custodian(self, context: Context, load: LoadTable | None = None) -> Site:
-        """Return a party's site with rules; without a function its rows are its own data, or of a data set."""
-        site: Site = load_entry("fedpca_flwr.site.custodian:Custodian")(context, load, self.methods)
-        return site
+    def _site(self, context: Context, load: LoadTable | None = None) -> Site:
+        """Return a party's site: without rules only for a caller's rows with `PLAIN_KEYS` alone."""
+        if load is None or not PLAIN_KEYS.issuperset(context.node_config):
+            site: Site = load_entry("fedpca_flwr.site.custodian:Custodian")(context, load, self.methods)
+            return site
+        return Site(context, load, self.methods)
 
     def _refuse_options_as_keys(self, run_config: Mapping[str, Any], text: str, card: MethodCard) -> None:
         """Raise ConfigError for options of a method as keys of the run-config; keys that no method knows pass."""

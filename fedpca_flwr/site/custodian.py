@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, require_same_rows
 from fedpca_flwr.errors import ConfigError, excerpt
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.gap_groups import Patterns
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.compatibility import require_compatible
@@ -50,7 +49,6 @@ class Custodian(Site):
     """
 
     def __init__(self, context: Context, load: LoadTable | None, methods: Mapping[str, Method]) -> None:
-        """Store the configs of Flower's context, the function that loads the table, and the methods."""
         super().__init__(context, load or local_table.local_table, methods)
         self.rows_from_caller = load is not None
 
@@ -86,15 +84,14 @@ class Custodian(Site):
 
     @cached_property
     @override
-    def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
+    def common_gaps(self) -> tuple[Any, NDArray[np.bool_]]:
         patterns, common = super().common_gaps
-        if not self.node.data or self.node.gaps == "all":
-            return patterns, common
-        return patterns, patterns.common_rows(self.node.min_rows, self.node.round_rows)
+        if self.node.data and self.node.gaps != "all":
+            common = patterns.common_rows(self.node.min_rows, self.node.round_rows)
+        return patterns, common
 
     @override
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-        """Raise ConfigError, DataError or DisclosureError for a run that this site's rules do not allow."""
         require_compatible(self.config, card, options, self.methods)
         policy.permit_method(self.node, card, sums_only=sums_only)
         policy.permit_sight(self.node, blind=self.config.blind)
@@ -107,7 +104,6 @@ class Custodian(Site):
 
     @override
     def score_file(self, n: int, k: int) -> AbstractContextManager[Callable[[Array], object]]:
-        """Open the site's file of scores (n, k), and yield a function that appends scores (m, k); raise ConfigError."""
         return scores.score_file(self.node.scores, n, k, self.node.data)
 
     @override
@@ -215,12 +211,12 @@ class Custodian(Site):
         return rows if places is None else to_array(rows)[places]
 
     @override
-    def record_refusal(self, error: Exception, *, is_noted: bool) -> None:
+    def record_refusal(self, kind: str, *, is_noted: bool) -> None:
         with suppress(Exception):  # the error may be about the journal itself, and is logged already
             if is_noted:
-                self.journal.record_refusal(type(error).__name__)  # this site takes no part in the run
+                self.journal.record_refusal(kind)  # this site takes no part in the run
         with suppress(ConfigError):  # the node-config itself may be wrong
-            run_on_refusal(self.node.on_refusal, self.run_id, type(error).__name__)
+            run_on_refusal(self.node.on_refusal, self.run_id, kind)
 
 
 class AppName:

@@ -1,9 +1,9 @@
 """A party's table: its own file or database, or its part of a data set, and the steps from there to a run's rows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig, database_kind, is_url
@@ -16,34 +16,25 @@ from fedpca_flwr.site.readers.file_format import DATABASE_READERS
 from fedpca_flwr.site.readers.files import RowsHook, holds_texts, keep_nothing, read
 from fedpca_flwr.site.rules import policy
 
+FILE_STEPS = {"levels": "fedpca_flwr.site.levels:add_levels", "ids": "fedpca_flwr.site.alignment:align_file"}
+"""Steps from a table as a site's file has it, by the key that asks for the step, in their order: paths of functions."""
 
-class TableStep(NamedTuple):
-    """Path of a function from a party's table, node-config and run-config to a table, and the keys that ask for it."""
-
-    path: str
-    node_key: str = ""  # empty: none
-    run_key: str = ""  # empty: none
-
-
-FILE_STEPS = (
-    TableStep("fedpca_flwr.site.levels:add_levels", run_key="levels"),
-    TableStep("fedpca_flwr.site.alignment:align_file", node_key="ids"),
-)
-"""Steps from a table as a site's file has it to a table such as an app may pass, in their order."""
-
-RUN_STEPS = (
-    TableStep("fedpca_flwr.site.weights:separate_weights", node_key="weights", run_key="weights"),
-    TableStep("fedpca_flwr.genetics.relatives:mark_relatives", node_key="apart"),
-    TableStep("fedpca_flwr.site.readers.columns:order_features", run_key="features"),
-)
-"""Steps from there to the table in a run, in their order."""
+RUN_STEPS = {
+    "weights": "fedpca_flwr.site.weights:separate_weights",
+    "apart": "fedpca_flwr.genetics.relatives:mark_relatives",
+    "features": "fedpca_flwr.site.readers.columns:order_features",
+}
+"""Steps from there, or from the rows of a caller, to the table in a run."""
 
 
-def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Sequence[TableStep] = RUN_STEPS) -> Table:
-    """Apply the steps whose keys are set to the table, by default those to its table in a run."""
-    for step in steps:
-        if (step.node_key and getattr(node, step.node_key)) or (step.run_key and getattr(config, step.run_key)):
-            table = load_entry(step.path)(table, node, config)
+def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str, str] = RUN_STEPS) -> Table:
+    """Apply the steps that a key of the node-config or of the run-config asks for to the table, and return the result.
+
+    A step is a function of a table, the node-config and the run-config to a table, and knows no other step.
+    """
+    for key, path in steps.items():
+        if getattr(node, key, "") or getattr(config, key, ""):
+            table = load_entry(path)(table, node, config)
     return table
 
 

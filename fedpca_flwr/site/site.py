@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,6 @@ from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rows.selection import Selection
 
-if TYPE_CHECKING:
-    from fedpca_flwr.maths.gap_groups import Patterns
-
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
 POLICY = "fedpca_flwr.site.rules.policy"  # whose refusals are loaded when a table or a reply is over a limit
@@ -54,7 +51,6 @@ class Site:
     """Whether a caller passed the rows: that of `fedpca_flwr.run`, who may hear what is wrong in them, or an app."""
 
     def __init__(self, context: Context, load: LoadTable, methods: Mapping[str, Method]) -> None:
-        """Store the configs of Flower's context, the function that loads the table, and the methods."""
         self.run_id = str(context.run_id)
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._server_run_config = dict(self.run_config)
@@ -145,11 +141,8 @@ class Site:
         return self._participants, table.rows[len(self._participants) :]
 
     @cached_property
-    def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
-        """Patterns of missing values of the rows, and a mask (n,) of the rows whose pattern ``min-rows`` rows share.
-
-        The mask is true everywhere where all gaps are allowed, and without data of the site's own.
-        """
+    def common_gaps(self) -> tuple[Any, NDArray[np.bool_]]:
+        """Patterns (`Patterns`) of missing values of the rows, and a mask (n,) of the rows whose gaps may show: all."""
         patterns = load_entry("fedpca_flwr.maths.gap_groups:Patterns").from_rows(self._participants)
         return patterns, np.ones(patterns.of.size, dtype=bool)
 
@@ -214,18 +207,14 @@ class Site:
         """Allow no further selections."""
         self._selections_are_final = True
 
-    def note_clear(self, card: MethodCard) -> None:
-        """Record that answers over the selected rows leave in clear: nothing for rows of the caller."""
-
     def repeats(self, split: str) -> Any:
         """Return the rules about repeated runs, which compare none for lack of a journal that outlasts the run."""
         return load_entry("fedpca_flwr.site.rules.repeats:RepeatRules")(self.journal, self.node, self._rows(split))
 
-    def permit_sum(self, members: Sequence[str], split: str) -> None:
-        """Permit each secure sum: the caller has the rows."""
+    def no_rule(self, *facts: Any, **keywords: Any) -> None:
+        """Permit what a `Custodian` may refuse, and note nothing: the rows are those of the caller."""
 
-    def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
-        """Permit each blind run: the caller has the rows."""
+    note_clear = permit_sum = permit_blind = record_refusal = no_rule
 
     def permit_bound(self, split: str) -> None:
         """Raise DataError if the rows exceed the run's bound."""
@@ -259,13 +248,10 @@ class Site:
             site_logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
             error = PartyError(f"failed with {type(error).__name__}", local=where)
         if not late:
-            self.record_refusal(error, is_noted=is_noted)
+            self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
         show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
         detail = error.local if show_local else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
-
-    def record_refusal(self, error: Exception, *, is_noted: bool) -> None:
-        """Do what the site does when it refuses a run before any answer: nothing for rows of the caller."""
