@@ -41,7 +41,6 @@ class LoopbackProxy(ClientProxy):
     """
 
     def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
-        """Store the function that makes a new client, and the party's context."""
         super().__init__(cid)
         self.make = make
         self.context = context
@@ -56,21 +55,18 @@ class LoopbackProxy(ClientProxy):
 
     @override
     def evaluate(self, ins: common.EvaluateIns, timeout: float | None, group_id: int | None) -> common.EvaluateRes:
-        """Let a new client evaluate within the timeout."""
         return _with_deadline(timeout, lambda: self.make().evaluate(ins))
 
     @override
     def get_properties(
         self, ins: common.GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> common.GetPropertiesRes:
-        """Let a new client return its properties within the timeout."""
         return _with_deadline(timeout, lambda: self.make().get_properties(ins))
 
     @override
     def get_parameters(
         self, ins: common.GetParametersIns, timeout: float | None, group_id: int | None
     ) -> common.GetParametersRes:
-        """Let a new client return its parameters within the timeout."""
         return _with_deadline(timeout, lambda: self.make().get_parameters(ins))
 
     @override
@@ -141,7 +137,6 @@ class _Worker:
     """Daemon thread that runs a single function after another; a thread that misses a deadline is abandoned."""
 
     def __init__(self) -> None:
-        """Start the thread, which ends when this object is no longer used."""
         self._works: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
         threading.Thread(target=_serve, args=(self._works, self._results), daemon=True).start()

@@ -137,10 +137,7 @@ class Custodian(Site):
 
     @override
     def note_clear(self, card: MethodCard) -> None:
-        """Record that answers over the selected rows leave in clear, and warn if the site has no journal.
-
-        Raise DisclosureError if an answer with an earlier one would reveal a few rows.
-        """
+        """Record that answers over the selected rows leave in clear, and warn if the site has no journal."""
         if not self.node.data:
             return
         for selection in self._selections.values():

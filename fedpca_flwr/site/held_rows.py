@@ -39,7 +39,6 @@ class RowStore:
     """
 
     def __init__(self) -> None:
-        """Open the socket between the site's process and the processes of its messages."""
         self._resident_end, self._message_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._resident_end.setblocking(False)
         self._digest = ""
@@ -81,7 +80,6 @@ class RowCopy:
     """Copy of a table's rows in memory, made during the first complete pass over the rows; ``send`` hands it on."""
 
     def __init__(self, send: Any) -> None:
-        """Make a copy without rows."""
         self._send = send
         self._files: dict[str, int] | None = {}
         self._limit = (available_memory() or 0) * MEMORY_SHARE

@@ -75,10 +75,7 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
 
 
 def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
-    """Read a site's file or database, log what the table says of itself, and apply `FILE_STEPS` to a file.
-
-    Raise ConfigError or DataError for data, ids or a secret that cannot be read, and DisclosureError for levels.
-    """
+    """Read a site's file or database, log what the table says of itself, and apply `FILE_STEPS` to a file."""
     if is_url(node.data):
         table, ids = DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
         table = table._replace(split=node.split)

@@ -102,10 +102,7 @@ def _check_identity(site: SiteSetup) -> str:
 
 
 def _check_journal(site: SiteSetup) -> str:
-    """Return the number of events in the site's journal, or that there is none (yet) and what follows from that.
-
-    Raise ConfigError if an event is missing or changed, or if a journal cannot be made in its folder.
-    """
+    """Return the number of events in the site's journal, or that there is none (yet) and what follows from that."""
     node = site.node
     if not node.journal:
         unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
@@ -223,10 +220,7 @@ def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = Tru
 
 
 def _check_superlink(site: SiteSetup) -> str:
-    """Return when the SuperLink's certificate ends, and how the clocks compare.
-
-    Raise ConfigError for an address without a port, and FedPCAError if the SuperLink cannot be reached or trusted.
-    """
+    """Return when the SuperLink's certificate ends, and how the clocks compare."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")

@@ -39,7 +39,6 @@ class FlowerCommand:
     """Callable that runs Flower's `flwr` command in an environment; safe to use from several threads."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """Store the environment variables for the command."""
         self.environment = environment
         self._running: set[subprocess.Popen[str]] = set()
 

@@ -80,7 +80,6 @@ class SiteProcess:
     """
 
     def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
-        """Store the site, and open the store of rows."""
         self.site = site
         self.app_for = app_for
         self.folder = folder

@@ -88,10 +88,7 @@ def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name
 
 
 def _detect_encoding(open_: Opener, declared: str) -> str:
-    """Return the declared encoding, or that of the byte order mark, or the first of UTF-8 and CP1252 to fit.
-
-    Raise ConfigError if the declared encoding does not fit, and DataError if none fits or the file is of another kind.
-    """
+    """Return the declared encoding, or that of the byte order mark, or the first of UTF-8 and CP1252 to fit."""
     with open_() as stream:
         start = stream.read(SAMPLE_BYTES)
     for magic, kind in OTHER_FILE_STARTS:

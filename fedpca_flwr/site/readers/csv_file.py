@@ -73,10 +73,7 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
-    """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value.
-
-    Raise ConfigError if there is no such column, and DataError if the text cannot be read.
-    """
+    """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value."""
     import pyarrow as pa
 
     table = open_csv(open_, keys, selection, name)
@@ -100,10 +97,7 @@ def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column:
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts.
-
-    Raise DataError if a cell is no number even then, or there is no row.
-    """
+    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts."""
     import pyarrow as pa
 
     as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
@@ -235,7 +229,6 @@ class _CountedStream(io.RawIOBase):
     """Byte stream that counts lines, and keeps its last bytes and whether a quote occurred."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        """Wrap a binary stream, with all counts at zero."""
         self._stream, self._newlines, self.tail, self.has_quotes = stream, 0, b"", False
 
     @property
@@ -268,7 +261,6 @@ class _LineStream(io.RawIOBase):
     """Byte stream (UTF-8) made from an iterator of text lines, for readers that need a binary file."""
 
     def __init__(self, lines: Iterator[str]) -> None:
-        """Store the lines to be read."""
         self._lines, self._rest = lines, b""
 
     @override

@@ -48,7 +48,6 @@ class _UnpackedStream(io.RawIOBase):
     """Bytes of a file compressed by gzip, which end in an error where they are too many for those unpacked so far."""
 
     def __init__(self, file: Path) -> None:
-        """Open the file."""
         self._file, self._nbytes = file, 0
         self._packed = open(file, "rb")  # noqa: SIM115 (`close` closes it)
         self._stream = gzip.GzipFile(fileobj=self._packed)

@@ -119,10 +119,7 @@ class Audit:
 
 
 def audit(folder: str) -> Audit:
-    """Read the journal in a folder (node-config 'journal'), and check its chain of digests.
-
-    Raise ConfigError if the folder has no journal, and StoreError if the journal is damaged or cannot be read.
-    """
+    """Read the journal in a folder (node-config 'journal'), and check its chain of digests."""
     store = Store(folder, SCHEMA)
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")

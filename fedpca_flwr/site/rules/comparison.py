@@ -47,10 +47,7 @@ def journal_exchanges(events: Sequence[Event]) -> list[Exchange]:
 
 
 def read_journal(path: Path) -> Audit:
-    """Read a journal from its folder, or from the file that `site journal --export` wrote.
-
-    Raise ConfigError if there is no journal, StoreError if it is damaged, and ContractError for another file.
-    """
+    """Read a journal from its folder, or from the file that `site journal --export` wrote."""
     if not path.is_file():
         return audit(str(path))
     try:

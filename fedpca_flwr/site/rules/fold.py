@@ -57,10 +57,7 @@ def held_out_rows(journal: Journal, node: NodeConfig, rows: Rows, seed: int) -> 
 
 
 def _draw_fold(journal: Journal, node: NodeConfig, rows: Rows) -> NDArray[np.bool_]:
-    """Draw a fifth of the rows (mask (n,)) by keyed hashes of the rows, and note the draw in the journal.
-
-    Raise DisclosureError if it differs from an earlier draw over the same or nearly the same rows.
-    """
+    """Draw a fifth of the rows (mask (n,)) by keyed hashes of the rows, and note the draw in the journal."""
     secret = journal.data_key
     row_hashes = row_digests(rows, secret)
     rows_digest = hmac.digest(secret, b"held out" + b"".join(sorted(row_hashes)), "sha256")

@@ -79,10 +79,7 @@ class FileJournal(journal.Journal):
 
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: journal.PermitQuestion) -> None:
-        """Record a question in the same transaction in which `permit` accepts the phase; record and raise a refusal.
-
-        Raise ContractError if the run has ended, or its configuration is not that of the first question.
-        """
+        """Record a question in the same transaction in which `permit` accepts the phase; record and raise a refusal."""
         refusal: Exception | None = None
         with self._transaction() as database:
             if self._run_notes(database, "ended"):
@@ -167,10 +164,7 @@ class FileJournal(journal.Journal):
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
-        """Add the note that `decide` returns given the notes on the same and on other data; an empty text adds none.
-
-        Raise what `decide` raises to refuse, and DisclosureError for a damaged journal.
-        """
+        """Add the note that `decide` returns given the notes on the same and on other data; an empty text adds none."""
         with self._transaction() as database:
             require_intact(database)  # a changed journal must not hide notes of earlier runs
             same, other_notes = list[journal.Note](), list[journal.Note]()

@@ -160,7 +160,6 @@ class RepeatRules:
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
-        """Set the journal, the site's keys, and the rows as the run uses them and as selected."""
         self.journal, self.node, self.rows = journal, node, rows
         self.selection = selection or SelectedRows(rows)
 
