@@ -40,7 +40,7 @@ class Clock:
         self.now += seconds
 
 
-CLUSTER_STEPS = "fedpca_flwr.stages.clusters.stage.MAX_STEPS", 5
+CLUSTER_STEPS = "fedpca_flwr.stages.clusters.MAX_STEPS", 5
 """For `monkeypatch.setattr`, where the subject is not the clusters: a mixture has a hundred steps, each a round."""
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end

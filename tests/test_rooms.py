@@ -96,7 +96,9 @@ ROOMS = {
     ),
     "stage adjust": _stage("adjust.py", "Adjust", "test_adjusting"),
     "stage genotypes": GENOTYPES,
-    "stage clusters": _stage("clusters", "Clusters", "test_clusters"),
+    "stage clusters": _together(
+        _stage("clusters.py", "Clusters", "test_clusters"), Room(["fedpca_flwr/stages/harmony.py"], {})
+    ),
     "stage blind": _together(
         _stage("blind.py", "Blind", "test_blind"),
         Room(

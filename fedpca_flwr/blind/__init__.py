@@ -10,6 +10,7 @@ class Blind(Stage):
 
     option_names = ("blind",)
     composes = True
+    sums_only = True
     implementation = "fedpca_flwr.blind.stage:BlindStage"
 
     @classmethod

@@ -93,8 +93,6 @@ SUMS_NAME, MOTION_NAME = "first sums", "motion"  # keys in a party's state: of `
 class BlindStage(Blind, RowsStage):
     """Stage of blind runs, as a run enters it."""
 
-    sums_only = True
-
     @override
     def method_config(self, config: RunConfig) -> RunConfig:
         """Return the run-config with the changes of the stages that the options select."""
@@ -297,7 +295,7 @@ def _columns(party: RowsClient) -> NDArray[np.int64]:
 
 def _bound(public: Public) -> float:
     """Return the largest absolute value of the rows: the `bound`, or that of a stage."""
-    return Blind(public.options).method_config(public.config).bound
+    return BlindStage(public.options).method_config(public.config).bound
 
 
 def _has_units(public: Public) -> bool:

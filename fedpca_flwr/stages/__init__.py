@@ -15,11 +15,11 @@ from fedpca_flwr.protocol.question import Questions
 
 STAGES: Entries[type[Stage]] = Entries(
     {
-        "weights": "fedpca_flwr.stages.weights:Weights",
-        "adjust": "fedpca_flwr.stages.adjust:Adjust",
+        "weights": "fedpca_flwr.stages.declarations:Weights",
+        "adjust": "fedpca_flwr.stages.declarations:Adjust",
         "genotypes": "fedpca_flwr.genetics:Genotypes",
-        "clusters": "fedpca_flwr.stages.clusters:Clusters",
-        "odd rows": "fedpca_flwr.stages.odd_rows:OddRows",
+        "clusters": "fedpca_flwr.stages.declarations:Clusters",
+        "odd rows": "fedpca_flwr.stages.declarations:OddRows",
         "blind": "fedpca_flwr.blind:Blind",
     },
     "fedpca_flwr.stages",

@@ -9,14 +9,13 @@ Only parties know the names of columns, and say at which columns the covariates 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field as Limits
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -29,16 +28,16 @@ from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import check_components
-from fedpca_flwr.protocol.card import MethodCard, MomentsOptions, PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, SumRound, Total, by_transport
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
 from fedpca_flwr.questions.row_limits import WIDE_DIGITS, moments_limits, projection_limits, reach, require_resolved
-from fedpca_flwr.questions.rows import SCATTER, WITHIN_DISCLOSURE, moments_questions
+from fedpca_flwr.questions.rows import SCATTER, moments_questions
 from fedpca_flwr.questions.rows_client import Closing, Party, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.rows.vault import Vault, residual_sum
+from fedpca_flwr.stages.declarations import Adjust, AdjustOptions
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
@@ -164,27 +163,6 @@ SLOPES = Field("slopes", ("q", "d"), constant="slopes")
 SPREAD = Field("spread", ("d",), kind="size", constant="harmonised spread")
 
 
-class AdjustOptions(PCAOptions):
-    """Options of the adjustment stage: covariates and differences between parties to remove before the method."""
-
-    adjust_for: str = ""
-    """Columns (names, or numbers from 0, with commas between them) that the run first regresses out of all other
-    columns."""
-    harmonise: Annotated[Literal["nothing", "means", "variances"], Limits(examples=[])] = "nothing"
-    """Differences between parties to remove: those of their means, or those of their means and variances
-    ('variances')."""
-
-    @property
-    def covariates(self) -> list[str]:
-        """Names or numbers of the covariates' columns, split from the option ``adjust_for``."""
-        return [name.strip() for name in self.adjust_for.split(",") if name.strip()]
-
-    @property
-    def within(self) -> bool:
-        """True if each party's own mean is subtracted from its rows."""
-        return self.harmonise != "nothing"
-
-
 @dataclass(frozen=True)
 class RunAdjustment:
     """Adjustment that the server computed for all rows: slopes of covariates, pooled deviations, and notes."""
@@ -214,12 +192,9 @@ def _adjusted_reach(request: Fields, public: Public) -> Array:
     return np.asarray(np.where(request["spread"] > 0, harmonised, sizes))
 
 
-class Adjust(RowsStage):
+class AdjustStage(Adjust, RowsStage):
     """Stage that regresses covariates out of the moments, and removes differences between the parties' means."""
 
-    Options = AdjustOptions
-    option_names = ("adjust_for", "harmonise")
-    examples = ({"harmonise": "variances"},)
     adjusted: RunAdjustment  # at the server
     residual_diagonal: Array  # (d,) diagonal of the adjusted scatter
 
@@ -229,21 +204,6 @@ class Adjust(RowsStage):
         """Names or numbers of the columns that the option ``adjust_for`` names."""
         covariates: list[str] = self.options.covariates
         return covariates
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method pools rows by their moments, so that the stage can adjust the moments."""
-        return card.pools_rows and issubclass(card.options, MomentsOptions)
-
-    @property
-    @override
-    def sum_disclosures(self) -> Mapping[str, str]:
-        """Disclosure of single sites by sums of scatters about own means, if means are harmonised."""
-        if not self.options.within:
-            return {}
-        deviations = ". It also learns a scatter that each site has divided by its own deviations"
-        return {"harmonise": WITHIN_DISCLOSURE + deviations * (self.options.harmonise == "variances")}
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:

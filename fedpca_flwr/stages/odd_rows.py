@@ -6,10 +6,10 @@ both are about how single rows lie, which moments hide, and whoever holds the se
 limits. So a site reports these sums only if its `may-show` says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -19,30 +19,16 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, robust_intervals, spe_limit, t_squared_limit, variance_units
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, SumLimits, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.rows_client import Closing, Observer, Projection, RowsClient, RowsStage
 from fedpca_flwr.site import scores
 from fedpca_flwr.site.scores import LIMIT_LEVEL
+from fedpca_flwr.stages.declarations import OddRows
 
 ABOVE, FOURTH = Field("above", ("2",), "int64"), Field("fourth", ("k",), kind="size")
 """Number of rows that exceed the limit of T2, and of SPE; sums of the fourth powers of scores of variance 1."""
-
-
-COUNTS_DISCLOSURE = "which counts of a site are below the site's `min-rows`, because the sum leaves these counts out"
-"""Text on what the sum of counts tells about single sites (`PCAOptions.sum_disclosures`)."""
-
-
-class OddRowOptions(PCAOptions):
-    """Options of the outlier stage: limits for single rows, and fourth moments of the scores."""
-
-    outliers: Literal["nothing", "sites", "counts"] = "nothing"
-    """Outlier statistics (docs/statistics.md): each site with `scores` writes T squared, SPE and their limits for its
-    rows ('sites'), and also tells the server how many rows exceed the limits ('counts')."""
-    fourth_moments: bool = False
-    """Compute the scores' fourth moments, for confidence intervals that allow for heavy tails (docs/statistics.md)."""
 
 
 class RowObserver(Observer):
@@ -79,24 +65,8 @@ class RowObserver(Observer):
         return {"above": np.array(counts), "fourth": self.projection.fourth_powers() / unit**2}
 
 
-class OddRows(RowsStage):
+class OddRowsStage(OddRows, RowsStage):
     """Stage for outliers: limits of Hotelling's T2 and of SPE for each row, counts of rows beyond, kurtosis."""
-
-    Options = OddRowOptions
-    option_names = ("outliers", "fourth_moments")
-    options: OddRowOptions
-
-    @property
-    @override
-    def exposes(self) -> str:
-        """Kind of information on rows: "distribution" if counts of outliers or fourth moments are sent, else none."""
-        return "distribution" if self.options.outliers == "counts" or self.options.fourth_moments else ""
-
-    @property
-    @override
-    def sum_disclosures(self) -> Mapping[str, str]:
-        """Disclosure of single sites by the summed counts of outliers, if a run asks for counts."""
-        return {"outliers": COUNTS_DISCLOSURE} if self.options.outliers == "counts" else {}
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:

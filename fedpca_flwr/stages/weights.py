@@ -15,25 +15,17 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.payload import Payload
 from fedpca_flwr.protocol.question import Questions
 from fedpca_flwr.questions.rows_client import RowsStage
+from fedpca_flwr.stages.declarations import Weights
 
 UNWEIGHTED_OPTIONS = {"keep", "certify", "warm_start", "warm_rank", "wire"}
 """Options that need the number of independent rows, or factors of rows; so do all options of other stages."""
 
 
-class Weights(RowsStage):
+class WeightsStage(Weights, RowsStage):
     """Stage for weighted rows: turns every count field into a positive float, the sum of weights."""
-
-    option_names = ("weights",)
-
-    @classmethod
-    @override
-    def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method supports weighted rows."""
-        return card.weighted
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:

@@ -16,8 +16,8 @@ from fedpca_flwr.maths import clustering, harmony
 from fedpca_flwr.maths.harmony import CLUSTER_WIDTH, Steps
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.stages.clusters import harmony as steps_of_harmony
-from fedpca_flwr.stages.clusters import stage as questions
+from fedpca_flwr.stages import clusters as questions
+from fedpca_flwr.stages import harmony as steps_of_harmony
 from tests.families import cut
 from tests.harness import finish, fit, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession

@@ -30,7 +30,8 @@ from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, MAX_ROWS
 from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, RowsStage
 from fedpca_flwr.site.scores import companion_file
-from fedpca_flwr.stages.clusters import ClusterOptions, Clusters, harmony
+from fedpca_flwr.stages import harmony
+from fedpca_flwr.stages.declarations import Clusters
 
 STARTS = 10  # number of sets of centres that a run tries
 MAX_STEPS = 100  # largest number of steps of k-means, and of a mixture
@@ -51,8 +52,6 @@ MIXTURE_FIELDS = (
 
 class ClustersStage(Clusters, RowsStage):
     """Stage that clusters the scores of all rows (k-means, mixture or Harmony) after a method's fit."""
-
-    options: ClusterOptions
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
