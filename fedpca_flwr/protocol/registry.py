@@ -5,10 +5,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import make_run_config, split_method_text
 from fedpca_flwr.config.run_config import MAX_KEY_CHARACTERS, RunConfig
 from fedpca_flwr.errors import ConfigError, removal_text, value_text
@@ -55,8 +55,7 @@ class Registry(Mapping[str, Method]):
         if name in self._loaded_methods:
             return self._loaded_methods[name]
         if name in self._locations:
-            module, _, class_name = self._locations[name].partition(":")
-            strategy = getattr(import_module(f"{self._package}.{module}"), class_name)
+            strategy = load_entry(f"{self._package}.{self._locations[name]}")
             if strategy.card.successors:
                 strategy.registry = strategy.party.registry = self
             method = Method(strategy, strategy.party)

@@ -1,4 +1,4 @@
-"""A method of another package is found by its entry point, and run by its name as ours are."""
+"""Methods, stages and readers of another package are found by their entry points, and used by their names as ours."""
 
 import subprocess
 import sys
@@ -28,9 +28,30 @@ class Foreign(strategy):
 
 METHOD = Method(Foreign, client)
 """
+STAGE_AND_READER = """
+import numpy as np
+
+from fedpca_flwr.protocol.card import PCAOptions
+from fedpca_flwr.questions.rows_client import RowsStage
+from fedpca_flwr.site.readers.file_format import FileFormat
+
+
+class LoudOptions(PCAOptions):
+    loud: bool = False
+
+
+class Loud(RowsStage):
+    Options, option_names = LoudOptions, ("loud",)
+
+    def conclude(self, model, fit):
+        model.log["notes"].append("LOUD")
+
+
+WORDS = FileFormat(lambda file, selection: (np.loadtxt(file), []))
+"""
 RUN = """
 import numpy as np
-from fedpca_flwr import METHODS, battery, run
+from fedpca_flwr import METHODS, battery, read, run
 
 parties = [np.random.default_rng(i).normal(size=(20, 3)) for i in range(2)]
 model = run("foreign scale=true", parties, n_components=2)
@@ -40,28 +61,42 @@ checks["exact"]()
 print(list(checks))
 print(METHODS["p-cov"].strategy.__name__, list(METHODS).count("p-cov"))
 print(METHODS["foreign"].strategy(n_components=2, clients=2).public.parties)
+for number, party in enumerate(parties):
+    np.savetxt(f"{number}.words", party)
+model = run("foreign loud=true", [read("0.words").rows, read("1.words").rows], n_components=2)
+print(model.n_samples_, model.log["notes"].count("LOUD"))
 """
 POINTS = """
 [fedpca_flwr.methods]
 p-cov = foreign_pca:METHOD
 foreign = foreign_pca:METHOD
+
+[fedpca_flwr.stages]
+adjust = foreign_steps:Loud
+loud = foreign_steps:Loud
+
+[fedpca_flwr.readers]
+.npy = foreign_steps:WORDS
+.words = foreign_steps:WORDS
 """
 
 
 @pytest.mark.engine
-def test_a_method_of_another_package_runs_by_its_name(tmp_path):
+def test_a_method_a_stage_and_a_reader_of_another_package_are_used_by_their_names(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
+    (tmp_path / "foreign_steps.py").write_text(STAGE_AND_READER)
     metadata_folder = tmp_path / "foreign_pca-1.0.dist-info"
     metadata_folder.mkdir()
     (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
     (metadata_folder / "entry_points.txt").write_text(POINTS)
     code = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n{RUN}"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
-    first, checks, ours, parties = done.stdout.strip().splitlines()
+    first, checks, ours, parties, read_and_staged = done.stdout.strip().splitlines()
     assert first == "foreign True foreign 1"
     assert not unnamed(checks, "'exact'", "'masked'")
     assert ours == "PooledCovariance 1"
     assert parties == "2", "its class takes keywords, too"
+    assert read_and_staged == "40 1"
 
 
 @pytest.mark.parametrize("given", [METHODS["p-cov"].strategy, METHODS["p-cov"]], ids=["no method", "of another name"])
