@@ -9,6 +9,8 @@ import pytest
 
 from fedpca_flwr import METHODS, cli, read
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.protocol.card import Stage
+from fedpca_flwr.questions.rows_client import RowsStage
 from fedpca_flwr.stages import STAGES
 from tests.families import cut, rows
 from tests.harness import fit
@@ -71,6 +73,15 @@ def test_every_method_makes_a_plain_run(method):
 def test_methods_have_the_options_of_their_stages(stage):
     cards = [method.strategy.card for method in METHODS.values() if stage in method.strategy.card.stages]
     assert all(stage.Options.model_fields.keys() <= card.options.model_fields.keys() for card in cards)
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.__name__)
+def test_what_a_stage_declares_is_true_of_its_implementation(stage):
+    implementation = type(stage.enter(None))
+    assert issubclass(implementation, stage)
+    assert issubclass(implementation, RowsStage)
+    declared = [name for name in Stage.__annotations__ if name != "options"]
+    assert [getattr(implementation, name) for name in declared] == [getattr(stage, name) for name in declared]
 
 
 def test_a_file_of_an_unknown_kind_is_told_which_there_are(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 import fedpca_flwr
 from fedpca_flwr import strategies
+from fedpca_flwr.stages import STAGES
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused
 
@@ -36,6 +37,7 @@ HEAVY += ["scipy.special", "scipy.sparse.linalg"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
 OTHERS = [f"fedpca_flwr.strategies.{module.name}" for module in pkgutil.iter_modules(strategies.__path__)]
+IMPLEMENTATIONS = [stage.implementation.partition(":")[0] for stage in STAGES.values()]
 OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
 APP = "import fedpca_flwr.{}_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
@@ -55,6 +57,7 @@ COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
     [
         pytest.param("import fedpca_flwr", ["flwr", "ray", "sklearn", "matplotlib", "scipy"], [], id="the package"),
         pytest.param(RUN, [name for name in HEAVY if name[:6] != "scipy."] + ["scipy.stats"], [], id="a first cell"),
+        pytest.param(RUN, IMPLEMENTATIONS, [], id="a run without stages"),
         # Every message to a site starts a process, in which the app is imported.
         pytest.param(APP.format("site"), HEAVY + OTHERS, OF_P_COV, id="a site's message"),
         pytest.param(APP.format("server"), HEAVY + OTHERS, OF_P_COV, id="the server's app"),
