@@ -137,15 +137,11 @@ class _Worker:
     """Daemon thread that runs a single function after another; a thread that misses a deadline is abandoned."""
 
     def __init__(self) -> None:
-        self._works: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
-        self._results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
-        threading.Thread(target=_serve, args=(self._works, self._results), daemon=True).start()
-        weakref.finalize(self, self._works.put, None)
-
-    def outcome(self, work: Callable[[], Any], seconds: float | None) -> tuple[Any, BaseException | None]:
-        """Run a function in the thread; return result and exception, or None; raise `queue.Empty` after ``seconds``."""
-        self._works.put(work)
-        return self._results.get(timeout=seconds)
+        """Start the thread, which ends when this object is no longer used."""
+        self.works: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=_serve, args=(self.works, self.results), daemon=True).start()
+        weakref.finalize(self, self.works.put, None)
 
 
 def _serve(works: SimpleQueue[Callable[[], Any] | None], done: SimpleQueue[tuple[Any, BaseException | None]]) -> None:
@@ -167,8 +163,9 @@ def _with_deadline(seconds: float | None, work: Callable[[], Result]) -> Result:
     worker = vars(_THREAD_WORKER).setdefault("worker", None) or _Worker()
     _THREAD_WORKER.worker = worker
     result: Result
+    worker.works.put(work)
     try:
-        result, error = worker.outcome(work, seconds)
+        result, error = worker.results.get(timeout=seconds)
     except Empty:
         del _THREAD_WORKER.worker
         raise TimeoutError(f"no reply within its deadline of {seconds:g} s") from None

@@ -206,6 +206,12 @@ class Config(BaseModel):
     unavailable: ClassVar[Mapping[str, str]] = {}
     """Keys that others of the same kind have and these have not, and for each why, and what to do instead."""
 
+    @cached_property
+    def non_defaults(self) -> frozenset[str]:
+        """Names of the fields whose values differ from their defaults."""
+        fields = type(self).model_fields
+        return frozenset([name for name, field in fields.items() if getattr(self, name) != field.default])
+
     @classmethod
     @cache
     def keys(cls) -> tuple[str, ...]:

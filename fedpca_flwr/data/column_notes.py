@@ -191,7 +191,7 @@ def _constant_codes(
     long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
     if len({rows.shape[1] for rows in tables.values()}) > 1 or len(long) < 2:
         return {}
-    low, high = (np.array([extremes[party][end] for party in long]) for end in (0, 1))
+    low, high = np.stack([extremes[party] for party in long], axis=1)
     varies = high > low
     lowest = np.where(varies, low, np.inf).min(axis=0)
     highest = np.where(varies, high, -np.inf).max(axis=0)

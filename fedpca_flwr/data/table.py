@@ -50,8 +50,8 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> str:
-        """Digest of the names of the columns, which is sent with replies."""
-        return names_digest(self.names)
+        """Digest of the names of the columns, which is sent with replies; empty without names."""
+        return names_digest(self.names) if self.names else ""
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:

@@ -12,7 +12,8 @@ Array = NDArray[np.float64]  # double precision; its shape stands in the docstri
 
 def slices(size: int, step: int) -> Iterator[slice]:
     """Yield consecutive slices of ``step`` entries, the last with the rest, of an array of ``size`` entries."""
-    return (slice(start, min(start + step, size)) for start in range(0, size, step))
+    starts = range(0, size, step)
+    return map(slice, starts, [*starts[1:], size])
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:

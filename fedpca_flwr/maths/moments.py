@@ -24,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,11 +187,11 @@ class Moments:
 
     def diagonal(self) -> Array:
         """Return the diagonal (d,) of the scatter: the sum of each feature's squared deviations."""
-        return self.scatter[diagonal_positions(self.n_features)]
+        return self.scatter[diagonal_positions(self.mean.size)]
 
     def times(self, V: Array) -> Array:
         """Multiply the scatter matrix (d, d) with a block of columns V (d, b)."""
-        return np.asarray(blas.dsymm(1.0, unpack(self.scatter, self.n_features), V, lower=1))
+        return np.asarray(blas.dsymm(1.0, unpack(self.scatter, self.mean.size), V, lower=1))
 
 
 def pack(matrix: Array) -> Array:
@@ -248,7 +249,7 @@ def diagonal_positions(d: int) -> NDArray[np.int64]:
 
 def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
     """Pool numbers and means of parts of rows; return the pooled head, and each part's mean (d,) less that of all."""
-    first, total, deviations = heads[0], sum(head.n for head in heads), []
+    first, total, deviations = heads[0], sum(map(attrgetter("n"), heads)), []
     centre = np.zeros_like(first.mean)  # of all rows, less the first part's mean
     for head in heads:
         offset = (head.mean - first.mean) + (head.remainder - first.remainder)

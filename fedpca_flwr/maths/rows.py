@@ -119,7 +119,7 @@ def join_blocks(blocks: list[Block]) -> Block:
 def chunks(data: Rows, elements: int = CACHE_ELEMENTS) -> Iterator[NDArray[Any]]:
     """Read rows as dense arrays (m, d) of consecutive rows, with about ``elements`` values, but at least 64 rows."""
     width = data.width if isinstance(data, Blocks) else data.shape[1]
-    yield from row_chunks(data, max(64, elements // max(1, width)))
+    return row_chunks(data, max(64, elements // max(1, width)))
 
 
 def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter, methodcaller
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -280,9 +281,9 @@ class MethodCard:
             A new stage each. A stage that composes takes the place of those that the options select.
         """
         kinds = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
-        if not any(stage.composes for stage in kinds):
+        if not any(map(attrgetter("composes"), kinds)):
             kinds += options.stages
-        return tuple(stage.enter(options) for stage in kinds)
+        return tuple(map(methodcaller("enter", options), kinds))
 
 
 class Stage:
@@ -320,8 +321,7 @@ class Stage:
     @classmethod
     def is_selected(cls, values: Config) -> bool:
         """Return whether a method's options, or the run-config, differ from a default of the stage (`option_names`)."""
-        fields = type(values).model_fields
-        return any(getattr(values, name) != fields[name].default for name in cls.option_names)
+        return not values.non_defaults.isdisjoint(cls.option_names)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:

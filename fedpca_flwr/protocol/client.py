@@ -278,8 +278,9 @@ class PCAClient(PartyClient):
             if server_settings := str(config.get("settings", "")):
                 require_same_settings(shared_settings(self.card.name, self.options, self.site.config), server_settings)
             self._permit()
-            self._permit_sizes(*max_reply_cost(self.script, self.public, len(self.selection)))
-            return {**self.info(), "features": self.selection.shape[1]}
+            rows, features = self.selection.shape
+            self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
+            return {**self.info(), "features": features}
         except Exception as error:
             return self._report_error(error)
 
@@ -318,7 +319,7 @@ class PCAClient(PartyClient):
 
     @override
     def reply_fields(self, phase: str) -> list[str]:
-        return [field.name for field in self.script[phase].reply.fields]
+        return self.script[phase].reply.names
 
     # Inside
 
@@ -440,8 +441,8 @@ class PCAClient(PartyClient):
             self.site.note_clear(self.card)
         phases = list(self.script)
         place = f"phase {phases.index(phase) + 1} of {len(phases)}"
-        names = ", ".join(map(attrgetter("name"), question.reply.fields))
-        self.journal.record_answer(f"{place}: {names}", size, partial(content_digest, phase, arrays))
+        fields_text = ", ".join(question.reply.names)
+        self.journal.record_answer(f"{place}: {fields_text}", size, partial(content_digest, phase, arrays))
         site_logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == phases[-1] and not self.card.successors:
             self.journal.complete()

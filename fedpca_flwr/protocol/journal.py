@@ -136,7 +136,7 @@ class State:
         return record.to_numpy_ndarrays()
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
-        self.records[name] = ArrayRecord([np.asarray(array) for array in arrays])
+        self.records[name] = ArrayRecord(list(map(np.asarray, arrays)))
 
     def drop(self, name: str) -> None:
         """Delete the list of arrays with this name, if present."""
@@ -173,7 +173,7 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        answered = [str(name) for name in self.record["questions"]]  # type: ignore[union-attr]  # a list, see above
+        answered = list(map(str, self.record["questions"]))  # type: ignore[arg-type]  # a list, see above
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)
         try:

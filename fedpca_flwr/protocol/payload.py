@@ -87,6 +87,22 @@ class Payload:
 
     fields: tuple[Field, ...]
 
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the fields, in their order."""
+        return [field.name for field in self.fields]
+
+    @cached_property
+    def constants(self) -> list[Field]:
+        """Fields of a request that state a constant of the run, or may state one."""
+        return [field for field in self.fields if field.constant or field.constant_or_zero]
+
+    @cached_property
+    def bounded_axes(self) -> list[tuple[str, int, str]]:
+        """Field, axis and symbol ``b`` of each axis "<=b", whose length a message sets."""
+        axes = [(field.name, axis, symbol) for field in self.fields for axis, symbol in enumerate(field.shape)]
+        return [(name, axis, symbol[2:]) for name, axis, symbol in axes if symbol.startswith("<=")]
+
     def to_arrays(self, values: Fields) -> list[NDArray[Any]]:
         """Return the arrays of the fields in the order in which they are sent; raise KeyError if a value is missing.
 
@@ -100,7 +116,7 @@ class Payload:
         list of ndarray
             An array for each field.
         """
-        return [np.asarray(values[field.name]) for field in self.fields]
+        return [np.asarray(values[name]) for name in self.names]
 
     def read(self, tensors: Sequence[bytes], sender: str) -> dict[str, NDArray[Any]]:
         """Read serialised arrays (NumPy's file format) into arrays by field name, without a copy.
@@ -164,9 +180,8 @@ class Payload:
     def _require_count(self, arrays: int, sender: str) -> None:
         """Raise ContractError for a message whose number of arrays is not the number of declared fields."""
         if arrays != len(self.fields):
-            expected = ", ".join(field.name for field in self.fields)
             raise ContractError(
-                f"{sender}: sent {arrays} arrays, expected {len(self.fields)} ({expected}); "
+                f"{sender}: sent {arrays} arrays, expected {len(self.fields)} ({', '.join(self.names)}); "
                 "do all parties run the same version?"
             )
 
@@ -195,7 +210,7 @@ class Payload:
         nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
             if with_optional or not field.optional:
-                nbytes += math.prod(field.lengths(sizes)) * field.dtypes[0].itemsize
+                nbytes += math.prod(map(_axis_length, field.shape, repeat(sizes))) * field.dtypes[0].itemsize
         return nbytes
 
     def count_features(self, values: Fields) -> int | None:
@@ -244,7 +259,13 @@ class Payload:
                 raise ContractError(
                     f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
                 )
-            _check_values(field, array, sender)
+            if array.size == 0:
+                continue
+            low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
+            if not (np.isfinite(low) and np.isfinite(high)):
+                raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
+            if field.kind != "real":
+                _check_kind(field, array, low, high, f"{sender}: field '{field.name}'")
 
 
 def _array_view(tensor: bytes) -> NDArray[Any]:
@@ -313,14 +334,8 @@ def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = No
     return int(symbol) if symbol.isdigit() else sizes[symbol]
 
 
-def _check_values(field: Field, array: NDArray[Any], sender: str) -> None:
-    """Raise ContractError for values that are not finite, or that a field of its `Field.kind` cannot hold."""
-    if array.size == 0:
-        return
-    name = f"{sender}: field '{field.name}'"
-    low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise ContractError(f"{name} holds NaN or infinite values")
+def _check_kind(field: Field, array: NDArray[Any], low: Any, high: Any, name: str) -> None:
+    """Raise ContractError for values between `low` and `high` that a field of its `Field.kind` cannot hold."""
     if field.kind == "count" and low < 1:
         raise ContractError(f"{name} is {int(low)}, expected at least 1 row")
     if field.kind == "size" and low < 0:

@@ -52,7 +52,8 @@ class Public:
     @cached_property
     def sizes(self) -> Mapping[str, int]:
         """Values of the symbols ``d`` (features) and ``n`` (rows) in shapes; one that is 0 is left out."""
-        return {symbol: size for symbol, size in (("d", self.features), ("n", self.rows)) if size}
+        sizes = {"d": self.features} if self.features else {}
+        return {**sizes, "n": self.rows} if self.rows else sizes
 
 
 NO_FIELDS = Payload(())
@@ -60,11 +61,6 @@ NO_FIELDS = Payload(())
 Answer = Callable[[Any, Fields], Fields | Sequence[Fields]]
 """Function of a party (its `PCAClient`) and the request that returns the fields of the reply, or parts whose sum the
 fields are. No row leaves."""
-
-
-def no_sizes(public: Public) -> Mapping[str, int]:
-    """Return an empty mapping, for a question whose shapes have no symbols other than ``d`` and ``n``."""
-    return {}
 
 
 @represent_by_shapes
@@ -78,9 +74,9 @@ class Question:
     """Fields that a party returns."""
     answer: Answer | None = None
     """Function that computes the reply. None for a question of a transport, which the transport answers."""
-    sizes: Callable[[Public], Mapping[str, int]] = no_sizes
-    """Function of the public parameters that returns the values of further symbols in shapes, besides ``d`` and
-    ``n``."""
+    sizes: Callable[[Public], Mapping[str, int]] | None = None
+    """Function of the public parameters that returns the values of further symbols in shapes, besides ``d`` and ``n``;
+    None without such symbols."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
     """Function of the request and the public parameters that returns limits on the sum of the replies. A question
     without limits is not a sum, and is refused if the server may see only sums."""
@@ -230,8 +226,9 @@ class Question:
             Values of the symbols.
         """
         sizes = {"n": rows, "d": 1, **self.request_sizes(public)}
-        symbols = [symbol for request_field in self.request.fields for symbol in request_field.shape]
-        return sizes | {symbol[2:]: 1 for symbol in symbols if symbol.startswith("<=")}
+        for _, _, symbol in self.request.bounded_axes:
+            sizes[symbol] = 1
+        return sizes
 
     def request_sizes(self, public: Public) -> dict[str, int]:
         """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
@@ -246,7 +243,7 @@ class Question:
         dict of str to int
             Values of the symbols.
         """
-        return {**public.sizes, **self.sizes(public)}
+        return {**public.sizes, **self.sizes(public)} if self.sizes else dict(public.sizes)
 
     def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
         """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``.
@@ -264,11 +261,9 @@ class Question:
             Values of the symbols.
         """
         sizes = self.request_sizes(public)
-        for request_field in self.request.fields:
-            if request_field.name in request:
-                for symbol, length in zip(request_field.shape, request[request_field.name].shape, strict=True):
-                    if symbol.startswith("<="):
-                        sizes[symbol[2:]] = length
+        for name, axis, symbol in self.request.bounded_axes:
+            if name in request:
+                sizes[symbol] = request[name].shape[axis]
         return sizes
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from logging import WARNING
+from operator import attrgetter
 from typing import Any
 
 from flwr.common import GetPropertiesIns
@@ -131,21 +132,22 @@ class Quorum:
         """
         infos = [admission.parse_info(result.metrics) for _, result in results]
         nodes = [client.cid for client, _ in results]
-        admission.raise_all(admission.impersonation_faults(nodes, infos, self.partition_by_client))
-        admission.raise_all(admission.reported_errors(infos))
-        # all infos: an error report was raised above
-        party_infos = [info for info in infos if isinstance(info, PartyInfo)]
+        party_infos = [info for info in infos if isinstance(info, PartyInfo)]  # all infos, unless a report is raised
         partitions = None if self.open_membership else self.initial_parties
-        admission.raise_all(admission.mismatch_faults(party_infos, partitions=partitions))
-        self.columns = next((info.columns for info in party_infos if info.columns), self.columns)
+        admission.raise_all(
+            admission.impersonation_faults(nodes, infos, self.partition_by_client)
+            or admission.reported_errors(infos)
+            or admission.mismatch_faults(party_infos, partitions=partitions)
+        )
+        self.columns = next(filter(None, map(attrgetter("columns"), party_infos)), self.columns)
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
-        self.simulated = all(info.simulated for info in party_infos)
+        self.simulated = all(map(attrgetter("simulated"), party_infos))
         replies = []
         for info in reversed(party_infos):
             client, result = results.pop()
             replies.append(admission.make_reply(result, info))
             self.partition_by_client[client.cid] = replies[-1].party
-        replies.sort(key=lambda reply: reply.party)
+        replies.sort(key=attrgetter("party"))
         admission.raise_all(admission.duplicate_faults(party_infos))
         members = Counter(reply.member for reply in replies) if self.open_membership else {}
         if duplicates := [member for member, times in members.items() if times > 1]:
@@ -237,7 +239,7 @@ class Quorum:
         infos = [statement for statement in statements.values() if isinstance(statement, PartyInfo)]
         if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
             self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
-        self.features = _smallest_mode(info.features for info in infos)
+        self.features = _smallest_mode(map(attrgetter("features"), infos))
         self._member_ids = frozenset(
             self.partition_by_client if len(self.partition_by_client) >= self.expected else statements
         )
@@ -268,7 +270,7 @@ class Quorum:
         self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}
         self._names.update({info.partition_id: info.name for info in party_infos})
         if party_infos:
-            self.expected = self.expected or _smallest_mode(statement.num_partitions for statement in party_infos)
+            self.expected = self.expected or _smallest_mode(map(attrgetter("num_partitions"), party_infos))
             if len(party_infos) > self.expected:
                 faults.append(admission.surplus_error(infos, self.expected))
             else:

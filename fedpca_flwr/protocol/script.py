@@ -15,22 +15,26 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
     `answered` has the phases of earlier questions, the last one last.
     """
-    names = [name for name in script if script[name].max_times(public)]
-    if phase not in names:
+    max_times = script[phase].max_times(public) if phase in script else 0
+    if not max_times:
         raise ContractError(
-            f"the server asked for {value_text(phase)}, expected one of: {', '.join(names)}; do all parties run the "
-            "same version?"
+            f"the server asked for {value_text(phase)}, expected one of: {_allowed_names(script, public)}; do all "
+            "parties run the same version?"
         )
+    names = list(script)
     position, last = names.index(phase), names.index(answered[-1]) if answered else -1
-    times = list(answered).count(phase)
-    if position >= last and times >= script[phase].max_times(public):
+    times = answered.count(phase)
+    if position >= last and times >= max_times:
         raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
-    if position == last:
-        return
-    skipped = [name for name in names[last + 1 : position] if not script[name].optional]
-    if position < last or skipped:
-        before = f"after '{answered[-1]}'" if answered else "first"
-        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {', '.join(names)}")
+    skipped = [script[name] for name in names[last + 1 : position] if not script[name].optional]
+    if position < last or any(question.max_times(public) for question in skipped):
+        before, order = f"after '{answered[-1]}'" if answered else "first", _allowed_names(script, public)
+        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {order}")
+
+
+def _allowed_names(script: Questions, public: Public) -> str:
+    """Return the names of the questions that a run may ask, for an error."""
+    return ", ".join(name for name, question in script.items() if question.max_times(public))
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
@@ -38,7 +42,7 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
     The first value of each constant is stored in `state`.
     """
-    for entry in payload.fields:
+    for entry in payload.constants:
         value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
         is_constant, is_stored = bool(entry.constant and value.size), name in state
         if is_constant and not is_stored:

@@ -210,7 +210,7 @@ class PCAStrategy(Strategy):
             "method": self.card.name,
             "exact": certainty.exact,
             "options": self.options.model_dump(by_alias=True),
-            "parties": [party if self._shows_row_counts else {**party, "rows": None} for party in parties],
+            "parties": parties if self._shows_row_counts else [{**party, "rows": None} for party in parties],
             "rounds": self.round_log,
             "measured": {**measured, **self.transport.measurements(self.quorum)},
             "columns": self.quorum.columns,
@@ -222,7 +222,7 @@ class PCAStrategy(Strategy):
     @property
     def request_fields(self) -> list[str]:
         """Names of the arrays of this round's question, in their order."""
-        return [field.name for field in self.script[self._round.phase].request.fields]
+        return self.script[self._round.phase].request.names
 
     @property
     def model(self) -> PCAModel:
@@ -293,14 +293,15 @@ class PCAStrategy(Strategy):
         if self.done:
             return []
         clients = self.quorum.gather(client_manager)
+        public = self.public
         if self._program is None:
             if self.card.split == "rows":
                 check_features(self.options.n_components, self.quorum.features)
-            require_server_memory(self.card.name, self.script, self.public, self.alternatives)
+            require_server_memory(self.card.name, self.script, public, self.alternatives)
             self.before_questions()
             self._program = self.transport.plain_rounds(self.program(), self)
             self._round = next(self._program)
-        current, question, public = self._round, self.script[self._round.phase], self.public
+        current, question = self._round, self.script[self._round.phase]
         config: dict[str, Scalar] = {PCA_KEY: self.quorum.pca_name, "phase": current.phase}
         if current.method:
             config["method"] = current.method
@@ -311,8 +312,8 @@ class PCAStrategy(Strategy):
         for client in clients:
             party = self.quorum.partition_by_client.get(client.cid, -1)
             own = current.party_requests.get(party, {})
-            tensors = {**shared, **_serialize(own)}
-            ordered = [tensors[field.name] for field in question.request.fields]
+            tensors = {**shared, **_serialize(own)} if own else shared
+            ordered = [tensors[name] for name in question.request.names]
             instructions.append((client, FitIns(Parameters(ordered, "numpy.ndarray"), config)))
             self._sent_bytes[client.cid] = sum(map(len, ordered))
             if self.provenance:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -288,7 +289,7 @@ class RowsClient(PCAClient):
     @cached_property
     def needs(self) -> frozenset[str]:
         """What the card and the stages declare that answers need besides moments of all rows."""
-        return frozenset((*self.card.needs, *(need for stage in self.options.stages for need in stage.needs)))
+        return frozenset[str](self.card.needs).union(*map(attrgetter("needs"), self.options.stages))
 
     @cached_property
     def participants(self) -> Selection:
@@ -331,7 +332,7 @@ class RowsClient(PCAClient):
         """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        meets_columns = columns > 0 or any(stage.covariates for stage in self.stages)  # of the server, of any size
+        meets_columns = columns > 0 or any(map(attrgetter("covariates"), self.stages))  # of the server, of any size
         form = bool(self.site.node.data) and meets_columns
         return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads, always_form=form)
 

@@ -220,7 +220,7 @@ class AdjustStage(Adjust, RowsStage):
         last = replace(
             project,
             request=Payload((*project.request.fields, SLOPES, *((SPREAD,) if harmonises else ()))),
-            sizes=lambda public: {**project.sizes(public), "q": len(names)},
+            sizes=lambda public: {**project.request_sizes(public), "q": len(names)},
             limits=lambda request, public: projection_limits(_adjusted_reach(request, public)),
         )
         if not options.within:

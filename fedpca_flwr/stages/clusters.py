@@ -63,7 +63,7 @@ class ClustersStage(Clusters, RowsStage):
         def sizes(public: Public) -> dict[str, int]:
             """Return the values of the symbols in field shapes: steps t, starts s, clusters m, components k."""
             steps = {"t": harmony.MAX_CORRECTIONS + 1, "parties": public.parties}
-            return {**last.sizes(public), **steps, "k": public.features, "s": STARTS, "m": options.clusters}
+            return {**last.request_sizes(public), **steps, "k": public.features, "s": STARTS, "m": options.clusters}
 
         projection_fields = tuple(
             replace(item, constant=item.name) if item.name in AXIS_FIELDS else item for item in last.request.fields

@@ -229,7 +229,7 @@ class MaskedParty(Masked, PartyTransport):
 
 def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
     """Return a function that gives a question's axis sizes and those of keys and signatures."""
-    return lambda public: {**phase.sizes(public), **_sizes(public)}
+    return lambda public: {**phase.request_sizes(public), **_sizes(public)}
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
