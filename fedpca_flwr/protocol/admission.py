@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -50,7 +51,7 @@ class PartyInfo(Config):
     simulated: bool
     features: Annotated[int, Limits(ge=0)] = 0
 
-    @property
+    @cached_property
     def sender(self) -> str:
         """Label of the party in error texts: "client 3 (name)"."""
         return party_label(self.partition_id, self.name)
@@ -66,7 +67,7 @@ class ErrorReport(Config):
     error: Annotated[str, Limits(max_length=64)]
     message: Annotated[str, Limits(max_length=MAX_MESSAGE_CHARACTERS)]
 
-    @property
+    @cached_property
     def sender(self) -> str:
         """Label of the party in error texts: "client 3 (name)", or "a client" without a partition."""
         return party_label(self.partition_id, self.name) if self.partition_id >= 0 else "a client"

@@ -280,7 +280,8 @@ class MethodCard:
         tuple of Stage
             A new stage each. A stage that composes takes the place of those that the options select.
         """
-        kinds = [stage for stage in self.stages if stage.Options is PCAOptions and stage.is_selected(config)]
+        keys = config.non_defaults
+        kinds = [stage for stage in self.stages if stage.Options is PCAOptions and keys & set(stage.option_names)]
         if not any(map(attrgetter("composes"), kinds)):
             kinds += options.stages
         return tuple(map(methodcaller("enter", options), kinds))
@@ -317,11 +318,6 @@ class Stage:
         """Return a new stage for a run with these options, an instance of the implementation."""
         kind = load_entry(cls.implementation) if cls.implementation else cls
         return kind(options)
-
-    @classmethod
-    def is_selected(cls, values: Config) -> bool:
-        """Return whether a method's options, or the run-config, differ from a default of the stage (`option_names`)."""
-        return not values.non_defaults.isdisjoint(cls.option_names)
 
     @classmethod
     def fits(cls, card: MethodCard) -> bool:

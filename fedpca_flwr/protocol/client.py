@@ -32,7 +32,7 @@ from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
-from fedpca_flwr.protocol.memory import Alternatives, max_reply_cost, no_alternatives, require_party_memory
+from fedpca_flwr.protocol.memory import Alternatives, answer_cost, max_reply_cost, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, read_array
 from fedpca_flwr.protocol.question import SERVER, Public, Questions
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
@@ -428,7 +428,7 @@ class PCAClient(PartyClient):
         """
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
-        nbytes, largest = question.cost({"n": rows, **sizes})
+        nbytes, largest = answer_cost(question, {"n": rows, **sizes})
         self._permit_sizes(nbytes, largest)
         with overflow_handling(max_magnitude(request), "ignore"):  # the answer is checked for infinite values below
             fields = self.transport.answer(self, phase, request)

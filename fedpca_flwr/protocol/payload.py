@@ -93,11 +93,6 @@ class Payload:
         return [field.name for field in self.fields]
 
     @cached_property
-    def constants(self) -> list[Field]:
-        """Fields of a request that state a constant of the run, or may state one."""
-        return [field for field in self.fields if field.constant or field.constant_or_zero]
-
-    @cached_property
     def bounded_axes(self) -> list[tuple[str, int, str]]:
         """Field, axis and symbol ``b`` of each axis "<=b", whose length a message sets."""
         axes = [(field.name, axis, symbol) for field in self.fields for axis, symbol in enumerate(field.shape)]
@@ -138,7 +133,8 @@ class Payload:
         ContractError
             If a tensor is no whole array, and as of `name_arrays`.
         """
-        self._require_count(len(tensors), sender)
+        if len(tensors) != len(self.fields):
+            raise self._count_error(len(tensors), sender)
         try:
             arrays = list(map(_array_view, tensors))
         except Exception:  # bytes of an attacker can be wrong in many ways
@@ -165,7 +161,8 @@ class Payload:
         ContractError
             If the arrays are not those that the payload declares; the error names the sender and the field.
         """
-        self._require_count(len(arrays), sender)
+        if len(arrays) != len(self.fields):
+            raise self._count_error(len(arrays), sender)
         values = {}
         for field, array in zip(self.fields, arrays, strict=True):
             if array.dtype not in field.dtypes:
@@ -177,13 +174,12 @@ class Payload:
             values[field.name] = array
         return values
 
-    def _require_count(self, arrays: int, sender: str) -> None:
-        """Raise ContractError for a message whose number of arrays is not the number of declared fields."""
-        if arrays != len(self.fields):
-            raise ContractError(
-                f"{sender}: sent {arrays} arrays, expected {len(self.fields)} ({', '.join(self.names)}); "
-                "do all parties run the same version?"
-            )
+    def _count_error(self, arrays: int, sender: str) -> ContractError:
+        """Return the error for a message whose number of arrays is not the number of declared fields."""
+        return ContractError(
+            f"{sender}: sent {arrays} arrays, expected {len(self.fields)} ({', '.join(self.names)}); "
+            "do all parties run the same version?"
+        )
 
     @cached_property
     def has_fixed_size(self) -> bool:

@@ -27,7 +27,7 @@ from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
 from fedpca_flwr.maths.short_words import MAX_VALUES_PER_WORD, ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Fields, Payload
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, Payload
 
 SERVER = "the server"
 """Name of the sender of requests in errors."""
@@ -75,8 +75,7 @@ class Question:
     answer: Answer | None = None
     """Function that computes the reply. None for a question of a transport, which the transport answers."""
     sizes: Callable[[Public], Mapping[str, int]] | None = None
-    """Function of the public parameters that returns the values of further symbols in shapes, besides ``d`` and ``n``;
-    None without such symbols."""
+    """Function of the public parameters that returns the values of symbols in shapes other than ``d`` and ``n``."""
     limits: Callable[[Fields, Public], SumLimits] | None = None
     """Function of the request and the public parameters that returns limits on the sum of the replies. A question
     without limits is not a sum, and is refused if the server may see only sums."""
@@ -191,44 +190,6 @@ class Question:
     def has_fixed_size(self) -> bool:
         """True if `nbytes` is the exact size of every reply, and not only a lower limit."""
         return not callable(self.short) and (self.plain_reply is not None or self.reply.has_fixed_size)
-
-    def cost(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return lower limits on the bytes of a reply, and of the largest array that a party holds to answer.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols in shapes.
-
-        Returns
-        -------
-        nbytes : int
-            Bytes of a reply.
-        largest : int
-            Bytes of the largest array, which may be the reply.
-        """
-        nbytes = self.nbytes(sizes)
-        return nbytes, max(Payload((Field("", self.work_shape),)).nbytes(sizes), nbytes) if self.work_shape else nbytes
-
-    def min_sizes(self, public: Public, rows: int) -> dict[str, int]:
-        """Return the smallest values that the symbols in shapes can have, for a lower limit on sizes.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run.
-        rows : int
-            Number of rows of the party.
-
-        Returns
-        -------
-        dict of str to int
-            Values of the symbols.
-        """
-        sizes = {"n": rows, "d": 1, **self.request_sizes(public)}
-        for _, _, symbol in self.request.bounded_axes:
-            sizes[symbol] = 1
-        return sizes
 
     def request_sizes(self, public: Public) -> dict[str, int]:
         """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.

@@ -98,7 +98,8 @@ class Quorum:
         self.pca_name = DEFAULT_PCA_NAME  # name of the PCA among those of a Flower run
         self._names: dict[int, str] = {}  # of the parties, as far as they have said them
         self._member_ids: frozenset[str] = frozenset()
-        self._parties: list[dict[str, Any]] = []
+        # ``party`` (partition), ``name`` and ``rows`` of each party that answered the last round, in order
+        self.parties: list[dict[str, Any]] = []
 
     @property
     def initial_parties(self) -> int:
@@ -152,22 +153,18 @@ class Quorum:
         members = Counter(reply.member for reply in replies) if self.open_membership else {}
         if duplicates := [member for member, times in members.items() if times > 1]:
             raise QuorumError(f"several clients have the name '{duplicates[0]}': give each client its own name")
-        if missing := self._missing_parties({reply.party for reply in replies}, infos):
+        if missing := self._missing_parties(set(map(attrgetter("party"), replies)), infos):
             reasons = sorted({failure_reason(failure) for failure in failures}) or ["no reply"]
             self._drop(missing, "; ".join(reasons), self.config.survivors)
             self._member_ids = frozenset(nodes)
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
-        previous = [party for party in self._parties if party["party"] not in self.dropped]
+        previous = [party for party in self.parties if party["party"] not in self.dropped]
         if previous and parties != previous:
             changed = next(r.sender for r, p, q in zip(replies, parties, previous, strict=True) if p != q)
             raise ContractError(f"{changed}: its number of rows, or its name, changed during the run")
-        self._parties = parties
+        self.parties = parties
         self._names.update({reply.party: reply.name for reply in replies})
         return replies
-
-    def parties(self) -> list[dict[str, Any]]:
-        """Return ``party`` (partition), ``name`` and ``rows`` of each party that answered the last round, in order."""
-        return self._parties
 
     def name_parties(self, parties: Iterable[int]) -> str:
         """Return the labels of at most ten parties for the log, and the number of all others."""
@@ -259,12 +256,16 @@ class Quorum:
         for cid, answer in zip(new, answers, strict=True):
             is_failure = isinstance(answer, BaseException)
             statements[cid] = failure_reason(answer, "join-deadline") if is_failure else admission.parse_info(answer)
-        infos = {cid: statement for cid, statement in statements.items() if isinstance(statement, PartyInfo)}
-        party_infos = list(infos.values())
-        reports = [statement for statement in statements.values() if isinstance(statement, ErrorReport)]
+        infos, reports, silences = dict[str, PartyInfo](), list[ErrorReport](), list[str]()
+        for cid, statement in statements.items():
+            if isinstance(statement, PartyInfo):
+                infos[cid] = statement
+            elif isinstance(statement, ErrorReport):
+                reports.append(statement)
+            else:
+                silences.append(f"node {cid}: {statement}")
+        party_infos, silent = list(infos.values()), "; ".join(sorted(silences))
         faults = admission.reported_errors(reports)
-        silences = sorted(f"node {cid}: {reason}" for cid, reason in statements.items() if isinstance(reason, str))
-        silent = "; ".join(silences)
         if not party_infos and not faults:
             raise QuorumError(f"no client described its data ({silent})")
         self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}
@@ -292,7 +293,7 @@ class Quorum:
         """
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)
-        expected_parties = {party["party"] for party in self._parties}
+        expected_parties = {party["party"] for party in self.parties}
         if {info.num_partitions for info in infos if isinstance(info, PartyInfo)} == {self.expected}:
             expected_parties |= set(range(self.expected))
         missing_count = self.expected - len(answered)

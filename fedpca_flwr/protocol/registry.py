@@ -111,7 +111,9 @@ class Registry(Mapping[str, Method]):
         Raise ConfigError for an unknown name, with all names and the nearest, or with what replaces a former method.
         """
         spelling = name.lower().replace("_", "-")
-        if spelling in self._loaded_methods or spelling in self:
+        if method := self._loaded_methods.get(spelling):
+            return method
+        if spelling in self:
             return self[spelling]
         if removal := removal_text(spelling):
             raise ConfigError(f"run-config: 'method' is {value_text(name)}, {removal}")

@@ -42,7 +42,9 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
     The first value of each constant is stored in `state`.
     """
-    for entry in payload.constants:
+    for entry in payload.fields:
+        if not (entry.constant or entry.constant_or_zero):
+            continue
         value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
         is_constant, is_stored = bool(entry.constant and value.size), name in state
         if is_constant and not is_stored:

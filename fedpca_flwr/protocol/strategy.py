@@ -409,13 +409,16 @@ class PCAStrategy(Strategy):
 
     def _log_round(self, phase: str, replies: list[Reply]) -> None:
         """Append a round's ``phase``, bytes ``up`` and ``down`` by party, and ``seconds`` to the log of rounds."""
-        sizes, last_place = {reply.party: reply.nbytes for reply in replies}, self.quorum.initial_parties
+        up = dict.fromkeys(self.quorum.dropped, 0)
+        for reply in replies:
+            up[reply.party] = reply.nbytes
+        last_place = self.quorum.initial_parties
         sent = [(self.quorum.partition_by_client.get(cid, last_place), size) for cid, size in self._sent_bytes.items()]
-        sent += [(party, 0) for party in self.quorum.dropped.keys() - {party for party, _ in sent}]
+        sent += [(party, 0) for party in self.quorum.dropped.keys() - dict(sent).keys()]
         entry: dict[str, Any] = {
             "round": len(self.round_log) + 1,
             "phase": phase,
-            "up": [sizes.get(party, 0) for party in sorted({*sizes, *self.quorum.dropped})],
+            "up": [size for _, size in sorted(up.items())],
             "down": [size for _, size in sorted(sent)],
             "seconds": round(time.monotonic() - self._round_start, 3),
         }

@@ -178,7 +178,7 @@ class ServerTransport(Transport):
         list of dict
             ``party``, ``name`` and ``rows`` of each.
         """
-        return quorum.parties()
+        return quorum.parties
 
 
 class PartyTransport(Transport):

@@ -70,7 +70,8 @@ def _stage_properties(base: type[PCAOptions], fitting: tuple[type[Stage], ...]) 
 
     def stages(options: Any) -> tuple[type[Stage], ...]:
         """Return the stages that the options select; none for a stage without options of its own."""
-        return tuple(stage for stage in fitting if stage.Options is not PCAOptions and stage.is_selected(options))
+        kinds = [stage for stage in fitting if stage.Options is not PCAOptions]
+        return tuple([stage for stage in kinds if options.non_defaults & set(stage.option_names)])
 
     def exposes(options: Any) -> str:
         """Return the first non-empty disclosure of single rows by a stage, else the method's."""

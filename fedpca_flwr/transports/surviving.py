@@ -191,7 +191,7 @@ class SurvivingServer(Surviving, ServerTransport):
         total = MaskedSum(declared.layout(question.request, run.public))
         request = {"members": np.asarray(list(sealed)), **question.request}
         replies = yield from stream_replies(Round(question.phase, request), total.add)
-        survivors, self._summed_parties = [position_of[r.party] for r in replies], run.quorum.parties()
+        survivors, self._summed_parties = [position_of[r.party] for r in replies], run.quorum.parties
         replies = yield Round(self.stage_phase("agree", question.phase), {"survivors": np.asarray(survivors)})
         agreed = {position_of[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}

@@ -139,7 +139,7 @@ class Streaming(method.Strategy):
                 f"{len(absent)} members are absent and keep their rows: if this simulation has split the same data "
                 "among fewer parties, those rows count twice"
             )
-        if not self.quorum.simulated and not all(party["name"] for party in self.quorum.parties()):
+        if not self.quorum.simulated and not all(party["name"] for party in self.quorum.parties):
             notes.append(
                 "parties without a name are known by their partition-id, which must stay theirs: give every site a name"
             )

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.memory import max_reply_cost
+from fedpca_flwr.protocol.memory import answer_cost, max_reply_cost
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload
 from fedpca_flwr.protocol.question import Public, Question, Round, SumRound
 from fedpca_flwr.protocol.script import require_next, require_unchanged
@@ -67,8 +67,8 @@ def test_bytes_and_memory_of_questions_and_answers():
     assert summed.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 3 * (5 + 1))
     shared = replace(summed, words=lambda sizes: {"values": (1, sizes["d"] - 2)})  # the second digits of three a word
     assert shared.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 5 + 2 + 1)
-    assert SCRIPT["first"].cost({"d": 5})[1] == HEADER_BYTES + 8 * 5
-    assert Question(reply=VALUES, work_shape=("d", "d")).cost({"d": 5})[1] == HEADER_BYTES + 8 * 5**2
+    assert answer_cost(SCRIPT["first"], {"d": 5})[1] == HEADER_BYTES + 8 * 5
+    assert answer_cost(Question(reply=VALUES, work_shape=("d", "d")), {"d": 5})[1] == HEADER_BYTES + 8 * 5**2
     wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
     assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
