@@ -19,6 +19,7 @@ from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
 from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.model.fitted import open_log
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.protocol.site_log import site_logger
@@ -118,11 +119,11 @@ def _run_blind(
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
     """Return a model with the names of the parties' columns, if any, and with notes, which its log gets, too."""
-    model.log["notes"].extend([*shares.notes, *notes])
+    open_log(model)["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         return model
     names = shares.features(weights)
-    model.log["notes"].extend(one_column_notes(np.asarray(model.components_), names))
+    open_log(model)["notes"].extend(one_column_notes(np.asarray(model.components_), names))
     return model.named(names)
 
 

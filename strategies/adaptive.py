@@ -350,6 +350,7 @@ class Adaptive(method.Strategy):
     def build_model(self, solution: method.Solution) -> method.PCAModel:
         """Build the chosen method's model, and log the choice and all candidates."""
         model = self.inner.build_model(solution)
+        self.influence, self.inner.influence = self.inner.influence, ()
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
         model.log["chosen"] = {"method": self._choice.method, "options": dict(self._choice.options)}
         model.log["candidates"] = [vars(candidate) for candidate in self._candidates]

@@ -32,7 +32,7 @@ others of its group have, and it cannot know which parties these are.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,18 +72,23 @@ class Influence:
     """The influence of a party's rows on a PCA of all rows. Shares are from 0 to 1.
 
     `components` (r,) are shares of the variance of the first components: of at most `MAX_COMPONENTS`, and only of those
-    that float64 resolves. `turn` bounds the angles by which these, and their span, change in the PCA of all other rows
-    with the same scale. `fit` is the share of the party's own variance in the components' span, NaN if the party has no
-    variance. `spread` is the variance of its rows about the pooled mean, in multiples of that of the median party, NaN
-    if that is 0.
+    that float64 resolves. `fit` is the share of the party's own variance in the components' span, NaN if the party has
+    no variance. `spread` is the variance of its rows about the pooled mean, in multiples of that of the median party,
+    NaN if that is 0.
     """
 
     rows: float  # share of all rows
     variance: float  # share of the trace of the scatter of all rows
     components: Array
-    turn: Turn
+    turns: Turns | Sequence[Turn]  # of all parties, in their order
     fit: float
     spread: float
+    party: int = 0
+
+    @property
+    def turn(self) -> Turn:
+        """Bounds on the angles by which components and span change in the PCA of all other rows with the same scale."""
+        return self.turns[self.party]
 
 
 def party_influences(
@@ -101,7 +106,7 @@ def party_influences(
     following = values[r] if r < values.size else pairs.following / unit
     V, weights = pairs.vectors[:, :r], np.ones_like(mean) if scale is None else 1 / scale
     rows = np.array([part.head.n for part in parts], dtype=np.float64)
-    total, W = rows.sum(), weights[:, None] * V
+    total, W, axes = rows.sum(), weights[:, None] * V, V.copy(order="K")  # nobody changes the copy before it is read
     products = np.stack([part.times(W) for part in parts]) / unit * weights[:, None]
     local_traces = np.stack([part.diagonal() for part in parts]) / unit @ weights**2
     deviations = np.stack([part.head.mean - mean + part.head.remainder for part in parts]) * weights * between
@@ -112,17 +117,20 @@ def party_influences(
     # without party k the scatter loses S_k + n_k N / (N - n_k) (m_k - m)(m_k - m)': `leaving` is N / (N - n_k)
     leaving = total / np.where(rows == total, total, total - rows) if center else np.ones_like(rows)
     if len(parts) * mean.size**3 <= max(MAX_EXACT_COST, MAX_EXACT_COST_SHARE * total * mean.size**2):
-        turns = _exact_turns(parts, deviations, leaving, weights, unit, V)
+        turns = Turns(lambda: _exact_turns(parts, deviations, leaving, weights, unit, axes))
     else:
-        removed_products = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
-        turns = [bounded_turn(product, V, values[:r], float(following)) for product in removed_products]
+        removed = products + leaving[:, None, None] * deviations[:, :, None] * inner[:, None, :]
+        turns = Turns(lambda: [bounded_turn(product, axes, values[:r], float(following)) for product in removed])
     median = float(np.median(traces / rows))
     shares = (component_energies + inner**2) / values[:r]
     unknown = np.full(len(rows), np.nan)
     fits = np.divide(component_energies.sum(axis=1), local_traces, out=unknown, where=local_traces > 0)
     spread = traces / rows / median if median > 0 else np.full(len(rows), np.nan)
-    columns = (rows / total, traces / traces.sum(), shares, turns, fits, spread)
-    return [Influence(float(n), float(t), c, a, float(f), float(s)) for n, t, c, a, f, s in zip(*columns, strict=True)]
+    columns = (rows / total, traces / traces.sum(), shares, fits, spread)
+    return [
+        Influence(float(n), float(t), components, turns, float(f), float(s), party)
+        for party, (n, t, components, f, s) in enumerate(zip(*columns, strict=True))
+    ]
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
@@ -178,6 +186,20 @@ class Turn:
 
     axes: Array  # (r,), between components of the same index in both PCAs
     span: float  # largest principal angle between the spans of the r components
+
+
+class Turns:
+    """The turns without each party, computed from the parties' parts when first read; then the parts are dropped."""
+
+    def __init__(self, compute: Callable[[], list[Turn]]) -> None:
+        self._compute: Callable[[], list[Turn]] | None = compute
+        self._turns: list[Turn] = []
+
+    def __getitem__(self, party: int) -> Turn:
+        """Return the turn of the components without a party, by its index."""
+        if (compute := self._compute) is not None:
+            self._turns, self._compute = compute(), None
+        return self._turns[party]
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:

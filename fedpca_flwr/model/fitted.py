@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,6 +45,22 @@ class FittedPCA:
     moments_: SecondMoments | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Complete and return a log that `leave_log_open` has left open; a model lacks nothing else."""
+            if name != "log" or "_open_log" not in vars(self):
+                return self.__getattribute__(name)  # which raises
+            log, complete = vars(self)["_open_log"]
+            complete()
+            vars(self)["log"] = log
+            vars(self).pop("_open_log", None)
+            return log
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes for a pickle or a copy, with a complete log: neither holds what completes it."""
+        return {"log": self.log, **vars(self)}
+
     @property
     def n_components_(self) -> int:
         """Number of components."""
@@ -53,7 +70,7 @@ class FittedPCA:
     def n_features_in_(self) -> int:
         """Number of features, of all parties if the parties hold different columns."""
         if self.components_ is None:
-            return sum(party["features"] for party in self.log["parties"])
+            return sum(party["features"] for party in open_log(self)["parties"])
         return int(self.components_.shape[1])
 
     @property
@@ -74,12 +91,12 @@ class FittedPCA:
     @property
     def bytes_down(self) -> int:
         """Bytes that all parties received, also in the phase "project", in which parties project their own rows."""
-        return sum(sum(entry["down"]) for entry in self.log.get("rounds", []))
+        return sum(sum(entry["down"]) for entry in open_log(self).get("rounds", []))
 
     @property
     def _fit_rounds(self) -> list[dict[str, Any]]:
         """Log entries of all rounds except those of the phase "project", in which parties project their own rows."""
-        return [entry for entry in self.log.get("rounds", []) if entry["phase"] != "project"]
+        return [entry for entry in open_log(self).get("rounds", []) if entry["phase"] != "project"]
 
     def loadings(self) -> tuple[Array, Array]:
         """Return the components (k, d) and the mean (d,), or raise a ContractError if only the parties have them."""
@@ -113,14 +130,14 @@ class FittedPCA:
         warning. Raise DataError if the columns have other names or another number than the model's features.
         """
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
-        levels = self.log.get("levels", {})
+        levels = open_log(self).get("levels", {})
         table: Any = X
         if levels and column_names(X) and not set(indicator_names(levels)) <= set(column_names(X)):
             table = encoded(X, levels, "X")
             if unknown_cells := count_other_cells(table, levels):
                 text = f"X has {unknown_cells} cells of levels that the model does not know: they count as 'other'"
                 warnings.warn(text, UserWarning, stacklevel=3)
-        return align_rows(table, self.n_features_in_, names, digest=self.log.get("columns", ""))
+        return align_rows(table, self.n_features_in_, names, digest=open_log(self).get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
         """Return rows (n, d) minus the mean, divided by the scale, with missing values filled.
@@ -136,13 +153,14 @@ class FittedPCA:
         Raise DataError as `centred`, and ContractError if the run harmonised the parties: each projects its own rows.
         """
         _, mean = self.loadings()
-        of_genotypes = bool(self.log.get("options", {}).get("genotypes"))
+        options = open_log(self).get("options", {})
+        of_genotypes = bool(options.get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
         rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
         centred = fill_rows(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
         if self.adjustment_ is not None:
-            harmonised = self.log.get("options", {}).get("harmonise", "nothing")
+            harmonised = options.get("harmonise", "nothing")
             if harmonised != "nothing":
                 raise ContractError(
                     f"the run took out what differs between the parties (harmonise='{harmonised}'), so new rows are a "
@@ -183,3 +201,14 @@ class FittedPCA:
             return np.full(self.n_components_, np.nan)
         total = first / share if share > 0 else 0.0
         return score_shrinkage(self.explained_variance_, total, self.n_samples_, int(components.any(axis=0).sum()))
+
+
+def leave_log_open(model: FittedPCA, complete: Callable[[], None]) -> None:
+    """Let a model call ``complete``, which fills in its log, when the log is first read, saved, pickled or copied."""
+    vars(model)["_open_log"] = vars(model).pop("log"), complete
+
+
+def open_log(model: FittedPCA) -> dict[str, Any]:
+    """Return a model's log as the run left it; numbers of the parties' influence may be open."""
+    log: dict[str, Any] = vars(model)["_open_log"][0] if "_open_log" in vars(model) else model.log
+    return log

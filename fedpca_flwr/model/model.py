@@ -18,7 +18,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.components_table import components_table
-from fedpca_flwr.model.fitted import FittedPCA
+from fedpca_flwr.model.fitted import FittedPCA, leave_log_open, open_log
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
 from fedpca_flwr.model.summary import model_line, model_page, name_unit_notes, summary
 from fedpca_flwr.model.tables import component_labels, import_pandas, tables_by_name
@@ -261,8 +261,11 @@ class PCAModel(FittedPCA):
         if not names:
             return self
         moments = self.moments_ and replace(self.moments_, features=tuple(names))
-        log = name_unit_notes(self.log, names)
-        return replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
+        log = name_unit_notes(open_log(self), names)
+        model = replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
+        if "_open_log" in vars(self):
+            leave_log_open(model, vars(self)["_open_log"][1])
+        return model
 
     def save(self, path: str | os.PathLike[str], *, private: bool = False) -> Path:
         """Write the model without its moments to an ``.npz`` file, completely or not at all.

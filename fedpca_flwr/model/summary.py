@@ -12,7 +12,7 @@ import numpy as np
 from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.model import measurements, tables
 from fedpca_flwr.model.components_table import sampling_intervals
-from fedpca_flwr.model.fitted import FittedPCA
+from fedpca_flwr.model.fitted import FittedPCA, open_log
 
 MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 
@@ -104,7 +104,8 @@ def _short_summary(model: FittedPCA) -> str:
 
 def model_line(model: FittedPCA) -> str:
     """Write a model in a line: method, components, features, rows and share of the variance."""
-    method, share = printable_text(str(model.log.get("method", "pooled"))), float(model.explained_variance_ratio_.sum())
+    method = printable_text(str(open_log(model).get("method", "pooled")))
+    share = float(model.explained_variance_ratio_.sum())
     variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
     return (
         f"PCAModel({method}: {model.n_components_} components of {model.n_features_in_} features, "

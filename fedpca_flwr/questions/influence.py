@@ -64,6 +64,7 @@ def standard_deviations(squares: Array, rows: Array | float) -> Array:
 
 MIN_EIGENVALUE_SHARE = -1e-9  # share of the first eigenvalue; a variance below this share is not rounding
 MAX_NAMED_PARTIES = 10  # largest number of parties of a group that a text names
+MAX_OPEN_BYTES = 2**26  # of the parties' parts, up to which a model in memory keeps them until its log is read
 
 
 @dataclass(frozen=True)
@@ -105,22 +106,8 @@ class Contributions:
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """Return each party's shares of the components and angles, in the order of the parts.
 
-        Parameters
-        ----------
-        solution : Solution
-        center : bool
-            Whether the method subtracts the mean of the rows.
-        limit : float
-            Largest share of a component that a party may hold; 0: no limit.
-
-        Returns
-        -------
-        list of PartyInfluence
-
-        Raises
-        ------
-        ContractError
-            If a party's scatter is one that no rows have, or a party holds more than the limit.
+        ``center`` says whether the method subtracts the mean of the rows. Raise ContractError if a party's scatter is
+        one that no rows have, or a party holds more of a component than the share ``limit`` (0: no limit).
         """
         pairs, scale = solution.pairs, solution.scale
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
@@ -129,6 +116,9 @@ class Contributions:
         _refuse_indefinite([list(moments)[i] for i in suspects])
         parts = list(self.parts.values())
         results = party_influences(parts, pairs, solution.mean, scale, center=center, between=self.between)
+        stored = sum(value.nbytes for part in parts for value in vars(part).values() if isinstance(value, np.ndarray))
+        if stored > MAX_OPEN_BYTES:
+            _ = results[0].turn  # which drops the parts
         reasons = outlying_parties(results)
         parties = [
             PartyInfluence(name, influence, reasons.get(i, ()))
@@ -143,13 +133,7 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Return log entries of features that a party seems to have in another unit than the other parties.
-
-        Returns
-        -------
-        list of dict
-            Entries of ``model.log["other_units"]``.
-        """
+        """Return entries of ``model.log["other_units"]``: features that a party seems to have in another unit."""
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
 
@@ -182,15 +166,22 @@ class AddedContributions:
 
 
 def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float]:
-    """Return the largest component share and angles of any party, and the number of components; empty without any."""
+    """Return the largest component share of any party and the number of components; angles are open (NaN)."""
     if not parties:
         return {}
     return {
         "influence_component_share": max(item.largest_share[0] for item in parties),
-        "influence_axis_degrees": max(float(item.influence.turn.axes[0]) for item in parties),
-        "influence_subspace_degrees": max(item.influence.turn.span for item in parties),
+        "influence_axis_degrees": math.nan,
+        "influence_subspace_degrees": math.nan,
         "influence_components": parties[0].influence.components.size,
     }
+
+
+def complete_log(log: Mapping[str, Any], parties: Sequence[PartyInfluence]) -> None:
+    """Enter the parties' shares and angles, and the largest angles, into a model's log, which has places for them."""
+    log["influence"][:] = [item.entry() for item in parties]
+    log["measured"]["influence_axis_degrees"] = max(float(item.influence.turn.axes[0]) for item in parties)
+    log["measured"]["influence_subspace_degrees"] = max(item.influence.turn.span for item in parties)
 
 
 def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
@@ -200,7 +191,7 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     notes = []
     for item in (item for item in parties if item.reasons):
         influence, (share, component) = item.influence, item.largest_share
-        degrees = influence.turn.axes[component - 1]
+        degrees = influence.turn.axes[component - 1] if "share" in item.reasons else 0.0  # turns cost the most
         texts: dict[Reason, str] = {
             "rows": f"it says that it has {influence.rows:.4%} of all rows",
             "share": (

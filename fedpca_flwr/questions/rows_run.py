@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +14,7 @@ from typing_extensions import override
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import max_row_count
+from fedpca_flwr.model.fitted import leave_log_open
 from fedpca_flwr.model.model import PCAModel, check_squared_error
 from fedpca_flwr.model.solution import Solution, check_components
 from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
@@ -21,7 +24,13 @@ from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Program, Round, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.influence import HIDDEN_UNITS_NOTE, influence_measurements, influence_notes
+from fedpca_flwr.questions.influence import (
+    HIDDEN_UNITS_NOTE,
+    PartyInfluence,
+    complete_log,
+    influence_measurements,
+    influence_notes,
+)
 from fedpca_flwr.questions.pooling import STORED_MOMENTS_NOTE, UNSCALED_MOMENTS_NOTE, Evidence, Fitting
 from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
 
@@ -30,6 +39,7 @@ class RowsStrategy(PCAStrategy):
     """Base of the server strategies for data split by rows. A method adds `aggregate`."""
 
     party: ClassVar[type[PCAClient]] = RowsClient
+    influence: Sequence[PartyInfluence] = ()  # of the parties on the model, until the run ends
 
     @abstractmethod
     def aggregate(self) -> Fitting:
@@ -59,7 +69,9 @@ class RowsStrategy(PCAStrategy):
         yield from self.run_closing(model, replace(solution, evidence=None))  # it is large
         for stage in self.stages:
             model = stage.release(model)
-        self._model = model
+        if self.influence:
+            leave_log_open(model, partial(complete_log, model.log, self.influence))
+        self._model, self.influence = model, ()
 
     def run_closing(self, model: PCAModel, solution: Solution) -> Program:
         """Ask the stages' questions about the fitted model, and run the projection round.
@@ -161,13 +173,13 @@ class RowsStrategy(PCAStrategy):
         ContractError
             If a party's moments are of no rows, or a party holds more than `max-share` of a component.
         """
-        center, influence = self.options.centred, []
+        center, self.influence = self.options.centred, ()
         evidence: Evidence = solution.evidence or Evidence()
         units = evidence.units or ()
         if evidence.contributions is not None:
-            influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
+            self.influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
             units = evidence.contributions.units() if evidence.units is None else units
-            texts, numbers = influence_notes(influence), influence_measurements(influence)
+            texts, numbers = influence_notes(self.influence), influence_measurements(self.influence)
             solution = solution.with_details(notes=texts, measurements=numbers)
         measured = dict(solution.measurements)
         pairs = solution.pairs.with_rank_bound(max_row_count(solution.rows) - center)
@@ -186,8 +198,8 @@ class RowsStrategy(PCAStrategy):
         log = self.history(self.certainty(pairs), notes, measured)
         if units:
             log["other_units"] = units
-        if influence:
-            log["influence"] = [item.entry() for item in influence]
+        if self.influence:
+            log["influence"] = []
         model = replace(PCAModel.of(solution, log), moments_=evidence.stored)
         if not self.card.differentially_private:
             log["notes"] += shrinkage_notes(model)

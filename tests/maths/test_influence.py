@@ -168,7 +168,7 @@ def test_no_unit_overflows_the_influence():
 
 
 def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
-    return Influence(rows, variance, np.array(components), Turn(np.zeros(2), 0.0), fit, spread)
+    return Influence(rows, variance, np.array(components), [Turn(np.zeros(2), 0.0)], fit, spread)
 
 
 @pytest.mark.parametrize(

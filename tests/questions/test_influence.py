@@ -25,6 +25,7 @@ from fedpca_flwr.questions.influence import (
     HIDDEN_UNITS_NOTE,
     PartyInfluence,
     _require_below,
+    complete_log,
     influence_measurements,
     influence_notes,
 )
@@ -215,16 +216,19 @@ def test_influence_limits_need_visible_moments(method, options, named):
 
 def test_shares_up_to_the_limit_are_told():
     turns = Turn(np.array([10.0, 40.0, 5.0]), 7.0), Turn(np.array([9.0, 50.0, 5.0]), 6.0)
-    odd = Influence(0.125, 0.5, np.array([0.25, 0.75, 0.5]), turns[0], 0.25, 2.0)
-    usual = Influence(0.125, 0.5, np.array([0.25, 0.25, 0.5]), turns[1], 0.75, 2.0)
+    odd = Influence(0.125, 0.5, np.array([0.25, 0.75, 0.5]), turns, 0.25, 2.0)
+    usual = Influence(0.125, 0.5, np.array([0.25, 0.25, 0.5]), turns, 0.75, 2.0, 1)
     party, other = PartyInfluence("client 1", odd, ("share", "spread", "fit")), PartyInfluence("client 2", usual, ())
     assert party.largest_share == (0.75, 2)
-    assert influence_measurements([party, other]) == {
+    log = {"influence": [], "measured": influence_measurements([party, other])}
+    complete_log(log, [party, other])
+    assert log["measured"] == {
         "influence_component_share": 0.75,
         "influence_axis_degrees": 10.0,
         "influence_subspace_degrees": 7.0,
         "influence_components": 3,
     }
+    assert [item["angles_degrees"] for item in log["influence"]] == [[10, 40, 5], [9, 50, 5]]
     alike = replace(other, influence=replace(other.influence, fit=np.nan, spread=np.nan)).entry()
     assert (alike["fit_share"], alike["spread_of_median"]) == (None, None)
     (note,) = influence_notes([party, other])

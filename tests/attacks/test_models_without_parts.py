@@ -1,0 +1,165 @@
+"""Whoever gets a model's file, pickle or copy: of what single parties sent, it holds nothing but the log's numbers."""
+
+import copy
+import io
+import pickle
+from functools import partial
+from pathlib import Path
+from types import FunctionType
+from unittest.mock import Mock
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedpca_flwr import FederatedPCA, run
+from fedpca_flwr.maths import influence as maths
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.questions import influence
+from tests.families import cut, rows
+
+X = rows(300) + np.arange(12)
+PARTIES = cut(X, 150, 100, 50)
+NAMED = [pd.DataFrame(part, columns=[f"f{i}" for i in range(12)]) for part in PARTIES]
+METHODS = ["p-cov", "qr-pca", "adaptive", "em"]
+
+
+def arrays_in(root):
+    """Return all arrays that can be reached from an object, by attributes, entries and closures."""
+    stack, seen, arrays = [root], {}, []
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen[id(item)] = item
+        if isinstance(item, np.ndarray):
+            arrays.append(item)
+            stack.append(item.base)
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, list | tuple | set):
+            stack += item
+        elif isinstance(item, partial):
+            stack += [item.func, item.args, item.keywords]
+        elif isinstance(item, FunctionType):
+            stack += [cell.cell_contents for cell in item.__closure__ or ()]
+        elif hasattr(item, "__dict__") and not isinstance(item, type):
+            stack.append(vars(item))
+            stack.append(getattr(item, "__self__", None))
+    return arrays
+
+
+def holds_parts(model, parties=PARTIES):
+    """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
+    found = [array for array in arrays_in(model) if array.dtype == np.float64]
+    vectors = [vector for array in found if array.shape[-1:] == (12,) for vector in array.reshape(-1, 12)]
+    means = [np.asarray(part).mean(axis=0) for part in parties]
+    return any(array.shape == (78,) for array in found) or any(
+        np.allclose(vector, mean, rtol=1e-9) for vector in vectors for mean in means
+    )
+
+
+def joblib_copy(model):
+    buffer = io.BytesIO()
+    joblib.dump(model, buffer)
+    return joblib.load(buffer)
+
+
+COPIES = {
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "joblib": joblib_copy,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("parties", [PARTIES, NAMED], ids=["arrays", "frames"])
+@pytest.mark.parametrize("way", COPIES)
+def test_no_copy_of_a_model_has_what_a_party_sent(way, parties):
+    model = run("p-cov", parties, n_components=3)
+    assert holds_parts(model)  # in the memory of the server, which has seen them
+    other = COPIES[way](model)
+    assert not holds_parts(other)
+    assert not holds_parts(model)
+    assert other.log == model.log == run("p-cov", parties, n_components=3).log | {"rounds": model.log["rounds"]}
+    assert len(other.log["influence"]) == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_neither_has_its_file(method, tmp_path):
+    model = run(method, PARTIES, n_components=3)
+    file = model.save(tmp_path / "model")
+    content = file.read_bytes() + pickle.dumps(model)
+    for part in PARTIES:
+        local = Moments.from_rows(part)
+        assert not any(array[:2].tobytes() in content for array in (local.mean, local.scatter))
+        assert str(local.scatter[1]).encode() not in content
+    assert not holds_parts(model)
+    loaded = PCAModel.load(file)
+    assert loaded.log["influence"] == model.log["influence"]
+    assert not holds_parts(loaded)
+
+
+def test_an_estimators_pickle_holds_none():
+    assert not holds_parts(pickle.loads(pickle.dumps(FederatedPCA(n_components=3).fit(PARTIES).model_)))
+
+
+READS = {
+    "log": lambda model, folder: model.log,
+    "summary": lambda model, folder: model.summary(),
+    "save": lambda model, folder: model.save(folder / "model"),
+    "names": lambda model, folder: model.named([f"f{i}" for i in range(12)]).log,
+}
+
+
+@pytest.mark.parametrize("first", READS)
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=["plain", "scale", "uncentred"])
+def test_numbers_are_those_of_the_run_whoever_asks_first(options, first, tmp_path, monkeypatch):
+    model = run("p-cov", PARTIES, n_components=3, **options)
+    model.components_[:] = 0  # a caller may do with them what it likes
+    READS[first](model, tmp_path)
+    monkeypatch.setattr(influence, "MAX_OPEN_BYTES", 0)
+    at_once = run("p-cov", PARTIES, n_components=3, **options)
+    assert not holds_parts(at_once)
+    assert model.log["influence"] == at_once.log["influence"]
+    names = [name for name in at_once.log["measured"] if name.startswith("influence")]
+    assert [model.log["measured"][name] for name in names] == [at_once.log["measured"][name] for name in names]
+    assert list(model.log["measured"]) == list(at_once.log["measured"])
+    assert list(model.log) == list(at_once.log)
+
+
+def test_turns_are_computed_when_a_reader_asks(monkeypatch):
+    computed = Mock(side_effect=maths.exact_turn)
+    monkeypatch.setattr(maths, "exact_turn", computed)
+    model = run("p-cov", NAMED, n_components=3)
+    model.transform(NAMED[0])
+    assert "p-cov" in repr(model)
+    assert model.rounds == 1
+    assert not computed.called
+    assert "without one, the first turns by up to" in model.summary()
+    assert model.log["influence"][0]["angles_degrees"]
+    assert computed.call_count == 3
+    with pytest.raises(AttributeError, match="no attribute 'logs'"):
+        _ = model.logs
+
+
+def test_a_run_computes_those_that_its_notes_tell(monkeypatch):
+    monkeypatch.setattr(maths, "exact_turn", Mock(side_effect=maths.exact_turn))
+    parties = [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]]
+    model = run("p-cov", parties, n_components=3)
+    assert maths.exact_turn.call_count == 3
+    (note,) = [note for note in model.log["notes"] if "stands out" in note]
+    degrees = model.log["influence"][2]["angles_degrees"][0]
+    assert f"that turns by up to {degrees:.0f} degrees" in note
+    assert maths.exact_turn.call_count == 3
+
+
+def test_the_option_keep_is_a_file_of_its_own(tmp_path):
+    model = run("p-cov", PARTIES, n_components=3, keep="parties")
+    with pytest.warns(UserWarning, match="moments_"):
+        file = model.save(tmp_path / "model")
+    assert not holds_parts(PCAModel.load(file))
+    assert Path(file).stat().st_size < 50_000
+    assert holds_parts(pickle.loads(pickle.dumps(model)))  # it was asked for
