@@ -1,14 +1,11 @@
 """Parties that lie: whom a run's notes name."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
-from unittest import mock
 
 import numpy as np
 
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows
 from fedpca_flwr.simulations.engines import run
@@ -63,23 +60,15 @@ def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
         remaining = [party for party in remaining if party not in excluded]
 
 
-@harness.benchmark("docs/security/lies.md", seeds=1, repeats=1)
-def _influence(
-    seeds: int = 20, cost: bool = False, dataset: harness.Dataset = "digits", data_root: str = ".", repeats: int = 9
-) -> Lines:
-    """Count the liars and the honest parties that a run's notes name as influential; --cost measures CPU time.
+@harness.benchmark("docs/security/lies.md", seeds=1)
+def _influence(seeds: int = 20) -> Lines:
+    """Count the liars and the honest parties that a run's notes name as influential.
 
     10 parties, Dirichlet 0.1, digits, p-cov. Two parties of middling size send something else than their rows: rows
     along a direction of their own choice (every value legal), uniform noise, a hundred times their rows, their columns
     in another order. Whoever stands out is left out, and the rest runs again, until nobody does. Angles (means over
     components and seeds, degrees) are to the PCA of all ten had they been honest.
     """
-    if cost:
-        yield "parties", "CPU time with, of that without"
-        for count in (10, 50):
-            parties = harness.clients(dataset, data_root, count)
-            yield count, f"{np.median([_relative_cost(parties) for _ in range(repeats)]):.3f}"
-        return
     named = "liars named at once", "after all", "honest named"
     yield "lie", *named, "angle with them", "without", "of honest others"
     for name, lie in {"none": None, **LIES}.items():
@@ -100,18 +89,3 @@ def _outcome(lie: Lie | None, seed: int) -> list[float]:
     angles = [float(principal_angles(model.loadings()[0].T, truth).mean()) for model in (first, last, honest)]
     right = set(excluded) & set(liars)
     return [len(set(_named_parties(first)) & set(liars)), len(right), len(excluded) - len(right), *angles]
-
-
-def _relative_cost(parties: Sequence[Rows]) -> float:
-    """Return the CPU time of a run over its time without the computation of influence."""
-    spent, compute = list[float](), Contributions.influence
-
-    def timed(*args: Any, **options: Any) -> Any:
-        """Compute the influence, and add the CPU seconds to a list."""
-        values = list[Any]()
-        spent.append(harness.cpu_seconds(lambda: values.append(compute(*args, **options))))
-        return values[0]
-
-    with mock.patch.object(Contributions, "influence", timed):
-        total = harness.cpu_seconds(lambda: _fit(parties))
-    return total / (total - sum(spent))

@@ -122,7 +122,6 @@ def test_liars_are_named_and_nobody_else(capsys):
     assert none[1:4] == ["0 of 0", "0 of 0", "0 of 10"]
     assert [line[2:4] for line in lies] == [["2 of 2", "0 of 8"]] * 4
     assert all(float(line[5]) == float(line[6]) < float(line[4]) / 1.5 for line in lies)
-    assert [row[0] for row in cells(printed(capsys, "influence", "--cost", "--quick"))] == ["10", "50"]
 
 
 @pytest.mark.engine
