@@ -14,7 +14,7 @@ FOLDER = ROOT / "strategies"
 MODULES = {
     ".".join(path.relative_to(FOLDER).with_suffix("").parts): path.read_text()
     for path in FOLDER.rglob("*.py")
-    if path.parent != FOLDER or not path.stem.startswith("__")
+    if path.parent != FOLDER or path.stem not in {"__init__", "factory"}
 }
 NAMES = {method.strategy.__module__.split(".")[2] for method in METHODS.values()}
 

@@ -165,7 +165,7 @@ def test_a_site_runs_no_code_of_the_archive(hospitals, tmp_path, monkeypatch):
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (app / "pyproject.toml").write_text(settings.replace("fab-include = [", 'fab-include = ["*.py", '))
     spy = SPY.format(record=str(record))
-    for module in ("site_app", "protocol/client", "site/vault"):
+    for module in ("site_app", "protocol/client", "site/rows/vault"):
         with open(app / "fedpca_flwr" / f"{module}.py", "a", encoding="utf-8") as stream:
             stream.write(spy)
     for library in ("pyarrow", "psycopg", "duckdb"):
