@@ -77,6 +77,8 @@ def test_every_module_and_every_test_has_its_room():
     rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
     assert folders == rooms | {"fedpca_flwr", "strategies", "simulations"} | OF_ALL_ROOMS, "see tests/README.md"
+    inside = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").glob("*/*/**/test_*.py")}
+    assert all((ROOT / "fedpca_flwr" / folder).is_dir() for folder in inside), "see tests/README.md"
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     named = {name.strip().removeprefix("fedpca_flwr.") for layer in layers for name in layer.split("|")}

@@ -189,7 +189,7 @@ def test_no_name_of_a_run_keeps_the_sites_command_from_running(run, tmp_path, lo
 @pytest.mark.parametrize("text", [FORGED, LONG])
 def test_the_app_of_a_run_is_named_in_a_short_line(text, tmp_path, monkeypatch):
     node = pytest.importorskip("fedpca_flwr.site.node.process", reason="needs Flower's SuperExec")
-    from tests.site.test_node import site_of
+    from tests.site.node.test_node import site_of
 
     monkeypatch.setattr(AppName, "text", "")
     process = node.SiteProcess(site_of(tmp_path), tmp_path, lambda refusal: refusal)

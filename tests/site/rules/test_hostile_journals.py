@@ -15,7 +15,7 @@ from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.site.rules.chain import Event
 from fedpca_flwr.site.rules.journal import FileJournal
 from tests.foreign import JSON_VALUES, replaced
-from tests.site.test_comparison import finished_run, rewritten
+from tests.site.rules.test_comparison import finished_run, rewritten
 
 CELLS = {
     "null": "NULL",

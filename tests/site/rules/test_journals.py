@@ -19,7 +19,7 @@ from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, own, server_of, sites_of
 from tests.hostile import HostileSession, released
 from tests.refusals import refused, unnamed
-from tests.site.test_audit import changed
+from tests.site.rules.test_audit import changed
 
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""

@@ -20,7 +20,7 @@ from fedpca_flwr.site.node import doctor
 from fedpca_flwr.site.node.certificates import make_certificates
 from fedpca_flwr.transports.identity import make_key
 from tests.families import rows
-from tests.site.test_audit import changed, written
+from tests.site.rules.test_audit import changed, written
 
 TOPICS = ["versions", "node-config", "start", "owner", "identity", "journal", "rules", "rows and run"]
 

@@ -19,7 +19,7 @@ from fedpca_flwr.site.rules.journal import FileJournal
 from tests.harness import Clock
 from tests.refusals import refused
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class StubDeployment:

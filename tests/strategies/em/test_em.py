@@ -24,8 +24,8 @@ from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.hostile import HostileSession
-from tests.maths.test_incomplete import plain_em, plain_ppca
 from tests.refusals import refused
+from tests.strategies.em.test_incomplete import plain_em, plain_ppca
 
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}

@@ -7,9 +7,8 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpca_flwr.cells import h5ad_file
 from fedpca_flwr.data import table
-from fedpca_flwr.data.table import check_rows, names_digest
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
@@ -126,74 +125,6 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
         loaded = read(str(tmp_path / f"holes.{kind}"))
         assert loaded.missing.tolist() == [1, 0]
         np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
-
-
-# Files of cells
-
-
-GENES = [f"gene {j}" for j in range(30)]
-COUNTS = sparse.random_array((200, 30), density=0.05, rng=np.random.default_rng(0), format="csr")
-
-
-@pytest.fixture
-def cells(tmp_path, monkeypatch):
-    """Return a dense X, and layers that are sparse."""
-    anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(h5ad_file, "CHUNK_ENTRIES", 0)  # blocks of 64 rows
-    layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
-    annotated = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
-    annotated.write_h5ad(tmp_path / "cells.h5ad")
-    return str(tmp_path / "cells.h5ad")
-
-
-def test_a_layer_is_read_in_blocks(cells):
-    loaded = read(cells)
-    assert isinstance(loaded.rows, Blocks)
-    assert [len(block) for block in loaded.rows.read()] == [64, 64, 64, 8]
-    np.testing.assert_array_equal(to_array(loaded.rows), COUNTS.toarray() + 1)
-    assert loaded.columns == names_digest(GENES)
-    for layer in ("counts", "by columns"):
-        loaded = read(cells, "gene 3", layer=layer)
-        assert loaded.rows.sparse
-        assert [block.shape[0] for block in loaded.rows.read()] == [64, 64, 64, 8]
-        np.testing.assert_array_equal(to_array(loaded.rows), np.delete(COUNTS.toarray(), 3, axis=1))
-        assert loaded.columns == names_digest([*GENES[:3], *GENES[4:]])
-
-
-def test_what_is_wrong_with_cells_is_named(cells):
-    with refused(ConfigError, "'layer'", ".h5ad"):
-        read(cells, layer="count")
-    with pytest.importorskip("h5py").File(cells, "r+") as file:
-        file["layers/counts/indices"][5] = 30
-        del file["X"]
-    with refused(DataError, ".h5ad"):
-        read(cells, layer="counts")
-    with refused(DataError, "'layer'"):
-        read(cells)
-
-
-def test_genes_of_one_name_are_refused(cells):
-    h5py = pytest.importorskip("h5py")
-    expected = read(cells, layer="counts")
-    with h5py.File(cells, "r+") as file:
-        for name in ("var", "obs", "X"):
-            del file[name]
-        file["var"] = np.array([(name, 1.0) for name in GENES], dtype=[("index", "S9"), ("n_cells", "f8")])
-        group = file.create_group("X")
-        group.attrs.update({"h5sparse_format": "csr", "h5sparse_shape": COUNTS.shape})
-        for part in ("data", "indices", "indptr"):
-            group[part] = getattr(sparse.csr_matrix(COUNTS), part)
-    loaded = read(cells)
-    assert (loaded.names, loaded.rows.sparse) == (expected.names, expected.rows.sparse)
-    np.testing.assert_array_equal(to_array(loaded.rows), to_array(expected.rows))
-    with h5py.File(cells, "r+") as file:
-        del file["var"]
-        file["var"] = np.array([(name,) for name in [*GENES[:-1], GENES[0]]], dtype=[("index", "S9")])
-    with pytest.raises(DataError) as caught:
-        read(cells)
-    assert GENES[0] in caught.value.local
-    assert GENES[0] not in str(caught.value)
 
 
 # Whatever the kind
