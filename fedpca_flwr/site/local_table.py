@@ -80,10 +80,10 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
         table, ids = DATABASE_READERS[database_kind(node.data)](node.data, node.query, node.label, node.ids)
         table = table._replace(split=node.split)
         return load_entry("fedpca_flwr.site.alignment:align")(table, ids, node, config) if node.ids else table
+    keys = {**node.file_keys, "ids": node.ids, "texts": node.category_names}
     stamp = _file_stamp(node.data)  # before it is read: what is written meanwhile then shows with the next question
     if config.levels and holds_texts(node.data):
         policy.permit_categories(node, config.levels_by_column)
-    keys = {"ids": node.ids, "texts": node.category_names, **node.file_keys}
     settings: dict[str, Any] = {"layer": node.layer, "variants": node.variants, "ambiguous": node.ambiguous == "keep"}
     table = read(node.data, node.label, keep=keep, **settings, **keys)
     for note in table.notes:
