@@ -12,8 +12,7 @@ Array = NDArray[np.float64]  # double precision; its shape stands in the docstri
 
 def slices(size: int, step: int) -> Iterator[slice]:
     """Yield consecutive slices of ``step`` entries, the last with the rest, of an array of ``size`` entries."""
-    starts = range(0, size, step)
-    return map(slice, starts, [*starts[1:], size])
+    return map(slice, range(0, size, step), [*range(step, size, step), size])
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:

@@ -292,8 +292,7 @@ class PCAStrategy(Strategy):
         """
         if self.done:
             return []
-        clients = self.quorum.gather(client_manager)
-        public = self.public
+        clients, public = self.quorum.gather(client_manager), self.public
         if self._program is None:
             if self.card.split == "rows":
                 check_features(self.options.n_components, self.quorum.features)
