@@ -1,214 +1,161 @@
-"""Every room of the house can be deleted: but for the lines of the tables that list it, nothing names it.
+"""Every room of the house can be deleted: but for the entries of the tables that list it, nothing names it.
 
-A room is a stage, a method, a kind of file, or what one domain adds. Of a copy of the tree its files and its own tests
-are deleted, and its lines in tables; what is left must import nothing that is gone, and pass the core's tests. By day
-one room is tried, with the tests that name no room; the night tries all.
+A room is what a table of text names (a stage, a method, a kind of file, a command), or a subject of the import
+contracts. In a copy of the tree a room is deleted with the modules that import it and its entries in tables. What is
+left must import nothing that is gone, and pass the core's tests. By day one room is tried; the night tries all.
 """
 
-import re
+import ast
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from fedpca_flwr import METHODS
-from fedpca_flwr.site.readers.file_format import FORMATS
-from fedpca_flwr.stages import STAGES
-
 ROOT = Path(__file__).parents[1]
-TREE = ("fedpca_flwr", "strategies", "simulations", "tests", "pyproject.toml")
+PACKAGES = ("fedpca_flwr", "strategies", "simulations")
+SUBJECTS = "A subject knows no other subject"
 EVERYWHERE = ("test_core.py", "maths/test_eigen.py", "maths/test_columns.py", "maths/test_factors.py")
 """Tests that name no room."""
 OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py", "protocol/test_payload.py")
 """Tests that name methods as examples."""
-
-
-class Room(NamedTuple):
-    """What is deleted: files and folders, and by table the lines in which one of these patterns is found."""
-
-    files: Sequence[str]
-    lines: Mapping[str, Sequence[str]]
-    core: Sequence[str] = (*EVERYWHERE, *OF_RUNS)
-
-
-STAGES_TABLE = "fedpca_flwr/stages/__init__.py"
-READERS = "fedpca_flwr/site/readers/files.py"
-TABLE_STEPS = "fedpca_flwr/site/local_table.py"
-ANALYSES = "fedpca_flwr/analyses/__init__.py"
-COMMANDS = "fedpca_flwr/cli.py"
-BENCHMARKS = "simulations/benchmarks/__main__.py"
-
-
-def _together(*rooms: Room) -> Room:
-    """Rooms that are one domain."""
-    lines: dict[str, list[str]] = {}
-    for room in rooms:
-        for table, patterns in room.lines.items():
-            lines.setdefault(table, []).extend(patterns)
-    return Room([file for room in rooms for file in room.files], lines)
-
-
-def _stage(file: str, name: str, *tests: str) -> Room:
-    return Room(
-        [f"fedpca_flwr/stages/{file}", *(f"tests/stages/{test}.py" for test in tests)], {STAGES_TABLE: [rf"\b{name}\b"]}
-    )
-
-
-def _method(name: str) -> Room:
-    strategy = METHODS[name].strategy
-    whole = strategy.__module__.split(".")[2]
-    folder = Path(ROOT, "strategies", whole).is_dir()
-    files = [f"strategies/{whole}" if folder else f"strategies/{whole}.py"]
-    lines = {"strategies/__init__.py": [rf'"{name}": "'], "fedpca_flwr/__init__.py": [rf"\b{strategy.__name__}\b"]}
-    if name == "personalised":  # the paper that it is of
-        files.append("simulations/papers/personalised.py")
-        lines["simulations/papers/__main__.py"] = ['    "personalised",']
-    return Room([*files, "tests/strategies"], lines, EVERYWHERE)
-
-
-BED = Room(
-    [
-        "fedpca_flwr/genetics/bed_file.py",
-        "fedpca_flwr/genetics/relatives.py",
-        "fedpca_flwr/genetics/command.py",
-        "tests/site/test_bed.py",
-    ],
-    {
-        READERS: [r"\bBED\b"],
-        COMMANDS: ['"genotypes"', '"site variants"', '"site relatives"'],
-        TABLE_STEPS: [r"\bpeople_apart\b"],
-    },
-)
-CELLS = Room(
-    ["fedpca_flwr/cells/h5ad_file.py", "fedpca_flwr/cells/command.py", "tests/site/test_readers.py"],
-    {READERS: [r"\bH5AD\b"], COMMANDS: ['"cells"']},
-)
-GENOTYPES = _stage("genotypes", "Genotypes", "test_genotypes_of_people")
-
-ROOMS = {
-    "stage weights": _together(
-        _stage("weights.py", "Weights", "test_weights"),
-        Room(["fedpca_flwr/site/weights.py"], {TABLE_STEPS: [r"\bweights_apart\b"]}),
-    ),
-    "stage adjust": _stage("adjust.py", "Adjust", "test_adjusting"),
-    "stage genotypes": GENOTYPES,
-    "stage clusters": _together(
-        _stage("clusters.py", "Clusters", "test_clusters"), Room(["fedpca_flwr/stages/harmony.py"], {})
-    ),
-    "stage blind": _together(
-        _stage("blind.py", "Blind", "test_blind"),
-        Room(
-            [
-                "fedpca_flwr/blind/rotated_vault.py",
-                "tests/attacks/test_blind.py",
-                "tests/deployment/test_blind.py",
-            ],
-            {},
-        ),
-    ),
-    "stage odd rows": _stage("odd_rows.py", "OddRows", "test_odd_rows"),
-    "reader parquet": Room(
-        ["fedpca_flwr/site/readers/parquet_file.py", "tests/site/test_readers.py"], {READERS: [r"\bPARQUET\b"]}
-    ),
-    "reader bed": BED,
-    "reader office": Room(
-        ["fedpca_flwr/site/readers/office_files.py", "tests/site/test_readers.py"],
-        {READERS: [r"\b(SPREADSHEET|STATISTICS)\b"]},
-    ),
-    "reader texts": Room(
-        [
-            *(f"fedpca_flwr/site/{name}.py" for name in ("csv_file", "csv_faults", "csv_header", "office_files")),
-            *(f"tests/site/{name}.py" for name in ("test_readers", "test_header", "test_texts")),
-        ],
-        {READERS: [r"\b(CSV|SPREADSHEET|STATISTICS)\b"]},
-    ),
-    "databases": Room(
-        [
-            "fedpca_flwr/site/readers/databases.py",
-            "tests/site/test_databases.py",
-        ],
-        {READERS: [r"\bread_query\b"]},
-    ),
-    "genotypes": _together(
-        GENOTYPES,
-        BED,
-        Room(
-            [
-                "fedpca_flwr/genetics/genotypes.py",
-                "fedpca_flwr/genetics/linkage.py",
-                "simulations/benchmarks/genotypes.py",
-            ],
-            {BENCHMARKS: ['"genotypes"']},
-        ),
-        Room(["tests/maths/test_linkage.py"], {}),
-    ),
-    "cells": CELLS,
-    "metrics": Room(
-        ["fedpca_flwr/protocol/metrics.py", "fedpca_flwr/site/node/metrics.py", "tests/protocol/test_metrics.py"],
-        {
-            "fedpca_flwr/server_app.py": [r"import measured$", r"^    measured,$"],
-            "fedpca_flwr/site_app.py": [r"\bmetrics_of_site\b"],
-        },
-    ),
-    "sparse components": Room(
-        [
-            *(f"fedpca_flwr/{name}.py" for name in ("analyses/sparse", "maths/sparse_pca")),
-            *(f"tests/{name}.py" for name in ("analyses/test_sparse_components", "maths/test_sparse_pca")),
-        ],
-        {ANALYSES: [r"\b(SparseComponents|sparse_components)\b"]},
-    ),
-    "groups of features": Room(
-        ["fedpca_flwr/analyses/groups.py", "tests/analyses/test_groups.py"],
-        {ANALYSES: [r"\b(MultipleFactorAnalysis|multiple_factor_analysis)\b"]},
-    ),
-    "doctor": Room(["fedpca_flwr/site/node/doctor.py", "tests/site/test_doctor.py"], {COMMANDS: ['"site doctor"']}),
-    "worth": Room(
-        [
-            "simulations/subspace_error.py",
-            "simulations/worth.py",
-            "tests/maths/test_subspace_error.py",
-            "tests/simulations/test_worth.py",
-        ],
-        {COMMANDS: ['"site worth"']},
-    ),
-    **{f"method {name}": _method(name) for name in METHODS},
+CORE = {
+    "",
+    "fedpca_flwr.site.readers",
+    "fedpca_flwr.site.readers.numpy_files",
+    "fedpca_flwr.site_app",
+    "fedpca_flwr.stages",
+    "fedpca_flwr.strategies",
 }
-BY_DAY = "stage clusters"
+"""What tables and contracts name, and every run or test needs."""
+TABLES = {
+    "fedpca_flwr/stages/__init__.py",
+    "strategies/__init__.py",
+    "fedpca_flwr/site/readers/file_format.py",
+}
+"""Tables each of whose entries is a room."""
+COMMANDS = "fedpca_flwr/cli.py"
+OTHERS = {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse"}
+"""Analyses that no figure shows."""
+BY_DAY = "fedpca_flwr.stages.clusters"
 
 
-def test_all_stages_and_kinds_of_file_are_rooms():
-    deleted = [file for room in ROOMS.values() for file in room.files]
-    homes = {stage.__module__ for stage in STAGES} | {kind.read_rows.__module__ for kind in FORMATS.values()}
-    for home in homes - {"fedpca_flwr.site.readers.numpy_files", "functools"}:
-        file = f"{home.replace('.', '/')}.py"
-        assert any(file.startswith(part) for part in deleted), file
+def module_name(file: str) -> str:
+    """Return the name under which a file is imported."""
+    parts = ("fedpca_flwr", *Path(file).with_suffix("").parts)
+    return ".".join(parts[file.startswith("fedpca_flwr") :]).removesuffix(".__init__")
+
+
+CODE = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for folder in PACKAGES
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "examples" not in path.parts
+}
+FILES = {module_name(file): file for file in CODE}
+
+
+def lies_in(module: str, rooms: set[str]) -> bool:
+    """Return whether a module, or a name in it, is one of these rooms or lies in one."""
+    return any(f"{module}.".startswith(f"{room}.") for room in rooms)
+
+
+def imports_of(node: ast.AST) -> list[str]:
+    """Return what an import names, as modules or names in them."""
+    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+
+
+IMPORTS = {
+    file: {name for node in ast.walk(ast.parse(code)) for name in imports_of(node)} for file, code in CODE.items()
+}
+
+
+def paths_of(node: ast.AST, file: str) -> Iterator[str]:
+    """Yield the modules that texts of an entry name, in full or beside the file of the table."""
+    for part in ast.walk(node):
+        text = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
+        if text.startswith("fedpca_flwr."):
+            yield text.partition(":")[0]
+        elif ":" in text and " " not in text:
+            package = module_name(file) if file.endswith("__init__.py") else module_name(file).rpartition(".")[0]
+            yield f"{package}.{text.partition(':')[0].lstrip('.')}"
+
+
+def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
+    """Yield first line, last line, and modules of the entries of a file's tables, and of its imports."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                yield (key or value).lineno, value.end_lineno, set(paths_of(value, file))
+        elif isinstance(node, ast.Tuple):
+            for value in node.elts:
+                if isinstance(value, ast.Call):
+                    yield value.lineno, value.end_lineno, set(paths_of(value, file))
+        elif imports_of(node):
+            yield node.lineno, node.end_lineno, set(imports_of(node))
+
+
+def room_of(path: str) -> str:
+    """Return the module that a path names, or the folder of a method, a stage or a subject."""
+    parts = path.split(".")
+    folders = {"fedpca_flwr.strategies", "fedpca_flwr.stages"}
+    ends = [3] if ".".join(parts[:2]) in folders else range(len(parts), 1, -1)
+    return next(module for module in (*(".".join(parts[:end]) for end in ends), "") if not module or module in FILES)
+
+
+def rooms() -> list[str]:
+    """Return all rooms: subjects, what `TABLES` list, and the modules of commands that nothing imports."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    subjects = set(next(contract["modules"] for contract in contracts if contract["name"] == SUBJECTS)) - CORE
+    found = subjects | OTHERS
+    for file in (*TABLES, COMMANDS):
+        listed = set(map(room_of, paths_of(ast.parse(CODE[file]), file)))
+        found |= {room for room in listed if file in TABLES or not importers({room})}
+    return sorted(room for room in found - CORE if room in subjects or not lies_in(room, subjects))
+
+
+def importers(gone: set[str]) -> set[str]:
+    """Return the modules that import what is gone; the table of a package leaves an entry out instead."""
+    return {
+        module_name(file)
+        for file, names in IMPORTS.items()
+        if not file.endswith("__init__.py")
+        and not lies_in(module_name(file), gone)
+        and any(lies_in(name, gone) for name in names)
+    }
+
+
+def without(room: str, copy: Path) -> None:
+    """Copy the tree but for a room, the modules that import it, and its entries in tables."""
+    gone = {room}
+    while more := importers(gone):
+        gone |= more
+    for part in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    for file, code in CODE.items():
+        if lies_in(module_name(file), gone):
+            (copy / file).unlink()
+            continue
+        entries = [entry for entry in entries_of(file, code) if any(lies_in(path, gone) for path in entry[2])]
+        dropped = {number for first, last, _ in entries for number in range(first, last + 1)}
+        names = {f'"{path.rpartition(".")[2]}",' for *_, paths in entries for path in paths}
+        lines = enumerate(code.splitlines(keepends=True), 1)
+        left = [line for number, line in lines if number not in dropped and line.strip() not in names]
+        (copy / file).write_text("".join(left), encoding="utf-8")
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("name", "core"),
-    [(BY_DAY, EVERYWHERE), *(pytest.param(name, room.core, marks=pytest.mark.nightly) for name, room in ROOMS.items())],
-)
-def test_without_a_room_the_rest_is_as_it_was(name, core, tmp_path):
-    room = ROOMS[name]
-    for part in TREE:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, tmp_path / part, symlinks=True)
-        else:
-            shutil.copy(ROOT / part, tmp_path)
-    for file in room.files:
-        gone = tmp_path / file
-        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
-    for table, patterns in room.lines.items():
-        lines = (tmp_path / table).read_text(encoding="utf-8").splitlines(keepends=True)
-        left = [line for line in lines if not any(re.search(pattern, line) for pattern in patterns)]
-        assert len(left) < len(lines), table
-        (tmp_path / table).write_text("".join(left), encoding="utf-8")
-    tests = [f"tests/{test}" for test in core]
+@pytest.mark.parametrize("room", [BY_DAY, *(pytest.param(room, marks=pytest.mark.nightly) for room in rooms())])
+def test_without_a_room_the_rest_is_as_it_was(room, tmp_path, request):
+    without(room, tmp_path)
+    is_brief = room.startswith("fedpca_flwr.strategies.") or not request.node.get_closest_marker("nightly")
+    tests = [f"tests/{test}" for test in (EVERYWHERE if is_brief else (*EVERYWHERE, *OF_RUNS))]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not engine", *tests],
         cwd=tmp_path,
