@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ CORE = {
     "fedpca_flwr.site.readers.numpy_files",
     "fedpca_flwr.site_app",
     "fedpca_flwr.stages",
+    "fedpca_flwr.stages.declarations",
     "fedpca_flwr.strategies",
 }
 """What tables and contracts name, and every run or test needs."""
@@ -74,14 +76,14 @@ IMPORTS = {
 
 
 def paths_of(node: ast.AST, file: str) -> Iterator[str]:
-    """Yield the modules that texts of an entry name, in full or beside the file of the table."""
+    """Yield the names in modules that texts of an entry give, in full or beside the file of the table."""
     for part in ast.walk(node):
         text = part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
         if text.startswith("fedpca_flwr."):
-            yield text.partition(":")[0]
+            yield text.replace(":", ".")
         elif ":" in text and " " not in text:
             package = module_name(file) if file.endswith("__init__.py") else module_name(file).rpartition(".")[0]
-            yield f"{package}.{text.partition(':')[0].lstrip('.')}"
+            yield f"{package}.{text.lstrip('.').replace(':', '.')}"
 
 
 def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
@@ -94,6 +96,9 @@ def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
             for value in node.elts:
                 if isinstance(value, ast.Call):
                     yield value.lineno, value.end_lineno, set(paths_of(value, file))
+        elif isinstance(node, ast.ClassDef):  # a declaration, which names the module of its implementation
+            name = implementations().get(f"{module_name(file)}.{node.name}")
+            yield node.lineno, node.end_lineno, {name} if name else set()
         elif imports_of(node):
             yield node.lineno, node.end_lineno, set(imports_of(node))
 
@@ -112,7 +117,7 @@ def rooms() -> list[str]:
         "contracts"
     ]
     subjects = set(next(contract["modules"] for contract in contracts if contract["name"] == SUBJECTS)) - CORE
-    found = subjects | OTHERS
+    found = subjects | OTHERS | set(map(room_of, implementations().values()))
     for file in (*TABLES, COMMANDS):
         listed = set(map(room_of, paths_of(ast.parse(CODE[file]), file)))
         found |= {room for room in listed if file in TABLES or not importers({room})}
@@ -130,9 +135,23 @@ def importers(gone: set[str]) -> set[str]:
     }
 
 
+@cache
+def implementations() -> dict[str, str]:
+    """Return the names of the classes that only declare something, with the names of the classes that do it."""
+    return {
+        f"{module_name(file)}.{node.name}": path
+        for file, code in CODE.items()
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "implementation"
+        for path in paths_of(part, file)
+    }
+
+
 def without(room: str, copy: Path) -> None:
     """Copy the tree but for a room, the modules that import it, and its entries in tables."""
-    gone = {room}
+    gone = {room, *(name for name, path in implementations().items() if lies_in(path, {room}))}
     while more := importers(gone):
         gone |= more
     for part in (*PACKAGES, "tests"):
