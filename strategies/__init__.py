@@ -22,7 +22,7 @@ METHODS = Registry(
         "dp-pca": "dp_pca.method:DPPCA",
         "personalised": "personalised.method:Personalised",
         "robust": "robust.method:Robust",
-        "sapca": "sapca:SAPCA",
+        "sapca": "sapca.method:SAPCA",
         "vertical": "vertical:Vertical",
         "vertical-scores": "vertical_scores:VerticalScores",
         "vfedpca": "vfedpca:VFedPCA",

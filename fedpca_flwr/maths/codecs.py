@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, eigh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import leading_eigenpairs
+from fedpca_flwr.maths.eigen import leading_eigenpairs, polar_factor
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import diagonal_positions, pack, packed_size, unpack
 from fedpca_flwr.maths.refine import MAX_BITS
-from fedpca_flwr.maths.stiefel import polar_factor
 
 ZSTD_LEVEL = 9  # higher levels take 2 % fewer bytes of covariances, and ten times as long
 SCALE_BLOCK = 128  # so many consecutive numbers share a scale

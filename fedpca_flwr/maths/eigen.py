@@ -302,6 +302,12 @@ def whitening_matrix(S: Array) -> Array:
     return np.asarray(vectors[:, varying] / np.sqrt(values[varying]) / unit[:, None])
 
 
+def polar_factor(M: Array) -> Array:
+    """Compute the orthonormal columns nearest to matrices M (..., d, r) of full rank (polar decomposition)."""
+    left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
+    return np.asarray(left_vectors @ right_vectors)
+
+
 def diagonal_roots(S: Array) -> Array:
     """Compute the square roots (d,) of a scatter's diagonal, 1 instead of 0, by which features become comparable."""
     roots = np.sqrt(np.diagonal(S).clip(min=0.0))

@@ -1,15 +1,16 @@
-"""Rows with missing values under a Gaussian model: expected values, the E-step of EM, and scores of such rows.
+"""Rows with missing values: their patterns of gaps, and their expected values by a covariance or by few factors.
 
 For a row whose features u are missing and o observed, with deviations x from the mean and P the inverse covariance::
 
     E[x_u | x_o] = -C P_uo x_o,    C = cov[x_u | x_o] = (P_uu)^-1
 
 Rows are taken by their pattern of missing features, so that each pattern is factored once, at the cost of its missing
-features. Expected sums follow from the moments of the rows of each pattern (`gap_groups`), and the sums of several
-parties add up to those of all rows: the patterns stay at home.
+features.
 
 Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis with Missing Data, section 11.2.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,10 +21,52 @@ from scipy.linalg import lapack
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import diagonal_roots
-from fedpca_flwr.maths.gap_groups import GappedRows, Groups
+from fedpca_flwr.maths.rows import Rows, chunks
 
 MIN_EIGENVALUE = 2.0**-40  # of a covariance of standardised features, so that predictions stay finite
-MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inverted at once
+MAX_ELEMENTS = 2**22  # how many elements of rows are held at once
+
+
+class Patterns(NamedTuple):
+    """Patterns of missing values: which features are missing together, and which rows have which pattern."""
+
+    missing: NDArray[np.bool_]  # (p, d)
+    of: NDArray[np.int64]  # (n,), pattern of each row
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> Patterns:
+        """Create the patterns of rows (n, d) with NaN for missing values."""
+        d = rows.shape[1]
+        packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
+        texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
+        _, first, of = np.unique(texts, return_index=True, return_inverse=True)
+        return cls(np.unpackbits(packed[first], axis=1, count=d).astype(bool), of)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of rows of each pattern (p,)."""
+        return np.bincount(self.of, minlength=len(self.missing))
+
+    @property
+    def without_values(self) -> NDArray[np.bool_]:
+        """Mask of the patterns (p,) in which every feature is missing."""
+        return np.asarray(self.missing.all(axis=1))
+
+    def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
+        """Return a mask (n,) of rows whose pattern `min_rows` rows share, or that have no values.
+
+        It selects a multiple of a number of rows. Rows in excess are the last of the largest group, or the whole group
+        if too few would remain.
+        """
+        counts, rare = self.counts, ~self.without_values
+        rare &= counts < min_rows
+        selected = ~rare[self.of]
+        while excess := int(selected.sum()) % multiple:
+            remaining = np.where(self.without_values, 0, np.bincount(self.of[selected], minlength=len(self.missing)))
+            in_largest = selected & (self.of == remaining.argmax()) if remaining.any() else selected
+            largest = np.flatnonzero(in_largest)
+            selected[largest[-excess:] if largest.size >= min_rows + excess else largest] = False
+        return selected
 
 
 def invert_covariance(covariance: Array) -> Array | None:
@@ -41,69 +84,6 @@ def invert_covariance(covariance: Array) -> Array | None:
     return lower + np.tril(lower, -1).T
 
 
-class CompletedSums(NamedTuple):
-    """Sums over rows whose missing values are filled by their expectation given the observed values.
-
-    `uncertainty` (d, d) is the sum of the conditional covariances of missing values, zero elsewhere. Added to `second`
-    it gives the expected products. NaN if the precision's part of a pattern of missing features cannot be inverted.
-    """
-
-    first: Array  # (d,), of the filled rows
-    second: Array  # (d, d), of their outer products with themselves
-    uncertainty: Array
-
-
-def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
-    """Compute the sum and the second moments of rows whose missing values are filled by a Gaussian model.
-
-    The model, mean and precision (inverse covariance), is of the rows less ``centre``, divided by ``unit``; the sums
-    are of deviations from the mean.
-    Shapes: precision (d, d), centre, unit, mean (d,).
-    """
-    total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
-    within, across = np.zeros_like(precision), np.zeros_like(precision)
-    offset = (rows.reference - centre) / unit - mean
-    for groups in rows.groups():
-        _add_groups(total, within, across, groups, precision, offset, unit)
-    within /= unit
-    within /= unit[:, None]
-    total.second[:] += within + across + across.T
-    return total
-
-
-def _add_groups(
-    total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
-) -> None:
-    """Add groups of rows with equal missing features to sums over filled rows, in place.
-
-    The groups' filled means go to ``total``; the scatters of observed values about them to ``within`` (d x d), in the
-    data's unit; the scatters of filled with observed values to ``across`` (d x d), to be added with its transpose.
-    """
-    d = offset.size
-    # E[x_u] = -C (P x)_u with the missing part of x set to 0, P the precision and C = (P_uu)^-1
-    means = np.where(groups.missing, 0.0, groups.means / unit + offset)
-    pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
-    for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
-        within += groups.scatter(int(group))
-    for indices, u in _batches_by_missing_count(groups.missing):
-        positions = u[:, :, None] * d + u[:, None, :]
-        covariances = _inverses(flat[positions])
-        means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
-        weights = groups.counts[indices, None, None] * covariances
-        np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
-        for i in np.flatnonzero(groups.has_scatter[indices]):
-            scatter, missing, covariance = groups.scatter(int(indices[i])), u[i], covariances[i]
-            # with the scatter S of the observed: -C P_uo S of missing by observed, C P_uo S P_ou C among the missing
-            expected = covariance @ (scaled[missing] @ scatter) / -unit
-            quadratic = expected @ precision[:, missing] @ covariance
-            within += scatter
-            across[missing] += expected
-            across[np.ix_(missing, missing)] -= quadratic / 2
-    total.first[:] += groups.counts @ means
-    weighted = np.sqrt(groups.counts)[:, None] * means  # of one array NumPy computes half of the symmetric product
-    total.second[:] += weighted.T @ weighted
-
-
 def complete_deviations(deviations: Array, precision: Array) -> Array:
     """Fill the NaN of deviations (n, d) by their expectation given the row's other values and a precision (d, d)."""
     missing = np.isnan(deviations)
@@ -111,7 +91,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
     pull = deviations_filled @ precision
     # E[x_u] = -(P x)_u (P_uu)^-1 with the missing part of x set to 0
     for u, rows in _gap_patterns(missing):
-        deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ _inverses(precision[np.ix_(u, u)])
+        deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ inverses(precision[np.ix_(u, u)])
     return deviations_filled
 
 
@@ -135,36 +115,6 @@ def fill_by_covariance(centred: Array, covariance: Array) -> Array:
     return complete_deviations(centred / unit, precision) * unit
 
 
-def squared_error_by_covariance(
-    rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
-) -> float:
-    """Compute the sum of squares that components leave of rows whose missing values a covariance fills.
-
-    Filled rows are centred and scaled before orthonormal components meet them. Raise ValueError as `unit_and_precision`
-    does.
-    Shapes: covariance (d, d), mean, scale (d,), components (k, d).
-    """
-    unit, precision = unit_and_precision(covariance)
-    second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
-    factor = unit / scale
-    second *= factor
-    second *= factor[:, None]
-    return float(np.trace(second) - np.vdot(components, components @ second))
-
-
-def _batches_by_missing_count(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield batches: indices (g,) of groups that miss u features each, and the features (g, u).
-
-    The g matrices (u, u) of a batch have about `MAX_MATRIX_ELEMENTS` at most, or g is 1.
-    """
-    numbers = missing.sum(axis=1)
-    for u in np.unique(numbers[numbers > 0]):
-        members = np.flatnonzero(numbers == u)
-        for indices in np.array_split(members, -(-members.size * int(u) ** 2 // MAX_MATRIX_ELEMENTS)):
-            if indices.size:
-                yield indices, np.nonzero(missing[indices])[1].reshape(indices.size, u)
-
-
 def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the missing features and the row indices of each pattern of missing values that occurs in rows."""
     incomplete = np.flatnonzero(missing.any(axis=1))
@@ -178,9 +128,52 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
         yield np.flatnonzero(missing[incomplete[i]]), rows
 
 
-def _inverses(matrices: Array) -> Array:
+def inverses(matrices: Array) -> Array:
     """Return the inverses of matrices of shape (..., u, u); all NaN if any is singular in float64."""
     try:
         return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
     except np.linalg.LinAlgError:
         return np.full_like(matrices, np.nan)
+
+
+def fill_by_factors(centred: Array, factors: Array) -> Array:
+    """Fill the NaN of rows (n, d) less their mean by their expectation under a model of few factors (q + 1, d).
+
+    Factors are W' and, in the last row, the variance of each feature's noise, above 0, in the unit of the rows.
+    """
+    unit = np.sqrt(factors[-1])
+    W, missing = (factors[:-1] / unit).T, np.isnan(centred)
+    deviations = np.where(missing, 0.0, centred / unit)
+    _, _, expected_factors = factor_posterior(deviations, missing, W, 1.0)
+    return np.where(missing, (expected_factors @ W.T) * unit, centred)
+
+
+def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
+    """Fill the NaN of centred rows (n, d) by factors, else by a covariance (d, d); without both return the rows."""
+    if factors is not None:
+        return fill_by_factors(centred, factors)
+    return centred if covariance is None else fill_by_covariance(centred, covariance)
+
+
+def factor_posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
+    """Return each row's factor posterior: covariance (n, q (q + 1) / 2), minus its log determinant, mean (n, q)."""
+    q = W.shape[1]
+    i, j = np.triu_indices(q)
+    grams = selected_grams((~missing).astype(np.float64), W) / s + np.eye(q)
+    A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
+    logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
+    return A[:, i, j], logarithms, np.einsum("nij,nj->ni", A, deviations @ W) / s
+
+
+def selected_grams(chosen: Array, W: Array) -> Array:
+    """Return for each row of 0 and 1 (n, d) the Gram matrix (q, q) of the loadings of its features with a 1."""
+    i, j = np.triu_indices(W.shape[1])
+    return symmetric_matrices(chosen @ (W[:, i] * W[:, j]), W.shape[1])
+
+
+def symmetric_matrices(triangles: Array, q: int) -> Array:
+    """Return symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
+    i, j = np.triu_indices(q)
+    matrices = np.empty((len(triangles), q, q))
+    matrices[:, i, j] = matrices[:, j, i] = triangles
+    return matrices

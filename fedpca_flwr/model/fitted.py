@@ -15,7 +15,7 @@ from fedpca_flwr.data.frames import align_rows, column_names, finite_matrix
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import fill_rows
+from fedpca_flwr.maths.incomplete_rows import fill_rows
 from fedpca_flwr.maths.inference import score_shrinkage
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.maths.rows import Rows, chunks

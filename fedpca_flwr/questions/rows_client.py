@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.gap_groups import Patterns
+from fedpca_flwr.maths.incomplete_rows import Patterns
 from fedpca_flwr.maths.rows import Rows, centred_chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel

@@ -143,7 +143,7 @@ class Site:
     @cached_property
     def common_gaps(self) -> tuple[Any, NDArray[np.bool_]]:
         """Patterns (`Patterns`) of missing values of the rows, and a mask (n,) of the rows whose gaps may show: all."""
-        patterns = load_entry("fedpca_flwr.maths.gap_groups:Patterns").from_rows(self._participants)
+        patterns = load_entry("fedpca_flwr.maths.incomplete_rows:Patterns").from_rows(self._participants)
         return patterns, np.ones(patterns.of.size, dtype=bool)
 
     def _rows(self, split: str) -> Rows:

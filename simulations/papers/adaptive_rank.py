@@ -18,11 +18,11 @@ import numpy as np
 
 from fedpca_flwr.figures.style import COLOURS
 from fedpca_flwr.maths.eigen import projector_distance
-from fedpca_flwr.maths.streams import Fixed, Tracker, merge_in_tree, track
 from fedpca_flwr.simulations.benchmarks.harness import peak_mb
 from fedpca_flwr.simulations.papers import streams
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
+from fedpca_flwr.strategies.sapca.streams import Fixed, Tracker, merge_in_tree, track
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpca_flwr.maths import stiefel
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import polar_factor
 from fedpca_flwr.strategies.personalised import mixing as personalised
+from fedpca_flwr.strategies.personalised import stiefel
 from fedpca_flwr.strategies.personalised.mixing import objective, penalty_strength
 
 NOISE = 0.5  # variance of the noise in all of the paper's experiments; that of the latent variables is 1
@@ -42,7 +43,7 @@ class Federation:
         ``spread`` is the variance of the parties about V, ``noise`` that of the noise, ``prior`` a name of `PRIORS`.
         """
         rng = np.random.default_rng(seed)
-        V = stiefel.polar_factor(rng.standard_normal((d, r)))
+        V = polar_factor(rng.standard_normal((d, r)))
         party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
         truth = stiefel.retract(V, stiefel.tangent_projection(V, party_components))
         latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
@@ -85,7 +86,7 @@ class Federation:
     def random_start(self, seed: int, *sizes: int) -> Array:
         """Draw orthonormal components (sizes..., d, r), uniform on the Stiefel manifold."""
         rng = np.random.default_rng([seed, 1])
-        return stiefel.polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
+        return polar_factor(rng.standard_normal((*sizes, *self.truth.shape[1:])))
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0) -> Array:

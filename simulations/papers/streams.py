@@ -14,8 +14,8 @@ from scipy.linalg import qr, svd
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import row_chunks
-from fedpca_flwr.maths.streams import Band, Fixed, Tracker
 from fedpca_flwr.simulations.papers.experiment import Row
+from fedpca_flwr.strategies.sapca.streams import Band, Fixed, Tracker
 
 BLOCK = 50
 RANK = 10

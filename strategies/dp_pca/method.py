@@ -5,14 +5,14 @@ docs/security/privacy.md states the guarantee and its limits, and docs/private-b
 option ``release``:
 
 * ``shells``: each row counts by its direction from a private centre. Each shell of distances from the centre has a sum
-  of its own, and the server weights the sums by the shells' mean squared distances (`fedpca_flwr.maths.shells`).
-  Variances are estimates from a separate release.
+  of its own, and the server weights the sums by the shells' mean squared distances
+  (`fedpca_flwr.strategies.dp_pca.shells`). Variances are estimates from a separate release.
 * ``directions``: one shell for all rows, which finds the components of most rows although a few percent are far off and
   no bound is known. They are those of the covariance only if the distribution is elliptical.
 * ``joint``: the sum and the second moment of rows clipped about zero, in one round.
 
-The server corrects eigenvalues for the noise (`fedpca_flwr.maths.private_scatter`). A row is in the replies of one
-party only, so epsilon of a party is epsilon of the run.
+The server corrects eigenvalues for the noise (`fedpca_flwr.strategies.dp_pca.private_scatter`). A row is in the replies
+of one party only, so epsilon of a party is epsilon of the run.
 """
 
 import math
@@ -23,10 +23,12 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from fedpca_flwr.maths import private_scatter as scatter
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.privacy import clip_rows
-from fedpca_flwr.maths.shells import (
+from fedpca_flwr.questions import method
+from fedpca_flwr.strategies.dp_pca import party as party_half
+from fedpca_flwr.strategies.dp_pca import private_scatter as scatter
+from fedpca_flwr.strategies.dp_pca.integer_sums import clip_rows
+from fedpca_flwr.strategies.dp_pca.shells import (
     Combined,
     choose_shells,
     clipped_squares_bound,
@@ -34,8 +36,6 @@ from fedpca_flwr.maths.shells import (
     single_shell,
     variance_intervals,
 )
-from fedpca_flwr.questions import method
-from fedpca_flwr.strategies.dp_pca import party as party_half
 
 CARD = method.MethodCard(
     name="dp-pca",

@@ -17,12 +17,13 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.errors import DisclosureError
-from fedpca_flwr.maths import privacy, private_scatter
+from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.maths.shells import MAX_SHELLS
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.rules.policy import permit_privacy
 from fedpca_flwr.site.rules.repeats import require_budget
+from fedpca_flwr.strategies.dp_pca import integer_sums, private_scatter
+from fedpca_flwr.strategies.dp_pca.shells import MAX_SHELLS
 
 MAX_TOTAL_ROWS = 2**34  # rows of all parties, whose products and noise add up in a word of 64 bits
 MAX_NOISE_DEVIATIONS = 60.0  # number of standard deviations that no noise reaches (probability 1e-780)
@@ -58,10 +59,10 @@ FIELD_WEIGHTS: dict[str, dict[str, float]] = {
 COUNT_WEIGHT = 0.3  # of a noisy row count next to the other fields, which costs 4 % more noise
 
 FIELD_STEPS = {
-    **dict.fromkeys(("rows", "octaves", "sum"), privacy.GRID_STEPS),
-    **dict.fromkeys(("products", "squares", "energies"), privacy.GRID_STEPS**2),
+    **dict.fromkeys(("rows", "octaves", "sum"), integer_sums.GRID_STEPS),
+    **dict.fromkeys(("products", "squares", "energies"), integer_sums.GRID_STEPS**2),
 }
-"""Integer steps of a single row, or of a row of length 1, by field (`fedpca_flwr.maths.privacy`)."""
+"""Integer steps of a single row, or of a row of length 1, by field (`fedpca_flwr.strategies.dp_pca.integer_sums`)."""
 
 REQUIRED_OPTIONS = {
     "clip": "the public bound on the length of a row; longer rows are shortened to it",
@@ -81,7 +82,7 @@ class DPOptions(method.Options):
     """Epsilon of the run, for one row. In simulations, 'infinity' runs without noise and clipping."""
     delta: Annotated[float, Limits(gt=0, lt=0.1)] = 1e-5
     """Delta of the run, for one row."""
-    relation: privacy.Relation = "add-remove"
+    relation: integer_sums.Relation = "add-remove"
     """Relation of neighbouring data sets: one row more or less, or one row replaced."""
     release: Literal["shells", "directions", "joint"] = "shells"
     """Sums that the parties release: see above."""
@@ -118,7 +119,7 @@ class DPOptions(method.Options):
         if self.count == "noised" and self.relation == "replace-one":
             raise refusal("count='noised' protects nothing with relation='replace-one', which keeps the number of rows")
         noises = [self.noise(phase) for phase in self.phases] if self.private else []
-        if any(max(noise.deviations.values()) > privacy.MAX_DEVIATION for noise in noises):
+        if any(max(noise.deviations.values()) > integer_sums.MAX_DEVIATION for noise in noises):
             raise refusal("'epsilon' and 'delta' are so small that their noise would hide any sum")
         return self
 
@@ -154,7 +155,7 @@ class DPOptions(method.Options):
         weights = self._field_weights(phase)
         deviation = multiplier * _sensitivity(self.relation, weights) * party_factor
         steps = {name: deviation / weight * FIELD_STEPS[name] if weight else 0.0 for name, weight in weights.items()}
-        return Noise(multiplier, {name: privacy.integer_deviation(s) if s else 0 for name, s in steps.items()})
+        return Noise(multiplier, {name: integer_sums.integer_deviation(s) if s else 0 for name, s in steps.items()})
 
     def limits(self, phase: str, d: int, parties: int) -> method.SumLimits:
         """Return public limits, by field in integer steps, on the sums of a phase over all parties and their noise.
@@ -190,11 +191,11 @@ class DPOptions(method.Options):
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 
-def _sensitivity(relation: privacy.Relation, weights: Mapping[str, float]) -> float:
+def _sensitivity(relation: integer_sums.Relation, weights: Mapping[str, float]) -> float:
     """Return the joint L2 sensitivity of a phase's weighted fields to adding, removing or replacing a single row."""
     product_weight = math.hypot(*(weights.get(name, 0.0) for name in ("octaves", "products", "squares", "energies")))
     sum_weight, count_weight = weights.get("sum", 0.0), weights.get("rows", 0.0)
-    return privacy.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
+    return integer_sums.sensitivity(relation, sums=sum_weight, products=product_weight, count=count_weight)
 
 
 class Noise(NamedTuple):
@@ -262,10 +263,10 @@ class DPPCAClient(method.Client):
     def require_ready(self) -> None:
         """Raise as `_check_noise`, and DataError for more rows than integer sums can hold."""
         self._check_noise()
-        if self.options.private and len(self.selection) > privacy.MAX_ROWS:
+        if self.options.private and len(self.selection) > integer_sums.MAX_ROWS:
             raise method.DataError(
-                f"this site has more than {privacy.MAX_ROWS:,} rows, the most that a party's sums in whole numbers "
-                "can have; split them over two nodes"
+                f"this site has more than {integer_sums.MAX_ROWS:,} rows, the most that a party's sums in whole "
+                "numbers can have; split them over two nodes"
             )
 
     def release(self, phase: str, request: method.Fields) -> method.Fields:
@@ -289,18 +290,20 @@ class DPPCAClient(method.Client):
     def _noisy_sums(self, phase: str, request: method.Fields) -> dict[str, method.Array]:
         """Return a phase's sums over this party's rows by field, with discrete Gaussian noise, in integer steps."""
         options, d = self.options, self.selection.shape[1]
-        source = privacy.system_randomness()
+        source = integer_sums.system_randomness()
         if options.noise_seed:
             place = options.phases.index(phase)
-            source = privacy.seeded_randomness(options.noise_seed, self.site.node.partition_id, place)
+            source = integer_sums.seeded_randomness(options.noise_seed, self.site.node.partition_id, place)
         reply: dict[str, method.Array] = {}
         for name, deviation in options.noise(phase).deviations.items():
             values = self._integer_sum(name, phase, request)
             if name == "products":
-                noise = [privacy.symmetric_noise(d, deviation, source) for _ in range(values.size // packed_size(d))]
+                noise = [
+                    integer_sums.symmetric_noise(d, deviation, source) for _ in range(values.size // packed_size(d))
+                ]
                 values = values + np.reshape(noise, values.shape)
             elif deviation:
-                values = values + privacy.discrete_gaussian(values.size, deviation, source).reshape(values.shape)
+                values = values + integer_sums.discrete_gaussian(values.size, deviation, source).reshape(values.shape)
             reply[name] = values
         return reply
 
@@ -309,17 +312,17 @@ class DPPCAClient(method.Client):
         data = self.selection.rows
         centre = request.get("centre", np.zeros(data.shape[1]))
         if name == "rows":
-            return np.asarray(float(len(data) * privacy.GRID_STEPS))
+            return np.asarray(float(len(data) * integer_sums.GRID_STEPS))
         if name == "octaves":
-            return privacy.integer_octave_counts(data, centre)
+            return integer_sums.integer_octave_counts(data, centre)
         if phase == "directions":
             if name == "energies":
-                return privacy.integer_energies(data, centre, request["shells"])
-            return privacy.integer_shell_products(data, centre, request["shells"])
+                return integer_sums.integer_energies(data, centre, request["shells"])
+            return integer_sums.integer_shell_products(data, centre, request["shells"])
         bound = float(self.options.clip or request["bound"])
         if name == "squares":
-            return privacy.integer_score_squares(data, centre, request["components"], bound)
-        statistic = privacy.integer_sum if name == "sum" else privacy.integer_products
+            return integer_sums.integer_score_squares(data, centre, request["components"], bound)
+        statistic = integer_sums.integer_sum if name == "sum" else integer_sums.integer_products
         return statistic(data, centre, bound)
 
     def _require_possible(self, request: method.Fields) -> None:

@@ -1,6 +1,6 @@
 """EM for a Gaussian model of rows with missing values.
 
-With mean m and covariance S of n rows, the E-step at the parties (`fedpca_flwr.maths.incomplete_rows`) gives the sums
+With mean m and covariance S of n rows, the E-step at the parties (`expected_sums`) gives the sums
 ``a`` of the expected deviations from m, and ``A`` of their expected products. The M-step at the server is::
 
     m' = m + a / n,    T = A - a a' / n,    S' = (T + prior I) / (n + prior)
@@ -15,16 +15,20 @@ these have gaps. So it is accelerated (`fedpca_flwr.maths.anderson`), on m and t
 by a constant factor in each step are a straight path there, and every point has a positive definite S.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.gap_groups import GappedRows
-from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, completed_sums, invert_covariance
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, inverses, invert_covariance, unit_and_precision
 from fedpca_flwr.maths.moments import pack, unpack_symmetric
+from fedpca_flwr.strategies.em.gap_groups import GappedRows, Groups
+
+MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inverted at once
 
 
 class Gaussian(NamedTuple):
@@ -39,6 +43,99 @@ class Expected(NamedTuple):
 
     first: Array  # (d,), of the deviations from the model's mean
     second: Array  # (d (d + 1) / 2,), packed, of the outer products of these deviations
+
+
+class CompletedSums(NamedTuple):
+    """Sums over rows whose missing values are filled by their expectation given the observed values.
+
+    `uncertainty` (d, d) is the sum of the conditional covariances of missing values, zero elsewhere. Added to `second`
+    it gives the expected products. NaN if the precision's part of a pattern of missing features cannot be inverted.
+    """
+
+    first: Array  # (d,), of the filled rows
+    second: Array  # (d, d), of their outer products with themselves
+    uncertainty: Array
+
+
+def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array) -> CompletedSums:
+    """Compute the sum and the second moments of rows whose missing values are filled by a Gaussian model.
+
+    The model, mean and precision (inverse covariance), is of the rows less ``centre``, divided by ``unit``; the sums
+    are of deviations from the mean.
+    Shapes: precision (d, d), centre, unit, mean (d,).
+    """
+    total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
+    within, across = np.zeros_like(precision), np.zeros_like(precision)
+    offset = (rows.reference - centre) / unit - mean
+    for groups in rows.groups():
+        _add_groups(total, within, across, groups, precision, offset, unit)
+    within /= unit
+    within /= unit[:, None]
+    total.second[:] += within + across + across.T
+    return total
+
+
+def _add_groups(
+    total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
+) -> None:
+    """Add groups of rows with equal missing features to sums over filled rows, in place.
+
+    The groups' filled means go to ``total``; the scatters of observed values about them to ``within`` (d x d), in the
+    data's unit; the scatters of filled with observed values to ``across`` (d x d), to be added with its transpose.
+    """
+    d = offset.size
+    # E[x_u] = -C (P x)_u with the missing part of x set to 0, P the precision and C = (P_uu)^-1
+    means = np.where(groups.missing, 0.0, groups.means / unit + offset)
+    pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
+    for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
+        within += groups.scatter(int(group))
+    for indices, u in _batches_by_missing_count(groups.missing):
+        positions = u[:, :, None] * d + u[:, None, :]
+        covariances = inverses(flat[positions])
+        means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
+        weights = groups.counts[indices, None, None] * covariances
+        np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
+        for i in np.flatnonzero(groups.has_scatter[indices]):
+            scatter, missing, covariance = groups.scatter(int(indices[i])), u[i], covariances[i]
+            # with the scatter S of the observed: -C P_uo S of missing by observed, C P_uo S P_ou C among the missing
+            expected = covariance @ (scaled[missing] @ scatter) / -unit
+            quadratic = expected @ precision[:, missing] @ covariance
+            within += scatter
+            across[missing] += expected
+            across[np.ix_(missing, missing)] -= quadratic / 2
+    total.first[:] += groups.counts @ means
+    weighted = np.sqrt(groups.counts)[:, None] * means  # of one array NumPy computes half of the symmetric product
+    total.second[:] += weighted.T @ weighted
+
+
+def _batches_by_missing_count(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield batches: indices (g,) of groups that miss u features each, and the features (g, u).
+
+    The g matrices (u, u) of a batch have about `MAX_MATRIX_ELEMENTS` at most, or g is 1.
+    """
+    numbers = missing.sum(axis=1)
+    for u in np.unique(numbers[numbers > 0]):
+        members = np.flatnonzero(numbers == u)
+        for indices in np.array_split(members, -(-members.size * int(u) ** 2 // MAX_MATRIX_ELEMENTS)):
+            if indices.size:
+                yield indices, np.nonzero(missing[indices])[1].reshape(indices.size, u)
+
+
+def squared_error_by_covariance(
+    rows: GappedRows, covariance: Array, mean: Array, scale: Array, components: Array
+) -> float:
+    """Compute the sum of squares that components leave of rows whose missing values a covariance fills.
+
+    Filled rows are centred and scaled before orthonormal components meet them. Raise ValueError as `unit_and_precision`
+    does.
+    Shapes: covariance (d, d), mean, scale (d,), components (k, d).
+    """
+    unit, precision = unit_and_precision(covariance)
+    second = completed_sums(rows, precision, mean, unit, np.zeros_like(mean)).second
+    factor = unit / scale
+    second *= factor
+    second *= factor[:, None]
+    return float(np.trace(second) - np.vdot(components, components @ second))
 
 
 def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:

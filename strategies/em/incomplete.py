@@ -18,7 +18,6 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
@@ -30,6 +29,7 @@ from fedpca_flwr.questions.influence import standard_deviations, unit_entries
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions, stores_each_party
 from fedpca_flwr.questions.rows_run import RowsStrategy
+from fedpca_flwr.strategies.em.factor_em import FactorGaussian, FactorSums, factor_sums
 from fedpca_flwr.strategies.em.gaussian_em import Expected, Gaussian, expected_sums
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from fedpca_flwr.strategies.em.incomplete_limits import (

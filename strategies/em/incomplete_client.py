@@ -9,9 +9,7 @@ from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.factor_em import fill_rows, squared_error_by_factors
-from fedpca_flwr.maths.gap_groups import GappedRows, Patterns, select_rows
-from fedpca_flwr.maths.incomplete_rows import squared_error_by_covariance
+from fedpca_flwr.maths.incomplete_rows import Patterns, fill_rows
 from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.maths.rows import Rows, chunks
 from fedpca_flwr.protocol.payload import Fields
@@ -19,6 +17,9 @@ from fedpca_flwr.protocol.question import SERVER
 from fedpca_flwr.questions.rows_client import Projection, RowsClient
 from fedpca_flwr.site.rows.selection import Selection
 from fedpca_flwr.site.rows.vault import require_near
+from fedpca_flwr.strategies.em.factor_em import squared_error_by_factors
+from fedpca_flwr.strategies.em.gap_groups import GappedRows, select_rows
+from fedpca_flwr.strategies.em.gaussian_em import squared_error_by_covariance
 
 CHUNK_ELEMENTS = 2**22  # of a chunk of rows, each pattern of which is factored: larger chunks have fewer a row
 

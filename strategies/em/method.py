@@ -3,11 +3,11 @@
 Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
 sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
 the filled rows and of their products, with the conditional covariances added (`fedpca_flwr.strategies.em.gaussian_em`;
-`fedpca_flwr.maths.gap_groups`). The iteration ends when an estimate says that the components will turn by less than
-``tolerance`` degrees.
+`fedpca_flwr.strategies.em.gap_groups`). The iteration ends when an estimate says that the components will turn by less
+than ``tolerance`` degrees.
 
-With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.maths.factor_em`): q directions, and
-the same noise in all other directions. A party then sends far fewer numbers.
+With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.strategies.em.factor_em`): q
+directions, and the same noise in all other directions. A party then sends far fewer numbers.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -21,7 +21,6 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import ComponentChoice, refusal
 from fedpca_flwr.maths import eigen, moments
-from fedpca_flwr.maths.factor_em import FactorEM
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
@@ -29,6 +28,7 @@ from fedpca_flwr.questions.pooling import require_storable_sums, stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
 from fedpca_flwr.strategies.em import incomplete, incomplete_limits
+from fedpca_flwr.strategies.em.factor_em import FactorEM
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 

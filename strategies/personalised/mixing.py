@@ -10,7 +10,8 @@ with P_V the projection to the tangent space at V, s2 the variance of the noise 
 a given V the best U_i are the leading eigenvectors of ``Y_i'Y_i + c V V'``, and for given U_i the best V are those of
 ``sum_i U_i U_i'``. The strength c is in squared units of the data.
 
-*Algorithm 1* of the paper is alternating gradient descent on the Stiefel manifold (`fedpca_flwr.maths.stiefel`).
+*Algorithm 1* of the paper is alternating gradient descent on the Stiefel manifold
+(`fedpca_flwr.strategies.personalised.stiefel`).
 
 *PerPCA* (Shi and Kontar 2022, arXiv 2207.08041), with which the paper compares, has components that all parties share,
 and others of each party alone::
@@ -31,10 +32,10 @@ import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.block_iteration import BlockIteration
-from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, leading_eigenpairs, rounding_bound
+from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, leading_eigenpairs, polar_factor, rounding_bound
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 from fedpca_flwr.strategies.personalised.own_rows import LocalRows
+from fedpca_flwr.strategies.personalised.stiefel import align, retract, symmetric_part, tangent_projection, transpose
 
 KRYLOV_BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
 MIN_CHOLESKY_DIAGONAL = 0.1  # of the factor of nearly orthonormal columns' products; below, columns are rounding

@@ -16,7 +16,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.columns import Columns, gram_product
 from fedpca_flwr.maths.moments import Head, Moments, centre_rows, head_and_diagonal, scale_columns, unpack
 from fedpca_flwr.maths.rows import Rows, to_array
-from fedpca_flwr.maths.stiefel import transpose
+from fedpca_flwr.strategies.personalised.stiefel import transpose
 
 MAX_SQUARED_DISTANCE = 1e300  # to a centre, so that no product of a row with it is infinite
 MIN_ENTRY_SHARE = 1e-100  # of a column's largest: smaller numbers are taken for zero, as products may be rounded

@@ -15,16 +15,16 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
-from fedpca_flwr.maths.privacy import (
+from fedpca_flwr.strategies.dp_pca.integer_sums import (
     integer_energies,
     integer_octave_counts,
     integer_products,
     integer_shell_products,
     integer_sum,
 )
-from fedpca_flwr.maths.private_scatter import OCTAVES
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
 from fedpca_flwr.strategies.dp_pca.party import FIELD_STEPS, DPOptions
+from fedpca_flwr.strategies.dp_pca.private_scatter import OCTAVES
 from tests.families import rows
 from tests.harness import client_of, context_of, finish, server_of
 
@@ -183,7 +183,7 @@ def small(self, phase, noise=DPOptions.noise):
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
-        pytest.param("maths.privacy.discrete_gaussian", floats, marks=pytest.mark.engine),
+        pytest.param("strategies.dp_pca.integer_sums.discrete_gaussian", floats, marks=pytest.mark.engine),
         ("strategies.dp_pca.party.DPOptions.noise", small),
     ],
 )

@@ -19,14 +19,14 @@ from pyarrow import parquet
 
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.model import federation as state_folder
-from fedpca_flwr.model import stream_state
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.stream_state import RunningModel
 from fedpca_flwr.site.readers.files import read, read_ids
 from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.state.store import Schema, Store
+from fedpca_flwr.strategies.sapca import stream_state
+from fedpca_flwr.strategies.sapca.stream_state import RunningModel
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
 

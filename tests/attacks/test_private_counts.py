@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths.privacy import GRID_STEPS
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from tests.hostile import HostileSession, released
 
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)

@@ -7,8 +7,8 @@ from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.maths.moments import Moments, diagonal_positions, unpack_symmetric
-from fedpca_flwr.maths.privacy import integer_products, integer_sum
 from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.strategies.dp_pca.integer_sums import integer_products, integer_sum
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from tests.families import rows
 from tests.harness import finish, server_of, tamper

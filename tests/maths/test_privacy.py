@@ -16,8 +16,10 @@ from scipy.stats import chi2, kstest, norm
 
 from fedpca_flwr.maths import privacy
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.privacy import GRID_STEPS, discrete_gaussian, gaussian_epsilon, round_to_grid, seeded_randomness
+from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.maths.rows import chunks
+from fedpca_flwr.strategies.dp_pca import integer_sums
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS, discrete_gaussian, round_to_grid, seeded_randomness
 from tests.families import rows
 from tests.refusals import refused
 
@@ -34,10 +36,10 @@ WEIGHTS = {
 def statistic(data, sums=0.0, products=0.0, count=0.0):
     """Compute a party's statistic in units of the bound; products off the diagonal stand for two entries."""
     d = data.shape[1]
-    packed = privacy.integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
+    packed = integer_sums.integer_products(data, np.zeros(d), BOUND) / GRID_STEPS**2 * math.sqrt(2)
     packed[diagonal_positions(d)] /= math.sqrt(2)
     return np.concatenate(
-        [sums * privacy.integer_sum(data, np.zeros(d), BOUND) / GRID_STEPS, products * packed, [count * len(data)]]
+        [sums * integer_sums.integer_sum(data, np.zeros(d), BOUND) / GRID_STEPS, products * packed, [count * len(data)]]
     )
 
 
@@ -58,7 +60,7 @@ def largest_change(relation, weights, d=3):
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_no_neighbour_exceeds_a_sensitivity(relation, weights):
-    claimed, found = privacy.sensitivity(relation, **weights), largest_change(relation, weights)
+    claimed, found = integer_sums.sensitivity(relation, **weights), largest_change(relation, weights)
     assert 0.99 * claimed <= found <= claimed * (1 + 1e-9)
 
 
@@ -67,7 +69,7 @@ def test_replacement_sensitivity_is_of_the_worst_cosine(sums):
     """Two rows of length 1 with cosine t, for t in small steps: (a^2 (2 - 2t) + b^2 (2 - 2t^2))^(1/2)."""
     cosines = np.linspace(-1, 1, 200_001)
     squares = sums**2 * (2 - 2 * cosines) + 2 - 2 * cosines**2
-    found = privacy.sensitivity("replace-one", sums=sums, products=1.0)
+    found = integer_sums.sensitivity("replace-one", sums=sums, products=1.0)
     assert found == pytest.approx(math.sqrt(squares.max()), rel=1e-9)
 
 
@@ -111,14 +113,14 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
     """On the grid of the sums, and on coarser ones, where whole noise differs more from continuous noise."""
     multiplier = privacy.gaussian_multiplier(epsilon, 1e-5)
     for changes in ([1], [2], [16], [8, 8, 8, 8]):
-        deviation = privacy.integer_deviation(multiplier * math.hypot(*changes))
+        deviation = integer_sums.integer_deviation(multiplier * math.hypot(*changes))
         assert discrete_epsilon(changes, [deviation] * len(changes)) <= epsilon + 3 * INTERVAL
     if epsilon == 5.0:  # and there it costs nothing
-        found = discrete_epsilon([GRID_STEPS], [privacy.integer_deviation(multiplier * GRID_STEPS)])
+        found = discrete_epsilon([GRID_STEPS], [integer_sums.integer_deviation(multiplier * GRID_STEPS)])
         assert 0.999 * epsilon <= found <= epsilon + 3 * INTERVAL
     # Products of the row (3, 4), with the noise of both kinds; the accountant cannot hold that of the true grid.
-    monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
-    deviations = privacy.symmetric_noise(2, privacy.integer_deviation(multiplier * 25), seeded_randomness(1))
+    monkeypatch.setattr(integer_sums, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
+    deviations = integer_sums.symmetric_noise(2, integer_sums.integer_deviation(multiplier * 25), seeded_randomness(1))
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
@@ -127,8 +129,8 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
 
 def test_clipping_makes_no_row_longer():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    np.testing.assert_allclose(privacy.clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
-    assert (np.linalg.norm(privacy.clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
+    np.testing.assert_allclose(integer_sums.clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
+    assert (np.linalg.norm(integer_sums.clip_rows(rows(2000, 50) * 1e8, 0.1), axis=1) <= 0.1).all()
     # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
     row = np.full((1, 900), (GRID_STEPS // 30 + 0.5) / GRID_STEPS)
     assert float((round_to_grid(row, 1.0) ** 2).sum()) <= GRID_STEPS**2 < float((np.rint(row * GRID_STEPS) ** 2).sum())
@@ -147,13 +149,13 @@ def test_clipping_makes_no_row_longer():
 @pytest.mark.parametrize("at_once", [2**22, 100])
 def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     """Beyond what float32 or a rounding would keep: against Python's integers."""
-    monkeypatch.setattr(privacy, "CHUNK_ELEMENTS", at_once)
+    monkeypatch.setattr(integer_sums, "CHUNK_ELEMENTS", at_once)
     monkeypatch.setattr(chunks, "__defaults__", (at_once,))
     data, centre = rows(3000, 5) * 4, np.arange(5.0)
     placed = round_to_grid(data - centre, 2.0).astype(int).astype(object)
     expected = (placed.T @ placed)[np.triu_indices(5)]
-    assert [int(value) for value in privacy.integer_products(data, centre, 2.0)] == list(expected)
-    assert [int(value) for value in privacy.integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
+    assert [int(value) for value in integer_sums.integer_products(data, centre, 2.0)] == list(expected)
+    assert [int(value) for value in integer_sums.integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
 
 
 # Noise in whole numbers
@@ -198,7 +200,7 @@ def test_large_noise_is_normal():
 def test_integer_noise_protects_as_continuous_noise():
     """Also off the diagonal; counted in Python's whole numbers."""
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
-        whole = privacy.integer_deviation(deviation)
+        whole = integer_sums.integer_deviation(deviation)
         off = math.isqrt(whole**2 // 2) + 1
         least = math.ceil(deviation) ** 2 if deviation >= 1 else 0
         assert whole**2 >= least + 8
@@ -208,26 +210,26 @@ def test_integer_noise_protects_as_continuous_noise():
 
 def test_noise_of_the_system_never_repeats(monkeypatch):
     d, deviation = 300, 2**20
-    drawn, on = privacy.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
+    drawn, on = integer_sums.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
     for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)
-    sources = [privacy.system_randomness(), privacy.system_randomness()]
+    sources = [integer_sums.system_randomness(), integer_sums.system_randomness()]
     sources += [seeded_randomness(1, last) for last in (2, 2, 3)]
     one, other, seeded, same, another = (discrete_gaussian(10, LARGE, source).tolist() for source in sources)
     assert one != other
     assert seeded == same != another
     # Of deviation 5 it is the root of 12.5, which is no less than 3.5: 4.
-    monkeypatch.setattr(privacy, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
-    np.testing.assert_array_equal(privacy.symmetric_noise(2, 5, seeded_randomness(0)), [5, 4, 5])
+    monkeypatch.setattr(integer_sums, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
+    np.testing.assert_array_equal(integer_sums.symmetric_noise(2, 5, seeded_randomness(0)), [5, 4, 5])
 
 
-@pytest.mark.parametrize("deviation", [1, 2, 1000, privacy.MAX_DEVIATION])
+@pytest.mark.parametrize("deviation", [1, 2, 1000, integer_sums.MAX_DEVIATION])
 def test_integers_decide_what_floats_leave_open(deviation, monkeypatch):
     """Decide 2,000 numbers as if floats were sure of nothing."""
     by_floats = discrete_gaussian(2000, deviation, seeded_randomness(5))
-    monkeypatch.setattr(privacy, "PROBABILITY_ERROR", 2.0)
+    monkeypatch.setattr(integer_sums, "PROBABILITY_ERROR", 2.0)
     np.testing.assert_array_equal(discrete_gaussian(2000, deviation, seeded_randomness(5)), by_floats)
 
 
@@ -239,15 +241,15 @@ def test_random_words_and_coins_are_unbiased():
         given.append(size)
         return b"".join(words.pop(0).to_bytes(8, "little") for _ in range(size // 8))
 
-    np.testing.assert_array_equal(privacy._uniform_integers(7, 4, source), [5, 6, 4, 6])
+    np.testing.assert_array_equal(integer_sums._uniform_integers(7, 4, source), [5, 6, 4, 6])
     assert given == [32, 16]
     # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
     words += [0, 0, 1, 2, 2**64 - 1]
-    drawn, kept = privacy._propose(1, 7, source)
+    drawn, kept = integer_sums._propose(1, 7, source)
     assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
-    for deviation in (0, -1, privacy.MAX_DEVIATION + 1):
+    for deviation in (0, -1, integer_sums.MAX_DEVIATION + 1):
         with refused(ValueError, deviation, 1):
-            discrete_gaussian(3, deviation, privacy.system_randomness())
+            discrete_gaussian(3, deviation, integer_sums.system_randomness())
     # Of numbers that begin as their probability does the first and the last, then its neighbours 192 bits further on.
     for k, j in ((0, 1), (0, 6), (1, 3), (2, 0), (5, 4), (12, 0)):
         with localcontext(prec=200):
@@ -257,5 +259,5 @@ def test_random_words_and_coins_are_unbiased():
 
         for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
             words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]
-            assert privacy._accept_exactly(first, 7 * k + j, 7, source) is below
+            assert integer_sums._accept_exactly(first, 7 * k + j, 7, source) is below
             words.clear()

@@ -6,14 +6,14 @@ It makes the distance of a centre, the spectrum without its noise, what noise ma
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import private_scatter as module
-from fedpca_flwr.maths import shells as shell_module
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack, unpack
-from fedpca_flwr.maths.privacy import clip_rows
-from fedpca_flwr.maths.private_scatter import MIN_EXPONENT, NoisyCentre, denoise, move_centre, row_reach
 from fedpca_flwr.maths.rows import row_lengths
-from fedpca_flwr.maths.shells import choose_shells, combine_shells, single_shell, variance_intervals
+from fedpca_flwr.strategies.dp_pca import private_scatter as module
+from fedpca_flwr.strategies.dp_pca import shells as shell_module
+from fedpca_flwr.strategies.dp_pca.integer_sums import clip_rows
+from fedpca_flwr.strategies.dp_pca.private_scatter import MIN_EXPONENT, NoisyCentre, denoise, move_centre, row_reach
+from fedpca_flwr.strategies.dp_pca.shells import choose_shells, combine_shells, single_shell, variance_intervals
 from tests.families import rows
 
 

@@ -8,11 +8,10 @@ import pytest
 from fedpca_flwr.maths import refine
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.codecs import encode_block, quantise
-from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, principal_angles
+from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, polar_factor, principal_angles
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import Corrections, RefinedSketch, correct_on_block, corrected_angle_bound
-from fedpca_flwr.maths.stiefel import polar_factor
 from tests.families import with_spectrum
 
 

@@ -6,7 +6,7 @@ import pytest
 from fedpca_flwr.maths.eigen import principal_angles, projector_distance
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import row_chunks
-from fedpca_flwr.maths.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
+from fedpca_flwr.strategies.sapca.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
 from tests.families import rows
 from tests.harness import peak_of
 

@@ -20,9 +20,10 @@ import pytest
 
 from fedpca_flwr import PCAModel, analyses, run
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.model import federation, stream_state
+from fedpca_flwr.model import federation
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.state.store import Schema, Store
+from fedpca_flwr.strategies.sapca import stream_state
 from tests.families import cut, rows
 from tests.foreign import JSON_VALUES, paths_in
 

@@ -9,10 +9,10 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
 from fedpca_flwr.maths.eigen import principal_angles as angles_of
-from fedpca_flwr.maths.streams import merge_in_tree, track
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.model.stream_state import RunningModel
-from fedpca_flwr.strategies.sapca import sends_at_level, tree_levels
+from fedpca_flwr.strategies.sapca.method import sends_at_level, tree_levels
+from fedpca_flwr.strategies.sapca.stream_state import RunningModel
+from fedpca_flwr.strategies.sapca.streams import merge_in_tree, track
 from tests.families import cut, rows
 from tests.harness import client_of, fail_at, finish, say, server_of, tamper_arrays
 from tests.hostile import HostileSession

@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import private_scatter
 from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack
-from fedpca_flwr.maths.privacy import GRID_STEPS
-from fedpca_flwr.maths.private_scatter import MIN_EXPONENT, OCTAVES, Denoised, noise_limit
-from fedpca_flwr.maths.shells import Combined, choose_shells, combine_shells
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.protocol.question import Total
-from fedpca_flwr.strategies.dp_pca import method
+from fedpca_flwr.strategies.dp_pca import integer_sums, method, private_scatter
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
+from fedpca_flwr.strategies.dp_pca.private_scatter import MIN_EXPONENT, OCTAVES, Denoised, noise_limit
+from fedpca_flwr.strategies.dp_pca.shells import Combined, choose_shells, combine_shells
 from tests.families import cut, rows
 from tests.harness import finish, fit, heard, server_of
 
@@ -131,7 +130,7 @@ def test_the_last_share_covers_the_remaining_variance():
 
 def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.zeros(size))
+    monkeypatch.setattr(integer_sums, "discrete_gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", cut(rows(30), 20, 10), n_components=2, release="directions", count="public")
     low, _ = np.transpose(model.log["variance_intervals_within_reach"]["intervals"])
     np.testing.assert_allclose(low, model.explained_variance_, rtol=1e-4)

@@ -9,11 +9,12 @@ from scipy.optimize import minimize
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError, DisclosureError
 from fedpca_flwr.maths.moments import diagonal_positions
-from fedpca_flwr.maths.privacy import (
+from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_multiplier
+from fedpca_flwr.protocol.question import Public
+from fedpca_flwr.strategies.dp_pca import integer_sums
+from fedpca_flwr.strategies.dp_pca.integer_sums import (
     GRID_STEPS,
     MAX_ROWS,
-    compose_multipliers,
-    gaussian_multiplier,
     integer_energies,
     integer_octave_counts,
     integer_products,
@@ -21,7 +22,6 @@ from fedpca_flwr.maths.privacy import (
     integer_shell_products,
     integer_sum,
 )
-from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions, dp_script
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
@@ -96,7 +96,8 @@ def noise_of(running, release):
 def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
     """Each number as large as its deviation."""
     monkeypatch.setattr(
-        "fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.full(size, deviation)
+        "fedpca_flwr.strategies.dp_pca.integer_sums.discrete_gaussian",
+        lambda size, deviation, source: np.full(size, deviation),
     )
     for (_, name), (noise, deviation) in noise_of(server(release, parties=3, **way), release).items():
         if name == "products":
@@ -252,10 +253,10 @@ def test_a_release_by_directions_has_one_shell():
 
 
 def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.MAX_ROWS", 49)
+    monkeypatch.setattr(integer_sums, "MAX_ROWS", 49)
     with refused(DataError, "client 0", 49):
         finish(server())
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.MAX_ROWS", 50)
+    monkeypatch.setattr(integer_sums, "MAX_ROWS", 50)
     assert finish(server()).n_components_ == 2
 
 

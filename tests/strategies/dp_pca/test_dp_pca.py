@@ -11,9 +11,10 @@ from scipy.linalg import subspace_angles
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.figures import plots
-from fedpca_flwr.maths.privacy import GRID_STEPS, round_to_grid, seeded_randomness
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.strategies.dp_pca import integer_sums
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS, round_to_grid, seeded_randomness
 from fedpca_flwr.strategies.dp_pca.party import DPOptions, DPPCAClient
 from tests import harness
 from tests.families import cut, rows
@@ -44,7 +45,7 @@ def ask(server, phase="joint", received=(), party=0):
 def test_without_noise_dp_pca_is_exact_on_the_grid(monkeypatch):
     """The noisy route itself, with nothing lost but what rounding rows to the grid loses."""
     monkeypatch.setattr("fedpca_flwr.strategies.dp_pca.party.privacy.gaussian_multiplier", lambda epsilon, delta: 0.0)
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.discrete_gaussian", lambda size, deviation, source: np.zeros(size))
+    monkeypatch.setattr(integer_sums, "discrete_gaussian", lambda size, deviation, source: np.zeros(size))
     model = fit("dp-pca", parties(), n_components=4, clip=50.0)
     data, step = np.vstack(parties()), 50.0 / GRID_STEPS
     centre = round_to_grid(data, 50.0).mean(axis=0) * step
@@ -163,7 +164,7 @@ def test_the_model_says_what_it_does_not_promise():
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
     """A site that dies after the note has spent the release, since nobody can tell what has left the site."""
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.system_randomness", lambda: pytest.fail("died", pytrace=False))
+    monkeypatch.setattr(integer_sums, "system_randomness", lambda: pytest.fail("died", pytrace=False))
     run = {"method": "dp-pca", "n-components": 2, **JOINT}
     with pytest.raises(pytest.fail.Exception):
         HostileSession(tmp_path, rows(50), run).ask("joint", [])
@@ -221,7 +222,7 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
             barrier.wait(timeout=0.5)
         return seeded_randomness(1)
 
-    monkeypatch.setattr("fedpca_flwr.maths.privacy.system_randomness", met)
+    monkeypatch.setattr(integer_sums, "system_randomness", met)
     site = {"journal": str(tmp_path), "epsilon-budget": 1.0}
     servers = [server_of("dp-pca", [rows(50)], **FRESH, site=site) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:

@@ -17,9 +17,9 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factor_em import FactorGaussian
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.strategies.em import method as em
+from fedpca_flwr.strategies.em.factor_em import FactorGaussian
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import fit

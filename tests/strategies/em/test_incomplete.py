@@ -3,14 +3,26 @@
 import numpy as np
 import pytest
 
-from fedpca_flwr.maths import gap_groups, incomplete_rows
+from fedpca_flwr.maths import incomplete_rows
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.factor_em import FactorEM, FactorGaussian, factor_sums, fill_by_factors, squared_error_by_factors
-from fedpca_flwr.maths.gap_groups import GappedRows, Patterns
-from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance, invert_covariance
+from fedpca_flwr.maths.incomplete_rows import (
+    MIN_EIGENVALUE,
+    Patterns,
+    fill_by_covariance,
+    fill_by_factors,
+    invert_covariance,
+)
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
+from fedpca_flwr.strategies.em import gap_groups, gaussian_em
+from fedpca_flwr.strategies.em.factor_em import (
+    FactorEM,
+    FactorGaussian,
+    factor_sums,
+    squared_error_by_factors,
+)
+from fedpca_flwr.strategies.em.gap_groups import GappedRows
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM, expected_sums
 from tests.refusals import refused
 
@@ -65,7 +77,7 @@ def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
     rows = np.vstack([some, whole, [[np.nan] * 6]])
     centre, unit, mean = rng.standard_normal(6), np.geomspace(0.1, 10, 6), rng.standard_normal(6)
     y, C = textbook((rows[:-1] - centre) / unit - mean, S)
-    found = incomplete_rows.completed_sums(gapped(rows), invert_covariance(S), centre, unit, mean)
+    found = gaussian_em.completed_sums(gapped(rows), invert_covariance(S), centre, unit, mean)
     np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
     np.testing.assert_allclose(found.uncertainty, C, atol=1e-12)
@@ -255,7 +267,7 @@ def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
     left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
     rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
     by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
-    by_covariance = incomplete_rows.squared_error_by_covariance(rows, S, mean, scale, components)
+    by_covariance = gaussian_em.squared_error_by_covariance(rows, S, mean, scale, components)
     np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
 
 

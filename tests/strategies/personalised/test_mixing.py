@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh, sqrtm
 
-from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.eigen import polar_factor, principal_angles
 from fedpca_flwr.maths.rows import validation_rows
-from fedpca_flwr.maths.stiefel import align, polar_factor, retract, symmetric_part, tangent_projection, transpose
 from fedpca_flwr.strategies.personalised import mixing as module
 from fedpca_flwr.strategies.personalised.mixing import (
     local_components,
@@ -17,6 +16,7 @@ from fedpca_flwr.strategies.personalised.mixing import (
     personal_components,
     subspace_distance,
 )
+from fedpca_flwr.strategies.personalised.stiefel import align, retract, symmetric_part, tangent_projection, transpose
 
 NOISE, SPREAD = 0.5, 0.04
 

@@ -30,13 +30,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh, svd
 
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.gap_groups import GappedRows, Groups
-from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance
+from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, factor_posterior, selected_grams, symmetric_matrices
+from fedpca_flwr.strategies.em.gap_groups import GappedRows, Groups
 
 MIN_VARIANCE_EXCESS = 2.0**-20  # the variance along a factor is larger than the noise by this share of it, at least
 NEGATIVE_TOLERANCE = 1e-6  # rounding may leave an eigenvalue of a scatter below zero by this share of the variance
@@ -78,7 +77,7 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
     for groups in rows.groups():
         missing, roots = groups.missing, np.sqrt(groups.counts)[:, None]
         deviations = np.where(missing, 0.0, groups.means / unit + offset)
-        A, logarithms, factors = _posterior(deviations, missing, W, s)
+        A, logarithms, factors = factor_posterior(deviations, missing, W, s)
         deviations *= roots
         factors *= roots
         means = np.where(missing, factors @ W.T, deviations)
@@ -95,7 +94,7 @@ def factor_sums(rows: GappedRows, model: FactorGaussian, centre: Array, unit: Ar
         likelihood -= (observed * float(np.log(s)) + float(groups.counts @ logarithms) + distance / s) / 2
         likelihood += within.likelihood
     # per feature, W's row times the sum of A; times W' it is the variance of what is missing beyond the noise
-    spread = np.einsum("jp,jpq->jq", W, _unpack_symmetric(uncertainty, q))
+    spread = np.einsum("jp,jpq->jq", W, symmetric_matrices(uncertainty, q))
     product += spread * (model.variances / np.sqrt(model.variances - s))
     return FactorSums(first, product, square + s * float(missing_counts.sum()) + float(np.vdot(spread, W)), likelihood)
 
@@ -111,9 +110,9 @@ def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, 
     product, square, explained = np.zeros((d, q)), float(squares.sum()), 0.0
     for indices, products in groups.scatter_products(V / unit[:, None]):
         products /= unit
-        inner, N = products @ V, _unpack_symmetric(triangles[indices], q) * (sizes / model.noise)
+        inner, N = products @ V, symmetric_matrices(triangles[indices], q) * (sizes / model.noise)
         missing = groups.missing[indices].astype(np.float64)
-        crossed = sizes[:, None] * _grams(missing, V)
+        crossed = sizes[:, None] * selected_grams(missing, V)
         Z = np.eye(q) + N.transpose(0, 2, 1) @ crossed
         expected = N @ inner
         product += products.reshape(-1, d).T @ Z.reshape(-1, q)
@@ -122,18 +121,6 @@ def _within_group_sums(groups: Groups, triangles: Array, model: FactorGaussian, 
         square += float(np.vdot(crossed * sizes, expected @ N.transpose(0, 2, 1)))
         explained += float(np.einsum("gii,i->", expected, sizes))
     return FactorSums(np.zeros(d), product, square, (explained - float(squares.sum())) / (2 * model.noise))
-
-
-def fill_by_factors(centred: Array, factors: Array) -> Array:
-    """Fill the NaN of rows (n, d) less their mean by their expectation under a model of few factors (q + 1, d).
-
-    Factors are W' and, in the last row, the variance of each feature's noise, above 0, in the unit of the rows.
-    """
-    unit = np.sqrt(factors[-1])
-    W, missing = (factors[:-1] / unit).T, np.isnan(centred)
-    deviations = np.where(missing, 0.0, centred / unit)
-    _, _, expected_factors = _posterior(deviations, missing, W, 1.0)
-    return np.where(missing, (expected_factors @ W.T) * unit, centred)
 
 
 def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scale: Array, components: Array) -> float:
@@ -148,51 +135,20 @@ def squared_error_by_factors(rows: GappedRows, factors: Array, mean: Array, scal
     block = np.hstack([components.T / scale[:, None], W / unit[:, None]])
     for groups in rows.groups():
         deviations = np.where(groups.missing, 0.0, groups.means + (rows.reference - mean))
-        triangles, _, expected_factors = _posterior(deviations / unit, groups.missing, W, 1.0)
+        triangles, _, expected_factors = factor_posterior(deviations / unit, groups.missing, W, 1.0)
         means = np.where(groups.missing, expected_factors @ lift.T, deviations / scale)
         means *= np.sqrt(groups.counts)[:, None]
         scores = means @ components.T
         squared += float(np.vdot(means, means)) - float(np.vdot(scores, scores))
         squared += float((groups.squares() / scale / scale).sum())
         for indices, products in groups.scatter_products(block):
-            inner, A = products @ block, _unpack_symmetric(triangles[indices], q)
+            inner, A = products @ block, symmetric_matrices(triangles[indices], q)
             missing = groups.missing[indices].astype(np.float64)
             crossed = np.einsum("gj,kj,jq->gkq", missing, components, lift, optimize=True)
             filling = np.concatenate([np.tile(np.eye(k), (indices.size, 1, 1)), crossed @ A], axis=2)  # to scores
-            squared += float(np.vdot(_grams(missing, lift), A @ inner[:, k:, k:] @ A))
+            squared += float(np.vdot(selected_grams(missing, lift), A @ inner[:, k:, k:] @ A))
             squared -= float(np.vdot(filling, filling @ inner))
     return squared
-
-
-def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -> Array:
-    """Fill the NaN of centred rows (n, d) by factors, else by a covariance (d, d); without both return the rows."""
-    if factors is not None:
-        return fill_by_factors(centred, factors)
-    return centred if covariance is None else fill_by_covariance(centred, covariance)
-
-
-def _posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
-    """Return each row's factor posterior: covariance (n, q (q + 1) / 2), minus its log determinant, mean (n, q)."""
-    q = W.shape[1]
-    i, j = np.triu_indices(q)
-    grams = _grams((~missing).astype(np.float64), W) / s + np.eye(q)
-    A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
-    logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
-    return A[:, i, j], logarithms, np.einsum("nij,nj->ni", A, deviations @ W) / s
-
-
-def _grams(chosen: Array, W: Array) -> Array:
-    """Return for each row of 0 and 1 (n, d) the Gram matrix (q, q) of the loadings of its features with a 1."""
-    i, j = np.triu_indices(W.shape[1])
-    return _unpack_symmetric(chosen @ (W[:, i] * W[:, j]), W.shape[1])
-
-
-def _unpack_symmetric(triangles: Array, q: int) -> Array:
-    """Return symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
-    i, j = np.triu_indices(q)
-    matrices = np.empty((len(triangles), q, q))
-    matrices[:, i, j] = matrices[:, j, i] = triangles
-    return matrices
 
 
 class FactorEM:

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from fedpca_flwr.maths.moments import Head
-from fedpca_flwr.maths.streams import Subspace
 from fedpca_flwr.state.store import Schema, Store
+from fedpca_flwr.strategies.sapca.streams import Subspace
 
 SCHEMA = Schema(
     name="running model",

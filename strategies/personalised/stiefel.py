@@ -7,6 +7,7 @@ the manifold (Ozkara et al. 2023, section II-A).
 import numpy as np
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import polar_factor
 
 
 def transpose(X: Array) -> Array:
@@ -29,12 +30,6 @@ def retract(U: Array, X: Array) -> Array:
     values, vectors = np.linalg.eigh(transpose(X) @ X)
     root: Array = (vectors / np.sqrt(1 + values)[..., None, :]) @ transpose(vectors)
     return (U + X) @ root
-
-
-def polar_factor(M: Array) -> Array:
-    """Compute the orthonormal columns nearest to matrices M (..., d, r) of full rank (polar decomposition)."""
-    left_vectors, _, right_vectors = np.linalg.svd(M, full_matrices=False)
-    return np.asarray(left_vectors @ right_vectors)
 
 
 def align(U: Array, V: Array) -> Array:

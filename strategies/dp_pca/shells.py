@@ -25,7 +25,7 @@ from scipy.linalg import eigh
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
-from fedpca_flwr.maths.private_scatter import (
+from fedpca_flwr.strategies.dp_pca.private_scatter import (
     MIN_EXPONENT,
     SHELL_END,
     SHELL_LENGTH_LIMIT,

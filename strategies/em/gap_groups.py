@@ -18,51 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.incomplete_rows import MAX_ELEMENTS, Patterns
 from fedpca_flwr.maths.rows import Blocks, Rows, as_blocks, chunks
-
-MAX_ELEMENTS = 2**22  # how many elements of rows are held at once; a group that has more is read piece by piece
-
-
-class Patterns(NamedTuple):
-    """Patterns of missing values: which features are missing together, and which rows have which pattern."""
-
-    missing: NDArray[np.bool_]  # (p, d)
-    of: NDArray[np.int64]  # (n,), pattern of each row
-
-    @classmethod
-    def from_rows(cls, rows: Rows) -> Patterns:
-        """Create the patterns of rows (n, d) with NaN for missing values."""
-        d = rows.shape[1]
-        packed = np.concatenate([np.packbits(np.isnan(chunk), axis=1) for chunk in chunks(rows, MAX_ELEMENTS)])
-        texts = packed.view(f"S{packed.shape[1]}").ravel()  # which are sorted much faster than rows of bytes
-        _, first, of = np.unique(texts, return_index=True, return_inverse=True)
-        return cls(np.unpackbits(packed[first], axis=1, count=d).astype(bool), of)
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """Number of rows of each pattern (p,)."""
-        return np.bincount(self.of, minlength=len(self.missing))
-
-    @property
-    def without_values(self) -> NDArray[np.bool_]:
-        """Mask of the patterns (p,) in which every feature is missing."""
-        return np.asarray(self.missing.all(axis=1))
-
-    def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
-        """Return a mask (n,) of rows whose pattern `min_rows` rows share, or that have no values.
-
-        It selects a multiple of a number of rows. Rows in excess are the last of the largest group, or the whole group
-        if too few would remain.
-        """
-        counts, rare = self.counts, ~self.without_values
-        rare &= counts < min_rows
-        selected = ~rare[self.of]
-        while excess := int(selected.sum()) % multiple:
-            remaining = np.where(self.without_values, 0, np.bincount(self.of[selected], minlength=len(self.missing)))
-            in_largest = selected & (self.of == remaining.argmax()) if remaining.any() else selected
-            largest = np.flatnonzero(in_largest)
-            selected[largest[-excess:] if largest.size >= min_rows + excess else largest] = False
-        return selected
 
 
 def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:

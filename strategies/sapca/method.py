@@ -20,13 +20,13 @@ from pydantic import model_validator
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import refusal
-from fedpca_flwr.maths import eigen, streams
+from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import row_chunks
-from fedpca_flwr.model import stream_state
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.fields import remainder_if_needed
 from fedpca_flwr.site.rules.policy import permit_rows
+from fedpca_flwr.strategies.sapca import stream_state, streams
 
 # a subspace's numbers: weighted number of rows, trace of the scatter, error bound, and rank by the rule
 MEASURE_NAMES = ("weight", "energy", "omitted", "rank")

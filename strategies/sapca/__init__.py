@@ -1,0 +1,1 @@
+"""SAPCA: subspaces of streams."""
