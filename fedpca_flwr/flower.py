@@ -31,7 +31,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from fedpca_flwr.config.keyword_text import keyword_text
+from fedpca_flwr.config.explain import keyword_text
 from fedpca_flwr.config.method_text import settings_digest
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError
 from fedpca_flwr.model.loadings import Loadings

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedpca_flwr.config.keyword_text import keyword_text
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
@@ -26,5 +25,7 @@ def in_words_of_python() -> Iterator[None]:
 
 def python_words(text: str) -> str:
     """Rewrite an error's text on config keys for callers in Python: underscores, True and False, no config names."""
+    from fedpca_flwr.config.explain import keyword_text  # for errors only
+
     text = SITE_KEY.sub("", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
     return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -52,6 +52,13 @@ COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
 
 
 @pytest.mark.engine
+def modules_after(code):
+    """Return the names of all modules that a new process has loaded after the code."""
+    command = [sys.executable, "-c", f"{code}\nimport json, sys; print(json.dumps([*sys.modules]))"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
 @pytest.mark.parametrize(
     ("code", "modules", "loaded"),
     [
@@ -70,7 +77,13 @@ COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
     ],
 )
 def test_nobody_waits_for_a_module_that_is_not_used(code, modules, loaded):
-    code = f"{code}\nimport json, sys; print(json.dumps([name for name in {modules} if name in sys.modules]))"
-    command, root = [sys.executable, "-c", code], Path(__file__).parents[1]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == loaded
+    names = modules_after(code)
+    assert [name for name in modules if name in names] == loaded
+
+
+MAX_MODULES = 90
+"""Modules of this package that a run of P-COV on arrays loads, at most."""
+
+
+def test_a_run_of_arrays_loads_no_more_modules_than_it_uses():
+    assert len([name for name in modules_after(RUN) if name.split(".")[0] == "fedpca_flwr"]) <= MAX_MODULES

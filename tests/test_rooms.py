@@ -99,7 +99,7 @@ def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
         elif isinstance(node, ast.ClassDef):  # a declaration, which names the module of its implementation
             name = implementations().get(f"{module_name(file)}.{node.name}")
             yield node.lineno, node.end_lineno, {name} if name else set()
-        elif imports_of(node):
+        elif isinstance(node, ast.ImportFrom):
             yield node.lineno, node.end_lineno, set(imports_of(node))
 
 

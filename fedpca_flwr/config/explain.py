@@ -1,7 +1,8 @@
 """Explanation of faulty configurations: a line for each key, with its value and the allowed values in words."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
@@ -97,3 +98,14 @@ def _describe_number(kind: type, limits: Sequence[Any]) -> str:
         return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
     prefixes = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
     return " ".join([words, *(f"{prefix} {bounds[name]:g}" for name, prefix in prefixes.items() if name in bounds)])
+
+
+def keyword_text(text: str, keys: Iterable[str]) -> str:
+    """Rewrite an error's text for callers in Python: `keys` with underscores, True and False, no "run-config"."""
+    text = re.sub(r"run-config:? (?=')|run-config: ", "", text)
+    text = re.sub(r"(?:no option|unknown key) '[\w-]+'", lambda match: match[0].replace("-", "_"), text)
+    dashed = sorted({key for key in keys if "-" in key}, key=len, reverse=True)
+    pattern = rf"(?<![\w./-])(?:{'|'.join(dashed)})(?![\w./-])"
+    text = re.sub(pattern, lambda match: match[0].replace("-", "_"), text)
+    text = text.replace("expected true or false", "expected True or False")
+    return re.sub(r"(?<=\w=)(true|false)\b|(?<=' is )(true|false)\b", lambda match: match[0].capitalize(), text)

@@ -20,7 +20,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedpca_flwr.config.explain import explain_faults
 from fedpca_flwr.errors import ConfigError, value_text
 
 
@@ -243,6 +242,8 @@ def _validate(kind: type[Config], source: str, items: tuple[tuple[Any, Any], ...
     try:
         return kind.model_validate(values)
     except ValidationError as error:
+        from fedpca_flwr.config.explain import explain_faults  # most configurations are right
+
         fields = dict(zip(kind.keys(), kind.model_fields.values(), strict=True))
         raise ConfigError(explain_faults(fields, error.errors(), source, shows_values=kind.public)) from None
 

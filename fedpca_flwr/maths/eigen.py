@@ -30,6 +30,7 @@ TRANSPOSED_COLUMNS = 64  # columns of a triangle that are transposed at once
 # entries of a vector whose sizes differ by a smaller share are alike: rounding, and so how rows are split among
 # parties, decides which of them is larger
 SIGN_TIE_TOLERANCE = 1e-6
+MIN_REMAINDER_SHARE = 1e-10  # of the variance: where components leave less, it is rounding and has no directions
 
 
 def rounding_bound(d: int) -> float:
@@ -152,6 +153,26 @@ class Eigenpairs:
             Equal pairs with the smaller of both bounds.
         """
         return replace(self, rank=max_rank if self.rank is None else min(max_rank, self.rank))
+
+    def residual_directions(self, matrix: Array) -> float | None:
+        """Compute the effective number of directions of the variance that the pairs omit; None without any.
+
+        It is (sum of the omitted eigenvalues)^2 over the sum of their squares. Of the scatter (d, d), in Fortran order,
+        the lower triangle is read, and the matrix is overwritten.
+        """
+        total = float(np.trace(matrix))
+        if total <= 0:
+            return None
+        factor = np.asfortranarray(self.vectors * np.sqrt(self.values.clip(min=0.0)))
+        rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
+        for column in range(1, len(rest)):
+            rest[:column, column] = 0.0
+        rest /= total  # its squares are fourth powers of the data's unit
+        lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
+        first = float(diagonal.sum())
+        if first <= MIN_REMAINDER_SHARE:
+            return None
+        return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
 
 
 def leading_eigenpairs(

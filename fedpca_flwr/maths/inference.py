@@ -44,10 +44,10 @@ import numpy as np
 import scipy  # `scipy.special` is loaded when it is used, which few messages to a site do
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.linalg import blas, eigh
+from scipy.linalg import eigh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import Eigenpairs, count_to_exceed_share
+from fedpca_flwr.maths.eigen import count_to_exceed_share
 from fedpca_flwr.maths.marchenko_pastur import noise_edge, noise_variance
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
@@ -56,7 +56,6 @@ MIN_VARIANCE_SHARE = 1e-13  # share of the first variance below which another is
 NULL_PERCENTILE = 95.0  # the percentile of the null eigenvalues with which `parallel_analysis` compares
 MAX_ROW_FOLDS, MAX_FEATURE_BLOCKS = 5, 5  # folds of rows, at most, and blocks of features, in bi-cross-validation
 MIN_REGRESSED_SHARE = 1e-12  # of the first eigenvalue: below it another is rounding, on which nothing is regressed
-MIN_REMAINDER_SHARE = 1e-10  # of the variance: where components leave less, it is rounding and has no directions
 
 
 def leading_run(above: NDArray[np.bool_]) -> int:
@@ -275,27 +274,6 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     return np.asarray(np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out))
 
 
-def residual_directions(matrix: Array, pairs: Eigenpairs) -> float | None:
-    """Compute the effective number of directions of the variance that leading eigenpairs omit; None without any.
-
-    It is (sum of the omitted eigenvalues)^2 over the sum of their squares. Of the scatter (d, d), in Fortran order, the
-    lower triangle is read, and the matrix is overwritten.
-    """
-    total = float(np.trace(matrix))
-    if total <= 0:
-        return None
-    factor = np.asfortranarray(pairs.vectors * np.sqrt(pairs.values.clip(min=0.0)))
-    rest = blas.dsyrk(-1.0, factor, beta=1.0, c=matrix, lower=1, overwrite_c=1)
-    for column in range(1, len(rest)):
-        rest[:column, column] = 0.0
-    rest /= total  # its squares are fourth powers of the data's unit
-    lower, diagonal = rest.ravel(order="K"), np.diagonal(rest)
-    first = float(diagonal.sum())
-    if first <= MIN_REMAINDER_SHARE:
-        return None
-    return first**2 / float(2 * (lower @ lower) - diagonal @ diagonal)
-
-
 def t_squared(scores: Array, variances: Array) -> Array:
     """Compute Hotelling's T squared (n,): the sum of squared scores (n, k) over the components' variances (k,)."""
     return np.asarray(np.sum(scores**2 / variances, axis=1))
@@ -309,7 +287,7 @@ def t_squared_limit(k: int, n: float, level: float) -> float:
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
     """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``.
 
-    `residual_variance` is the variance that the components omit, and `directions` comes from `residual_directions`.
+    `residual_variance` is the variance that the components omit, and `directions` comes from `Eigenpairs`.
     """
     return float(residual_variance / directions * 2 * scipy.special.gammaincinv(directions / 2, level))
 

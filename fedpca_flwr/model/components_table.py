@@ -27,17 +27,7 @@ MAX_TRACE_ERROR = 1e-9
 
 
 def components_table(model: FittedPCA) -> pandas.DataFrame:
-    """Make a table of the components for a paper, as a data frame of numbers.
-
-    Each feature has a row with its loadings on ``PC1``, ``PC2``, ... The rows ``variance``, ``share of variance`` and
-    ``cumulative share`` follow, and, if the model has intervals (`sampling_intervals`), ``95 percent interval from``
-    and ``to``. The column ``communality`` is there if features are scaled by their deviations, or the moments were
-    kept; otherwise the model does not know the features' variances. Raise ContractError if the loadings lie at the
-    parties, and ConfigError if pandas is not installed.
-
-    Pandas writes the table as LaTeX, HTML or a sheet of Excel, as in ``model.table().to_latex(float_format="%.2f",
-    na_rep="", escape=True)``.
-    """
+    """Make the data frame `fedpca_flwr.model.model.PCAModel.table` of a model, with `sampling_intervals`."""
     components, _ = model.loadings()
     library, labels = import_pandas(), component_labels(len(components))
     names = model.feature_names_in_

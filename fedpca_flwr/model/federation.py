@@ -30,7 +30,8 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import validate_moments
-from fedpca_flwr.state.store import Schema, Store, utc_time
+from fedpca_flwr.state.files import utc_time
+from fedpca_flwr.state.store import Schema, Store
 
 SCHEMA = Schema(
     name="federation",

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from fedpca_flwr.data.categories import count_other_cells, encoded, indicator_names
 from fedpca_flwr.data.frames import align_rows, column_names, finite_matrix
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete_rows import fill_rows
-from fedpca_flwr.maths.inference import score_shrinkage
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.maths.rows import Rows, chunks
-from fedpca_flwr.model.second_moments import SecondMoments
+
+if TYPE_CHECKING:
+    from fedpca_flwr.maths.adjustment import Adjustment
+    from fedpca_flwr.model.second_moments import SecondMoments
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +157,11 @@ class FittedPCA:
         of_genotypes = bool(options.get("genotypes"))
         incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
         rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
-        centred = fill_rows(np.subtract(rows, mean, dtype=np.float64), self.covariance_, self.factors_)
+        centred: Array = np.subtract(rows, mean, dtype=np.float64)
+        if self.covariance_ is not None or self.factors_ is not None:
+            from fedpca_flwr.maths.incomplete_rows import fill_rows  # of models of `em` only
+
+            centred = fill_rows(centred, self.covariance_, self.factors_)
         centred = np.nan_to_num(centred) if of_genotypes else centred
         if self.adjustment_ is not None:
             harmonised = options.get("harmonise", "nothing")
@@ -195,6 +199,8 @@ class FittedPCA:
 
         See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
         """
+        from fedpca_flwr.maths.inference import score_shrinkage  # a run with more rows than features needs none of it
+
         components, _ = self.loadings()
         first, share = float(self.explained_variance_[0]), float(self.explained_variance_ratio_[0])
         if np.isnan(share):

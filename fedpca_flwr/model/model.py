@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.adjustment import Adjustment
+from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.model import model_file
-from fedpca_flwr.model.components_table import components_table
 from fedpca_flwr.model.fitted import FittedPCA, leave_log_open, open_log
+from fedpca_flwr.model.notes import name_unit_notes
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
-from fedpca_flwr.model.summary import model_line, model_page, name_unit_notes, summary
-from fedpca_flwr.model.tables import component_labels, import_pandas, tables_by_name
-from fedpca_flwr.state.files import PRIVATE, SHARED
 
 if TYPE_CHECKING:
     import pandas
@@ -81,7 +76,7 @@ class PCAModel(FittedPCA):
         new rows), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes`` (texts for the reader of the
         model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
         log also has ``influence`` (of each party, see `fedpca_flwr.maths.influence.Influence`) and, if a party has
-        other units, ``other_units`` (see `fedpca_flwr.model.summary.unit_notes`).
+        other units, ``other_units`` (see `fedpca_flwr.model.notes.unit_notes`).
     """
 
     @classmethod
@@ -284,6 +279,9 @@ class PCAModel(FittedPCA):
         -------
         Path
         """
+        from fedpca_flwr.model import model_file  # texts, tables and files when asked for, as plots in scikit-learn
+        from fedpca_flwr.state.files import PRIVATE, SHARED
+
         if self.moments_ is not None:
             warnings.warn(model_file.MOMENTS_OMITTED_WARNING, UserWarning, stacklevel=2)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -319,6 +317,9 @@ class PCAModel(FittedPCA):
         ContractError
             If the file does not hold a model, or is too large.
         """
+        from fedpca_flwr.maths.adjustment import Adjustment
+        from fedpca_flwr.model import model_file
+
         arrays, metadata = model_file.read(path, most_bytes)
         try:
             if names := metadata.pop("feature_names_in_", None):
@@ -331,7 +332,44 @@ class PCAModel(FittedPCA):
         except Exception as error:  # what is in the file may be anything
             raise model_file.damaged_file_error(path, error) from None
 
-    summary, __repr__, _repr_html_ = summary, model_line, model_page
+    def summary(self, *, short: bool = False) -> str:
+        """Write a summary, a line each of method, parties, sizes, traffic, variances, measurements and notes.
+
+        Parameters
+        ----------
+        short : bool, default False
+            Three lines: what the model is, how much of the variance it explains, and how sure that is.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        ContractError
+            If the model has no history.
+        """
+        from fedpca_flwr.model.summary import summary
+
+        return summary(self, short=short)
+
+    def __repr__(self) -> str:
+        """Write the model in a line: method, components, features, rows and share of the variance."""
+        method, share = (
+            printable_text(str(open_log(self).get("method", "pooled"))),
+            self.explained_variance_ratio_.sum(),
+        )
+        variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
+        return (
+            f"PCAModel({method}: {self.n_components_} components of {self.n_features_in_} features, "
+            f"{self.n_samples_} rows, {variance_text})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Write the model's page in a notebook."""
+        from fedpca_flwr.model.summary import model_page
+
+        return model_page(self)
 
     def loadings_frame(self) -> pandas.DataFrame:
         """Return the loadings as a data frame.
@@ -341,11 +379,33 @@ class PCAModel(FittedPCA):
         pandas.DataFrame of shape (d, k)
             A row for each feature, a column for each component (``PC1``, ``PC2``, ...).
         """
+        from fedpca_flwr.model.tables import component_labels, import_pandas
+
         components, _ = self.loadings()
         labels = component_labels(len(components))
         return import_pandas().DataFrame(components.T, index=self.feature_names_in_, columns=labels)
 
-    table = components_table
+    def table(self) -> pandas.DataFrame:
+        """Make a table of the components for a paper, as a data frame of numbers.
+
+        Each feature has a row with its loadings on ``PC1``, ``PC2``, ... The rows ``variance``, ``share of variance``
+        and ``cumulative share`` follow, and, if the model has intervals, ``95 percent interval from`` and ``to``. The
+        column ``communality`` is there if features are scaled by their deviations, or the moments were kept; otherwise
+        the model does not know the features' variances. Pandas writes the table as LaTeX, HTML or a sheet of Excel, as
+        in ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        ContractError, ConfigError
+            If the loadings lie at the parties; if pandas is not installed.
+        """
+        from fedpca_flwr.model.components_table import components_table
+
+        return components_table(self)
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
         """Compute the scores of rows as a data frame.
@@ -360,6 +420,8 @@ class PCAModel(FittedPCA):
         pandas.DataFrame of shape (n, 1 + k)
             The ``party`` that holds the row, and a column for each component.
         """
+        from fedpca_flwr.model.tables import component_labels, import_pandas, tables_by_name
+
         library, columns = import_pandas(), component_labels(self.n_components_)
         frames = []
         for name, X in tables_by_name(parties, self.log).items():

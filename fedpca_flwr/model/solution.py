@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DataError, value_text
-from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution, rounding_bound
-from fedpca_flwr.maths.inference import null_band, parallel_analysis, residual_directions
 from fedpca_flwr.maths.moments import Moments, count_varying_features, max_row_count, table_units, unpack
+
+if TYPE_CHECKING:
+    from fedpca_flwr.maths.adjustment import Adjustment
 
 # ways to resolve smaller components, for a note
 SCALE_REMEDY, FACTORS_REMEDY = "scale=true", "the method 'qr-pca' with whole factors"
@@ -176,6 +177,8 @@ def solve(
     total = float(diagonal.sum())
     notes = []
     if n_components == "auto":
+        from fedpca_flwr.maths.inference import null_band, parallel_analysis  # few runs ask for it
+
         values = eigvalsh(matrix)[::-1] / (moments.count - 1)
         retained = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
         n_components = max(1, retained)
@@ -185,7 +188,7 @@ def solve(
     share = float(pairs.values.sum()) / total
     if isinstance(n_components, float) and share < n_components - 4 * rounding_bound(len(matrix)):
         notes.append(f"n-components={n_components:g}: all components that there are hold {share:.4g} of the variance")
-    directions = residual_directions(matrix, pairs)
+    directions = pairs.residual_directions(matrix)
     return Solution(
         pairs=pairs,
         mean=moments.mean,

@@ -1,32 +1,24 @@
-"""Texts of a model: its summary, its line, its page in a notebook, and notes for the reader of the model."""
+"""Texts of a model: its summary, and its page in a notebook."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.model import measurements, tables
 from fedpca_flwr.model.components_table import sampling_intervals
-from fedpca_flwr.model.fitted import FittedPCA, open_log
+from fedpca_flwr.model.fitted import FittedPCA
 
 MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
-
-
 # lines of a summary on the distance of an approximate model from the exact one, the most reliable first
 ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
 
 
 def summary(model: FittedPCA, *, short: bool = False) -> str:
-    """Write a summary of a model: method, parties, sizes, traffic, variances, measurements and notes, a line each.
-
-    With ``short`` it has three lines: what the model is, how much of the variance it explains, and how sure that is.
-    Raise ContractError if the model has no history.
-    """
+    """Write the summary `fedpca_flwr.model.model.PCAModel.summary` of a model."""
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': only models that a run made have a summary")
@@ -102,17 +94,6 @@ def _short_summary(model: FittedPCA) -> str:
     return "\n".join(f"  {name:<10}{printable_text(text)}" for name, text in texts.items())
 
 
-def model_line(model: FittedPCA) -> str:
-    """Write a model in a line: method, components, features, rows and share of the variance."""
-    method = printable_text(str(open_log(model).get("method", "pooled")))
-    share = float(model.explained_variance_ratio_.sum())
-    variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
-    return (
-        f"PCAModel({method}: {model.n_components_} components of {model.n_features_in_} features, "
-        f"{model.n_samples_} rows, {variance_text})"
-    )
-
-
 def model_page(model: FittedPCA) -> str:
     """Write a model as HTML: its line, components with bars and largest loadings, notes, and summary."""
     share = model.explained_variance_ratio_
@@ -123,58 +104,7 @@ def model_page(model: FittedPCA) -> str:
         names = () if model.feature_names_in_ is None else tuple(model.feature_names_in_)
         columns.append([tables.largest_features(component, names) for component in model.components_])
         heads.append("largest loadings")
-    page = tables.table_to_html(tables.DisplayTable(model_line(model), heads, list(zip(*columns, strict=True))))
+    page = tables.table_to_html(tables.DisplayTable(repr(model), heads, list(zip(*columns, strict=True))))
     notes = "".join(f"<li>{html.escape(printable_text(note))}</li>" for note in model.log.get("notes", []))
     history = html.escape(summary(model)) if "parties" in model.log else ""
     return f"{page}<ul>{notes}</ul><details><summary>how it was made</summary><pre>{history}</pre></details>"
-
-
-MAX_NOTE_FEATURES = 3  # that a note names, of each party
-
-
-def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Write a note for each party with features whose means suggest another unit of measurement.
-
-    The entries (`fedpca_flwr.model.history.Unit`) are in order of the parties; without names, features have numbers.
-    """
-    notes = []
-    for party, group in groupby(entries, key=lambda unit: unit["party"]):
-        units = list(group)
-        shown = ", ".join(
-            f"{names[unit['feature']] if names else 'feature ' + str(unit['feature'] + 1)} "
-            f"(mean {unit['mean']:.4g} there, {unit['mean_elsewhere']:.4g} elsewhere)"
-            for unit in units[:MAX_NOTE_FEATURES]
-        )
-        overflow = f", and {len(units) - MAX_NOTE_FEATURES} more features" if len(units) > MAX_NOTE_FEATURES else ""
-        notes.append(
-            f"{party} seems to have features in another unit than the others: {shown}{overflow}. The deviation "
-            "differs by the same factor as the mean. Ask this site. If the unit is another one, this model is "
-            "useless, scaled or not"
-        )
-    return notes
-
-
-def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a model's log whose notes on units call the features by their names instead of numbers."""
-    entries = log.get("other_units", [])
-    new = dict(zip(unit_notes(entries, ()), unit_notes(entries, names), strict=True))
-    return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
-
-
-SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this share of their true size
-
-
-def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Return one note if a model has at most as many rows as features, and scores of new rows are too small, else [].
-
-    Raise ContractError if the loadings lie at the parties.
-    """
-    shrinkage = model.shrinkage_
-    shrinkage = shrinkage[~np.isnan(shrinkage)]
-    if model.n_samples_ > model.n_features_in_ or not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:
-        return []
-    return [
-        f"scores of new rows are {shrinkage.min():.2f} to {shrinkage.max():.2f} times as large as those of the rows "
-        "of this run (shrinkage_), if the variance outside the components is noise of equal size in all features "
-        "(prune correlated variants first); analyses.projected(model, X) corrects the scores"
-    ]

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from fedpca_flwr.errors import excerpt
-from fedpca_flwr.state.store import utc_time
+from fedpca_flwr.state.files import utc_time
 
 PACKAGES = ("fedpca-flwr", "flwr", "numpy", "scipy")
 """Packages whose versions the log of a model names."""

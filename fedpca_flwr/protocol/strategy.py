@@ -24,7 +24,6 @@ from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
 from typing_extensions import override
 
-from fedpca_flwr.config.keyword_text import keyword_text
 from fedpca_flwr.config.method_text import make_run_config, shared_settings
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
@@ -44,7 +43,7 @@ from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
 from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.state.store import utc_time
+from fedpca_flwr.state.files import utc_time
 
 
 class Factory(Protocol):
@@ -251,6 +250,8 @@ class PCAStrategy(Strategy):
         try:
             yield
         except FedPCAError as error:
+            from fedpca_flwr.config.explain import keyword_text  # for errors only
+
             keys = {*RunConfig.keys(), *cls.card.options.keys()}
             raise type(error)(keyword_text(str(error), keys), local=error.local) from None
 

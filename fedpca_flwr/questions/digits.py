@@ -15,9 +15,8 @@ from fedpca_flwr.maths.eigen import frobenius_norm
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import Question, Questions, Round, SumRound, Total, by_transport
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.row_limits import require_resolved
+from fedpca_flwr.questions.row_limits import MAX_ROUNDING_SHARE, require_resolved
 
-MAX_ROUNDING_SHARE = 2.0**-40  # of all variance, which rounding in fixed point may cost until finer digits are needed
 FINE_WORDS = 4  # words of 64 bits for a value in finer digits
 FINE_PREFIX = "finer_"
 

@@ -1,21 +1,25 @@
 """Moments of all rows at the server, the evidence that comes with the moments, and what a run stores of both."""
 
+from __future__ import annotations
+
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
-from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.solution import Solution
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.question import Round
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
+
+if TYPE_CHECKING:
+    from fedpca_flwr.model.second_moments import SecondMoments
 
 STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
 UNSCALED_MOMENTS_NOTE = (
@@ -34,6 +38,8 @@ def stored_moments(
     count = options.stored_moments_count(len(parties))
     if not count:
         return None
+    from fedpca_flwr.model.second_moments import SecondMoments  # few runs store moments
+
     party_moments = parties if count > 1 else {}
     return SecondMoments(pooled, parties=party_moments, error_bound=error_bound if error_bound.any() else np.zeros(0))
 

@@ -63,6 +63,7 @@ class PooledCentre(NamedTuple):
 
 
 MAX_DECADES = 120  # powers of ten by which values may differ from 1, so that squares of sums stay in float64
+MAX_ROUNDING_SHARE = 2.0**-40  # of all variance, which rounding in fixed point may cost until finer digits are needed
 MAX_UNRESOLVED_SHARE = 1e-9  # of a variance, which rounding in fixed point may cost until it counts as unresolved
 
 

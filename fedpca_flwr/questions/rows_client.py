@@ -11,14 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete_rows import Patterns
 from fedpca_flwr.maths.rows import Rows, centred_chunks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
@@ -33,6 +32,9 @@ from fedpca_flwr.questions.pooling import Fitting, Pooling
 from fedpca_flwr.questions.row_limits import PooledCentre, permit_fixed_point
 from fedpca_flwr.site.rows.selection import Selection
 from fedpca_flwr.site.rows.vault import Vault
+
+if TYPE_CHECKING:
+    from fedpca_flwr.maths.incomplete_rows import Patterns
 
 
 @dataclass(frozen=True)

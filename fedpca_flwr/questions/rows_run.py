@@ -16,8 +16,8 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.fitted import leave_log_open
 from fedpca_flwr.model.model import PCAModel, check_squared_error
+from fedpca_flwr.model.notes import shrinkage_notes, unit_notes
 from fedpca_flwr.model.solution import Solution, check_components
-from fedpca_flwr.model.summary import shrinkage_notes, unit_notes
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields

@@ -8,7 +8,6 @@ from typing import Any
 from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig, database_kind, is_url
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data import datasets, partition
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import held_rows
@@ -58,6 +57,8 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
             table = _own_table(node, config, keep_nothing if node.ids else copy.record)
             copy.finish(table)
         return table
+    from fedpca_flwr.data import datasets, partition  # no site with a table of its own needs them
+
     source = datasets.load(config.dataset, config.data_root)
     if config.partition == "columns":
         rows = source.all_rows()

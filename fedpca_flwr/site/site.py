@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rows.selection import Selection
+
+if TYPE_CHECKING:
+    from fedpca_flwr.maths.incomplete_rows import Patterns
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
@@ -141,9 +144,11 @@ class Site:
         return self._participants, table.rows[len(self._participants) :]
 
     @cached_property
-    def common_gaps(self) -> tuple[Any, NDArray[np.bool_]]:
-        """Patterns (`Patterns`) of missing values of the rows, and a mask (n,) of the rows whose gaps may show: all."""
-        patterns = load_entry("fedpca_flwr.maths.incomplete_rows:Patterns").from_rows(self._participants)
+    def common_gaps(self) -> tuple[Patterns, NDArray[np.bool_]]:
+        """Patterns of missing values of the rows, and a mask (n,) of the rows whose gaps may show: all."""
+        from fedpca_flwr.maths.incomplete_rows import Patterns  # of runs of `em` only
+
+        patterns = Patterns.from_rows(self._participants)
         return patterns, np.ones(patterns.of.size, dtype=bool)
 
     def _rows(self, split: str) -> Rows:

@@ -12,6 +12,7 @@ import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from errno import EISDIR
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,6 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError, ContractError
+
+
+def utc_time(before: timedelta = timedelta(0)) -> str:
+    """Return the time in UTC, to seconds, as ISO 8601; `before` is the span by which it is earlier than now."""
+    return (datetime.now(UTC) - before).isoformat(timespec="seconds")
 
 
 class Access(NamedTuple):

@@ -14,7 +14,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any
@@ -31,11 +30,6 @@ STORE_TABLES = """
 CREATE TABLE seal (digest TEXT NOT NULL);
 CREATE TABLE piece (digest TEXT NOT NULL, number INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (digest, number));
 """
-
-
-def utc_time(before: timedelta = timedelta(0)) -> str:
-    """Return the time in UTC, to seconds, as ISO 8601; `before` is the span by which it is earlier than now."""
-    return (datetime.now(UTC) - before).isoformat(timespec="seconds")
 
 
 class StoreError(ContractError):

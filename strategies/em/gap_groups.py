@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.incomplete_rows import MAX_ELEMENTS, Patterns
-from fedpca_flwr.maths.rows import Blocks, Rows, as_blocks, chunks
-
-
-def select_rows(rows: Rows, selected: NDArray[np.bool_]) -> Blocks:
-    """Select rows (n, d) by a mask (n,) without a copy."""
-    return as_blocks(rows, MAX_ELEMENTS)[selected]
+from fedpca_flwr.maths.rows import Rows, chunks
 
 
 @dataclass(frozen=True)

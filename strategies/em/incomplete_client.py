@@ -9,16 +9,16 @@ from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete_rows import Patterns, fill_rows
+from fedpca_flwr.maths.incomplete_rows import MAX_ELEMENTS, Patterns, fill_rows
 from fedpca_flwr.maths.moments import unpack_symmetric
-from fedpca_flwr.maths.rows import Rows, chunks
+from fedpca_flwr.maths.rows import Rows, as_blocks, chunks
 from fedpca_flwr.protocol.payload import Fields
 from fedpca_flwr.protocol.question import SERVER
 from fedpca_flwr.questions.rows_client import Projection, RowsClient
 from fedpca_flwr.site.rows.selection import Selection
 from fedpca_flwr.site.rows.vault import require_near
 from fedpca_flwr.strategies.em.factor_em import squared_error_by_factors
-from fedpca_flwr.strategies.em.gap_groups import GappedRows, select_rows
+from fedpca_flwr.strategies.em.gap_groups import GappedRows
 from fedpca_flwr.strategies.em.gaussian_em import squared_error_by_covariance
 
 CHUNK_ELEMENTS = 2**22  # of a chunk of rows, each pattern of which is factored: larger chunks have fewer a row
@@ -93,7 +93,8 @@ class IncompleteClient(RowsClient):
     def scored_rows(self) -> Rows:
         """Rows that take part and have a value."""
         empty = self.gapped.patterns.without_values[self.gapped.patterns.of]
-        return select_rows(self.participants.rows, ~empty) if empty.any() else self.participants.rows
+        rows = self.participants.rows
+        return as_blocks(rows, MAX_ELEMENTS)[~empty] if empty.any() else rows
 
     @override
     def projection(self, request: Fields) -> Projection:

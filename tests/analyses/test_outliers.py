@@ -9,7 +9,6 @@ from sklearn.datasets import load_breast_cancer
 from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.eigen import Eigenpairs
-from fedpca_flwr.maths.inference import residual_directions
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
@@ -54,7 +53,7 @@ def test_distances_and_limits_are_those_of_the_pooled_rows(data, scale):
 def test_no_unit_of_the_data_overflows(unit, model):
     """The faults: a raw OverflowError, of fourth powers of the unit; or 0 / 0, as of the single rows of AP-COV."""
     nothing = np.zeros((3, 3), order="F")
-    assert residual_directions(nothing, Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0)) is None
+    assert Eigenpairs(np.zeros(1), np.eye(3)[:, :1], 0.0).residual_directions(nothing) is None
     other = run("p-cov", [part * unit for part in PARTIES], n_components=3)
     there, here = analyses.outliers(other, X * unit), analyses.outliers(model, X)
     np.testing.assert_allclose(there.spe_limit / unit**2, here.spe_limit, rtol=1e-12)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.site.scores import score_file
-from fedpca_flwr.state import store
+from fedpca_flwr.state import files
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
@@ -118,7 +118,7 @@ def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeyp
     key = left.client.journal.load_secret("private")
 
     later = SimpleNamespace(now=lambda tz=None: datetime.now(tz) + timedelta(hours=hours))
-    monkeypatch.setattr(store, "datetime", later)
+    monkeypatch.setattr(files, "datetime", later)
     other.ask("keys", [])
     assert (key in (tmp_path / "journal" / "site.sqlite").read_bytes()) is there
     assert not left.ask("keys", [np.zeros(1)])[0]

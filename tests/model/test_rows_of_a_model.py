@@ -18,9 +18,9 @@ from fedpca_flwr.figures import plots
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.notes import SHRINKAGE_NOTE_LIMIT, shrinkage_notes
 from fedpca_flwr.model.reference import captured_variance, knn_accuracy, pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.summary import SHRINKAGE_NOTE_LIMIT, shrinkage_notes
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, reconstruction_error, server_of
 from tests.refusals import refused, unnamed

@@ -14,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from fedpca_flwr import run
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.model import tables
+from fedpca_flwr.model.notes import unit_notes
 from fedpca_flwr.model.reference import pooled_pca
-from fedpca_flwr.model.summary import unit_notes
 from fedpca_flwr.model.tables import DisplayTable, Share
 from tests.families import cut, rows
 from tests.refusals import refused

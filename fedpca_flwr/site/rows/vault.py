@@ -10,16 +10,18 @@ formed whenever it fits into memory, since a product of a row with the server's 
 stored in the state that Flower holds for a party between the messages of a run, and that never leaves the site.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths import factors, forecast
+from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import (
     Head,
@@ -34,6 +36,9 @@ from fedpca_flwr.maths.moments import (
 from fedpca_flwr.maths.rows import Blocks, Rows, centred_chunks, in_order, pair_with_weights, weighted_count
 from fedpca_flwr.maths.sums import two_product
 from fedpca_flwr.protocol.journal import State
+
+if TYPE_CHECKING:
+    from fedpca_flwr.maths.forecast import Survey
 
 MAX_SCATTER_BYTES = 2**29  # of the scatters of all parties together: in a simulation one process holds them
 ROUNDING_SHARE = 2.0**-43  # of a sum of squares, up to which a remainder is rounding
@@ -323,7 +328,7 @@ class Vault:
             return factors.truncate_moments(self.moments(), rank)
         return factors.truncated_factor(self._rows, rank)
 
-    def survey(self, block: Array, max_features: int) -> forecast.Survey:
+    def survey(self, block: Array, max_features: int) -> Survey:
         """Return the scatter's eigenvalues and its product with ``block`` (d, s), to forecast each method's cost.
 
         Parameters
@@ -338,6 +343,8 @@ class Vault:
         Survey
             The numbers.
         """
+        from fedpca_flwr.maths import forecast  # which loads the mathematics of several methods
+
         return forecast.make_survey(self._rows, block, max_features)
 
     def _stored(self, name: str) -> list[Array] | None:

@@ -22,7 +22,8 @@ from fedpca_flwr.protocol import journal
 from fedpca_flwr.protocol.site_log import journal_logger, site_logger
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
-from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError, utc_time
+from fedpca_flwr.state.files import utc_time
+from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError
 
 SECRETS_TIMEOUT = timedelta(days=1)  # without an event, after which a run loses its secrets when another begins
 MAX_SECRETS = 1000  # of all runs, above which the secrets of silent runs are deleted before another is stored
