@@ -157,8 +157,16 @@ class Eigenpairs:
     def residual_directions(self, matrix: Array) -> float | None:
         """Compute the effective number of directions of the variance that the pairs omit; None without any.
 
-        It is (sum of the omitted eigenvalues)^2 over the sum of their squares. Of the scatter (d, d), in Fortran order,
-        the lower triangle is read, and the matrix is overwritten.
+        It is (sum of the omitted eigenvalues)^2 over the sum of their squares.
+
+        Parameters
+        ----------
+        matrix : ndarray of shape (d, d)
+            The scatter in Fortran order. Its lower triangle is read, and the matrix is overwritten.
+
+        Returns
+        -------
+        float or None
         """
         total = float(np.trace(matrix))
         if total <= 0:
