@@ -24,7 +24,18 @@ from fedpca_flwr.errors import ConfigError, value_text
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return the error by which a validator refuses a value; `Config.parse` raises its text in a ConfigError."""
+    """Return the error by which a validator of options refuses a value.
+
+    Parameters
+    ----------
+    text : str
+        What is wrong, the value, and what is allowed. `Config.parse` raises a ConfigError with this text.
+
+    Returns
+    -------
+    PydanticCustomError
+        The error, which the validator raises.
+    """
     return PydanticCustomError("refused", "{text}", {"text": text})
 
 

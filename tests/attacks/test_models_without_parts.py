@@ -141,9 +141,7 @@ def test_turns_are_computed_when_a_reader_asks(monkeypatch):
     assert "without one, the first turns by up to" in model.summary()
     assert model.log["influence"][0]["angles_degrees"]
     assert computed.call_count == 3
-    missing = "logs"
-    with pytest.raises(AttributeError, match="no attribute 'logs'"):
-        getattr(model, missing)
+    assert not hasattr(model, "logs")
 
 
 def test_a_run_computes_those_that_its_notes_tell(monkeypatch):
@@ -160,8 +158,9 @@ def test_a_run_computes_those_that_its_notes_tell(monkeypatch):
 
 def test_the_option_keep_is_a_file_of_its_own(tmp_path):
     model = run("p-cov", PARTIES, n_components=3, keep="parties")
-    with pytest.warns(UserWarning, match="moments_"):
+    with pytest.warns(UserWarning) as warned:
         file = model.save(tmp_path / "model")
+    assert "moments_" in str(warned[0].message)
     assert not holds_parts(PCAModel.load(file))
     assert Path(file).stat().st_size < 50_000
     assert holds_parts(pickle.loads(pickle.dumps(model)))  # it was asked for

@@ -83,7 +83,7 @@ MANY_FORKS = """
 import os, sys
 from pathlib import Path
 from types import SimpleNamespace
-from fedpca_flwr.site import node
+from fedpca_flwr.site.node import process as node
 from fedpca_flwr.site_app import app_for
 from fedpca_flwr.config.site_file import read_site_file
 
