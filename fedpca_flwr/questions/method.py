@@ -14,7 +14,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import stack_factors
-from fedpca_flwr.maths.moments import Moments, pack, unpack_symmetric
+from fedpca_flwr.maths.moments import pack, unpack_symmetric
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import Certainty, Solution, check_components, check_rounds, require_variance, solve
 from fedpca_flwr.protocol.admission import Reply
