@@ -1,6 +1,6 @@
 """Sparse components are the best of all supports, their bounds hold, and they beat R's `elasticnet`."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -69,12 +69,12 @@ def test_branch_and_bound_mends_a_search_that_misses(seed, monkeypatch):
     """Of one start and one step; noise of equal variances, where supports differ little."""
     monkeypatch.setattr(sparse_pca, "ROW_STARTS", 0)
     monkeypatch.setattr(sparse_pca, "MAX_STEPS", 1)
-    C = 1e4 * np.corrcoef(np.random.default_rng(seed).standard_normal((30, 14)), rowvar=False)
+    C = np.corrcoef(np.random.default_rng(seed).standard_normal((30, 14)), rowvar=False)
     best = {s: largest_variance(C, s) for s in (3, 5, 7)}
-    for s, variance in best.items():
-        component = sparse_component(C, s)
+    for (s, variance), unit in product(best.items(), (1e-6, 1e6)):  # bounds have the unit of the covariance
+        component = sparse_component(unit * C, s)
         assert component.exact
-        assert component.variance == pytest.approx(variance, rel=1e-9)
+        assert component.variance == pytest.approx(unit * variance, rel=1e-9)
     monkeypatch.setattr(sparse_pca, "MAX_EXACT_FEATURES", 13)
     search = {s: sparse_component(C, s) for s in best}
     assert any(search[s].variance < 0.999 * best[s] for s in best)

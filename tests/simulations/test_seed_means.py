@@ -16,7 +16,7 @@ from fedpca_flwr.simulations.recommending import choices
 from fedpca_flwr.simulations.records import repeat_commands
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import read_records
-from fedpca_flwr.simulations.seed_means import average_seeds, interval
+from fedpca_flwr.simulations.seed_means import average_seeds, count_runs, interval, runs_text
 from tests.refusals import refused
 from tests.simulations.test_compare import WINE, undrawn
 
@@ -26,6 +26,20 @@ def several(tmp_path_factory):
     """Return runs over four seeds, two alphas and two numbers of clients, with their models."""
     many = {**WINE, "alphas": [0.1, 10], "clients": [2, 4]}
     return compare(methods=["p-cov", "ap-cov"], seeds=range(4), output=tmp_path_factory.mktemp("seeds"), **many)
+
+
+@pytest.mark.parametrize(
+    ("record", "completed", "text"),
+    [
+        ({"seed": 3}, 1, "1"),
+        ({"seed": 3, "error": "no rows"}, 0, "0 of 1"),
+        ({"seed": 1, "seeds": [1, 2], "failures": {}}, 2, "2"),
+        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows"}}, 1, "1 of 2"),
+        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows", 2: "no rows"}, "error": "no rows"}, 0, "0 of 2"),
+    ],
+)
+def test_runs_are_counted_with_those_that_failed(record, completed, text):
+    assert (count_runs(record), runs_text(record)) == (completed, text)
 
 
 def test_an_interval_is_that_of_students_t():

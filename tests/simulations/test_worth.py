@@ -78,9 +78,10 @@ def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
     node = "partition-id = 0\nnum-partitions = 3\ndata = 'rows.npy'\n"
     Path("site/site.toml").write_text(f"[supernode]\nsuperlink = 'host:9092'\n[site]\n{node}", encoding="utf-8")
     words = ["--config", "site/site.toml", "--run-config", FOUR, "--output", "worth.html"]
-    assert main(["site", "worth", "--rows", "100", *words]) == 0
-    assert "with 100 rows of others" in capsys.readouterr().out
-    assert Path(tmp_path, "worth.html").exists()
+    assert main(["site", "worth", "--rows", "5000", *words]) == 0
+    assert "with 5,000 rows of others" in capsys.readouterr().out
+    page = Path(tmp_path, "worth.html").read_text(encoding="utf-8")
+    assert re.findall(r"With ([\d,]+) rows of\s+other\s+sites", page) == ["5,000"]
     assert main(["site", "worth", "--rows", "100"]) == 2
     assert "--config site.toml" in capsys.readouterr().err
 
