@@ -150,8 +150,8 @@ class QRPCA(method.Strategy):
         diagonal = pooled.diagonal()
         scale = np.ones_like(head.mean)
         if self.options.scale:
-            scale = moments.table_units(diagonal, head.n, head.mean, self.config.indicators)
-        rank = moments.count_varying_features(diagonal, head.mean) + (not self.options.center)
+            scale = moments.safe_deviation(diagonal, head.n, head.mean, self.config.indicators)
+        rank = int(moments.varying_features(diagonal, head.mean).sum()) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))

@@ -208,7 +208,7 @@ class SubspaceIteration(method.Strategy):
         self.n_components(head.n, d)
         scale = np.ones(d)
         if options.scale:
-            scale = moments.table_units(A.diagonal, head.n, head.mean, self.config.indicators)
+            scale = moments.safe_deviation(A.diagonal, head.n, head.mean, self.config.indicators)
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)

@@ -43,8 +43,7 @@ class VFedAKPCAOptions(merging.MergeOptions):
         """
         # the authors weight a vector by the root of its eigenvalue
         kernel = algebra.Kernel(self.kernel, self.gamma or algebra.default_gamma(X), self.coef0, self.degree)
-        packed = algebra.packed_distances(X) if kernel.uses_distances else algebra.packed_gram(X)
-        K = _require_finite(kernel.matrix(packed, len(X)))
+        K = _require_finite(kernel.matrix(X))
         value, vector = largest_eigenpair(algebra.centre_kernel(K))
         rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
         return (value**0.5 if value > rounding else 0.0), vector

@@ -408,10 +408,7 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
 
 
 def _deviance(log_noise: Array, R: Array, k: int) -> tuple[float, Array]:
-    """Return minus twice the profile log-likelihood per row, up to a constant, and its gradient (d,).
-
-    Shapes: log_noise (d,), correlations R (d, d).
-    """
+    """Return minus twice the profile log-likelihood per row, up to a constant, and its gradient (d,); R (d, d)."""
     noise = np.exp(log_noise)
     root = np.sqrt(noise)
     values, vectors = eigh(R / root / root[:, None])

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import eigh, eigvalsh
+from scipy.special import stdtrit
 
 from fedpca_flwr.analyses.components import pca
 from fedpca_flwr.analyses.inputs import require_count, require_resolved, require_share, takes_model, takes_moments
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import fix_signs
+from fedpca_flwr.maths.eigen import count_to_exceed_share, fix_signs
 from fedpca_flwr.maths.marchenko_pastur import noise_edge, optimal_threshold
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -90,7 +91,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
         "optimal threshold (Gavish, Donoho)": inference.leading_run(values > optimal_threshold(values, n, d)),
         "greatest evidence (Minka)": inference.minka(values, n),
         "broken stick": inference.broken_stick(values),
-        f"{fraction:.0%} of the variance": inference.components_for_share(values, fraction),
+        f"{fraction:.0%} of the variance": count_to_exceed_share(values, float(values.sum()), fraction),
     }
     if len(used.parties) > 1 and d > 1:
         by_rule["bi-cross-validation (Owen, Perry)"] = inference.bi_cross_validation(list(used.parties.values()))
@@ -284,7 +285,7 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     full_log_variances = np.log(full_model.explained_variance_)
     reduced_log_variances = np.log([model.explained_variance_ for model in reduced_models])
     centre, variance = inference.grouped_jackknife(full_log_variances, reduced_log_variances, sizes)
-    step = inference.student_quantile(groups, level) * np.sqrt(variance)
+    step = float(stdtrit(groups - 1, 0.5 + level / 2)) * np.sqrt(variance)  # Student's quantile, two-sided
     _, spread = inference.grouped_jackknife(components, np.array(reduced_components), sizes)
     intervals = np.exp(np.column_stack([centre - step, centre + step]))
     return HowSure(full_model.explained_variance_, intervals, np.sqrt(spread))

@@ -41,14 +41,12 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
     expected = " or ".join(allowed.__name__ for allowed in kinds)
 
     def decorate(analysis: Analysis) -> Analysis:
-        """Return the function with a check of the argument and of the flags, keywords whose default is a bool."""
         parameters = signature(analysis).parameters
         place = list(parameters).index(name)
         flags = [option for option, parameter in parameters.items() if isinstance(parameter.default, bool)]
 
         @wraps(analysis)
         def wrapper(*args: Any, **options: Any) -> Any:
-            """Check the types of the argument and of the flags, raise ConfigError for others, and call the function."""
             value = args[place] if len(args) > place else options.get(name)
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")

@@ -188,10 +188,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
 
 def _left_out_variance(model: PCAModel) -> tuple[float, float]:
-    """Return the variance outside the components, and the number of directions over which that variance is spread.
-
-    Raise ContractError if the model does not know this number.
-    """
+    """Return the variance outside the components, and the number of its directions, or raise ContractError."""
     directions = model.log.get("measured", {}).get("left_out_directions")
     if directions is None:
         raise ContractError(

@@ -334,7 +334,6 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
-        """Return the least-norm slopes (p, r) from the scatter of features and responses."""
         unit = eigen.diagonal_roots(S_xx)
         inverse, _ = eigen.pseudo_inverse(S_xx / unit / unit[:, None])
         return (inverse @ (S_xy / unit[:, None])) / unit[:, None]
@@ -370,7 +369,6 @@ def ridge(
         )
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
-        """Return the ridge's slopes (p, r) from the scatter of features and responses."""
         factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
         return np.asarray(cho_solve(factor, S_xy))
 
@@ -403,7 +401,6 @@ def principal_component_regression(
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
-        """Return slopes (p, r) on the leading k eigenvectors of the features' scatter."""
         values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
         return np.asarray(vectors @ ((vectors.T @ S_xy) / values[:, None]))
 

@@ -52,7 +52,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, format_upper_bound, resolution
-from fedpca_flwr.maths.moments import Head, Moments, count_varying_features, max_row_count, packed_size, table_units
+from fedpca_flwr.maths.moments import Head, Moments, max_row_count, packed_size, safe_deviation, varying_features
 from fedpca_flwr.maths.sums import pooled_diagonal, pooled_head
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_components, require_variance, solve
@@ -387,13 +387,13 @@ def make_motion(
     units, varying = np.ones(d), d
     if squares.ndim:
         squares = adjustment.residual_diagonal(squares, products)
-        varying = count_varying_features(squares, mean)
+        varying = int(varying_features(squares, mean).sum())
     if columns.size and not squares.any():
         raise DataError("the covariates explain all features: nothing is left to analyse")
     require_variance(squares, rows, mean)
     if _has_units(public):
         of_stages = [given for stage in _stages(public.options) if (given := stage.units(mean)) is not None]
-        units = of_stages[0] if of_stages else table_units(squares, rows, mean, public.config.indicators)
+        units = of_stages[0] if of_stages else safe_deviation(squares, rows, mean, public.config.indicators)
     explained = (squares == 0) & bool(columns.size) & np.ones(d, bool)
     total = float((squares / units**2).sum() if squares.ndim else squares)
     return Motion(centre, units, total, adjustment, explained), min(max_row_count(rows) - 1, varying)

@@ -312,10 +312,7 @@ def _dots(text: str) -> Line2D:
 
 
 def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D]) -> None:
-    """Draw the features' correlations with the first two components as arrows with names, and a legend.
-
-    Entries for the arrows are appended to ``handles``.
-    """
+    """Draw the features' correlations with two components as arrows with names, and a legend after ``handles``."""
     x, y = reading.correlations[:2]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     first = x.size - reading.supplementary

@@ -120,10 +120,7 @@ def scores(
 def _take_column(
     tables: Mapping[str, Any], column: str, model: PCAModel | None
 ) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return the values of a column by party, and the tables by party without that column unless the model has it.
-
-    Raise ConfigError if a table is no data frame with this column.
-    """
+    """Return a column's values, and the tables without it unless the model has it, by party, or raise ConfigError."""
     features = () if model is None or model.feature_names_in_ is None else tuple(model.feature_names_in_)
     values, rest = dict[str, list[Any]](), dict[str, Any]()
     for name, table in tables.items():
@@ -206,7 +203,6 @@ def _single(
     axes.set_aspect("equal", adjustable="datalim")
 
     def texts(items: Sequence[str], of: NDArray[np.str_]) -> list[str]:
-        """Return the names of items with the number of rows of each."""
         return [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, wrapped_names(items), strict=True)]
 
     dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}

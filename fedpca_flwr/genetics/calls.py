@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.arrays import Array, slices
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, Transposed, native_chunks, row_chunks
+from fedpca_flwr.maths.sums import slices
 
 BLOCK_CALLS = 2**24  # of a block of people: 4 MiB packed, and 64 MiB where they are read as float32
 MIN_PEOPLE, MAX_PEOPLE = 64, 2048  # of a block: of more the products leave a processor's cache

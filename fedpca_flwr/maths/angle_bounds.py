@@ -78,10 +78,7 @@ def presumed_bound(ritz: Ritz, j: int, start: FirstBlock, target: float | None =
 
 
 def _lowest_excluded_level(ritz: Ritz, j: int, start: FirstBlock, levels: list[float], bound: float) -> float:
-    """Return the lowest of descending levels above which no eigenvalue hides from the random block; else infinity.
-
-    The block shows at least ``bound`` of any direction.
-    """
+    """Return the lowest of descending levels above which none hides from a block that shows ``bound``, or infinity."""
     lowest, ceiling = float(ritz.values[j]) if ritz.values.size > j else 0.0, np.inf
     hidden = HiddenEigenvector(ritz, j, start)
     for level in levels:
@@ -179,10 +176,7 @@ def _trial_levels(lowest: float, above: float) -> list[float]:
 
 
 def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
-    """Return the largest norm of the hidden part F for eigenvalues from a level on: twice the maximum on a grid.
-
-    The search ends as soon as the norm is certain to be more than ``allowed``.
-    """
+    """Return the largest norm of F from a level on, twice that on a grid; the search ends beyond ``allowed``."""
     largest, step = 0.0, level - hidden.lowest
     crude = hidden.crude_norm_bound(level)
     while crude > largest * (level - hidden.lowest) and 2 * largest <= allowed:

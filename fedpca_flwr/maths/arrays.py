@@ -1,18 +1,13 @@
-"""The array type of the package's signatures, slices, and a digest of arrays."""
+"""The array type of the package's signatures, and a digest of arrays."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]  # double precision; its shape stands in the docstring of what takes or returns it
-
-
-def slices(size: int, step: int) -> Iterator[slice]:
-    """Yield consecutive slices of ``step`` entries, the last with the rest, of an array of ``size`` entries."""
-    return map(slice, range(0, size, step), [*range(step, size, step), size])
 
 
 def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:

@@ -70,10 +70,7 @@ class Mixture:
     covariances: Array  # (m, k, k), positive definite
 
     def log_densities(self, points: Array) -> Array:
-        """Compute the log density (n, m) of each component at each point (n, k), plus the logarithm of its weight.
-
-        Raise LinAlgError if a covariance is not positive definite.
-        """
+        """Compute log densities plus log weights (n, m) at points (n, k); LinAlgError unless positive definite."""
         k, log_joint = points.shape[1], np.empty((len(points), self.weights.size))
         for j, (weight, mean, covariance) in enumerate(zip(self.weights, self.means, self.covariances, strict=True)):
             root = cholesky(covariance, lower=True, check_finite=False)

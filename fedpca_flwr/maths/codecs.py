@@ -279,10 +279,7 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A codec of a matrix's products with random vectors, which both sides draw from a common seed (Nystroem method).
-
-    For comparison: it takes the same bytes as `LowRank`, and its result is worse.
-    """
+    """A codec of products with random vectors of a common seed (Nystroem), for comparison: `LowRank` is better."""
 
     rank: int  # number of random vectors
     bits: int  # of a number

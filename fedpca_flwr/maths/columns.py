@@ -37,10 +37,7 @@ KernelName = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
 @dataclass(frozen=True)
 class Columns:
-    """A party's columns X (n, f), centred and scaled chunk by chunk, which stand for an array in matrix products.
-
-    Each product is one pass over the rows, chunk by chunk; sparse rows stay sparse.
-    """
+    """A party's columns X (n, f), centred and scaled by a pass over the rows in each product; sparse ones stay so."""
 
     data: Rows  # (n, f), before centring
     centre: Array  # (f,), means of the columns, rounded to float64
@@ -176,11 +173,6 @@ class Kernel:
     coef0: float = 1.0
     degree: int = 3
 
-    @property
-    def uses_distances(self) -> bool:
-        """True if the kernel is a function of squared distances, not of inner products."""
-        return self.name == "rbf"
-
     def __call__(self, sums: Array) -> Array:
         """Apply the kernel to squared distances, or to inner products, of any shape."""
         with np.errstate(over="ignore"):
@@ -190,18 +182,13 @@ class Kernel:
                 return np.tanh(self.gamma * sums + self.coef0)
             return sums if self.name == "linear" else (self.gamma * sums + self.coef0) ** self.degree
 
-    def matrix(self, packed: Array, n: int) -> Array:
-        """Compute the kernel matrix (n, n) from `packed_distances` or, for the other kernels, from `packed_gram`."""
-        if self.uses_distances:
-            K = squareform(self(packed))
+    def matrix(self, X: Array) -> Array:
+        """Compute the kernel matrix (n, n) of rows X (n, f)."""
+        if self.name == "rbf":
+            K = squareform(self(pdist(X, "sqeuclidean")))  # distances from differences: nothing cancels
             np.fill_diagonal(K, self(np.zeros(1)))
             return np.asarray(K)
-        return self(unpack_symmetric(packed, n))
-
-
-def packed_distances(X: Array) -> Array:
-    """Compute the packed squared distances (n (n - 1) / 2,) of rows of X (n, f) from differences: nothing cancels."""
-    return np.asarray(pdist(X, "sqeuclidean"))
+        return self(unpack_symmetric(packed_gram(X), len(X)))
 
 
 def centre_kernel(K: Array) -> Array:
@@ -233,10 +220,7 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
 
 
 def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
-    """Return the function that multiplies a vector (n,) by ``X X'`` for a party's columns X (n, f).
-
-    If ``faithful``, the matrix is the covariance of the rows over the party's own columns.
-    """
+    """Return the product of a vector (n,) with ``X X'`` or, if ``faithful``, with the covariance of the rows of X."""
     if not faithful:
         return lambda a: X @ (X.T @ a)
     centred = X - X.mean(axis=1)[:, None]

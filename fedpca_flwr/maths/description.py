@@ -49,7 +49,6 @@ def represent_by_shapes(kind: type[Described]) -> type[Described]:
     names = getattr(kind, "_fields", tuple(defaults))
 
     def represent(instance: Any) -> str:
-        """Describe the fields that say something."""
         values = {name: getattr(instance, name) for name in names}
         shown = {name: value for name, value in values.items() if not _is_silent(value, defaults.get(name))}
         return f"{type(instance).__name__}({', '.join(f'{name}: {describe(value)}' for name, value in shown.items())})"

@@ -240,10 +240,7 @@ def count_to_exceed_share(values: Array, total: float, share: float) -> int:
 
 
 def angle_bound(error: float, pairs: Eigenpairs) -> float:
-    """Bound the angle in degrees from the given eigenvectors to those of another matrix; 90 is no bound.
-
-    `error` is the spectral norm of the matrices' difference, besides rounding.
-    """
+    """Bound the angle (degrees) to the eigenvectors of a matrix that is ``error`` away, in norm; 90 is no bound."""
     error += rounding_bound(len(pairs.vectors)) * float(pairs.values[0])
     return sine_theorem(error, float(pairs.values[-1]) - pairs.following - error)
 

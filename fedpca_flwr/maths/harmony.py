@@ -57,10 +57,6 @@ class Steps:
             corrected = points - cluster_shares(normalise_rows(corrected), centres, penalty)[0] @ moves[:, batch]
         return corrected
 
-    def correct_parts(self, parts: Iterator[Array], batch: int) -> Iterator[Array]:
-        """Correct the scores (n, k) of a batch, part by part, by all steps that have offsets."""
-        return (self.correct(points, batch) for points in parts)
-
 
 def normalise_rows(vectors: Array) -> Array:
     """Divide rows (n, k) by their Euclidean lengths; a zero row stays zero."""
@@ -109,10 +105,7 @@ class BatchSums:
 
 
 def log_excess(counts: Array) -> Array:
-    """Compute log((observed + 1) / (expected + 1)) for counts (m, B) of the rows of each batch in each cluster.
-
-    The expected number is that of clusters independent of batches.
-    """
+    """Compute log((observed + 1) / (expected + 1)) for rows (m, B) by cluster and batch, if these were independent."""
     expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
     return np.asarray(np.log((counts + 1) / (expected + 1)))
 

@@ -96,10 +96,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
 
 
 def unit_and_precision(covariance: Array) -> tuple[Array, Array]:
-    """Compute standard deviations (d,), 1 instead of 0, and the inverse (d, d) of the correlation matrix.
-
-    Raise ValueError if an eigenvalue of the correlation matrix is below `MIN_EIGENVALUE`.
-    """
+    """Compute deviations (d,), 1 for 0, and the inverse (d, d) of correlations; ValueError as `invert_covariance`."""
     unit = diagonal_roots(covariance)
     correlation = covariance / unit / unit[:, None]
     np.einsum("ii->i", correlation)[:] = 1.0

@@ -3,7 +3,7 @@ r"""Inference about components: their number, their uncertainty, and rows that a
 All rules take the eigenvalues :math:`l_1 \ge l_2 \ge ...` of a covariance of n rows of d features (divisor n - 1), of
 which at most min(f, d) are not zero, with f = n - 1 degrees of freedom.
 
-**How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `components_for_share`, `minka`, the edges of
+**How many components.** `parallel_analysis` (Horn 1965), `broken_stick`, `minka`, the edges of
 `fedpca_flwr.maths.marchenko_pastur`, and `bi_cross_validation` of rows and features at once (Owen and Perry 2009). The
 last rule holds out the rows of a fold and a block of features: the data are ``[A B; C D]`` with A held out of both, and
 a rank-k approximation of D predicts :math:`A \approx B D_k^+ C`. Its error needs no row: with S the scatter of the
@@ -47,7 +47,6 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.eigen import count_to_exceed_share
 from fedpca_flwr.maths.marchenko_pastur import noise_edge, noise_variance
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
@@ -101,11 +100,6 @@ def broken_stick(values: Array) -> int:
     # expected length of the k-th longest of d pieces: (1 / d) sum of 1 / i over i = k, ..., d
     pieces = np.cumsum(1 / np.arange(d, 0, -1))[::-1] / d
     return leading_run(values > pieces * values.sum())
-
-
-def components_for_share(values: Array, share: float) -> int:
-    """Count the leading components, by eigenvalues (d,), that together exceed a share of the total variance."""
-    return count_to_exceed_share(values, float(values.sum()), share)
 
 
 def minka(values: Array, n: int) -> int | None:
@@ -248,11 +242,6 @@ def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Arra
     estimate = groups * statistic - np.sum((1 - share) * leave_out_statistics, axis=0)
     pseudo = statistic / share - (1 / share - 1) * leave_out_statistics
     return estimate, np.mean((pseudo - estimate) ** 2 / (1 / share - 1), axis=0)
-
-
-def student_quantile(groups: int, level: float) -> float:
-    """Return the two-sided quantile at a confidence level of Student's distribution, groups - 1 degrees of freedom."""
-    return float(scipy.special.stdtrit(groups - 1, 0.5 + level / 2))
 
 
 def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:

@@ -105,11 +105,12 @@ def party_influences(
     r = min(MAX_COMPONENTS, int((values > RESOLVED_SHARE).sum()))
     following = values[r] if r < values.size else pairs.following / unit
     V, weights = pairs.vectors[:, :r], np.ones_like(mean) if scale is None else 1 / scale
-    rows = np.array([part.head.n for part in parts], dtype=np.float64)
+    heads = [part.head for part in parts]
+    rows = np.array([head.n for head in heads], dtype=np.float64)
     total, W, axes = rows.sum(), weights[:, None] * V, V.copy(order="K")  # nobody changes the copy before it is read
     products = np.stack([part.times(W) for part in parts]) / unit * weights[:, None]
     local_traces = np.stack([part.diagonal() for part in parts]) / unit @ weights**2
-    deviations = np.stack([part.head.mean - mean + part.head.remainder for part in parts]) * weights * between
+    deviations = np.stack([head.mean - mean + head.remainder for head in heads]) * weights * between
     deviations *= np.sqrt(rows / unit)[:, None]
     inner = deviations @ V
     component_energies = np.einsum("di,kdi->ki", V, products)
@@ -192,14 +193,13 @@ class Turns:
     """The turns without each party, computed from the parties' parts when first read; then the parts are dropped."""
 
     def __init__(self, compute: Callable[[], list[Turn]]) -> None:
-        self._compute: Callable[[], list[Turn]] | None = compute
-        self._turns: list[Turn] = []
+        self._turns: Callable[[], list[Turn]] | list[Turn] = compute
 
     def __getitem__(self, party: int) -> Turn:
         """Return the turn of the components without a party, by its index."""
-        if (compute := self._compute) is not None:
-            self._turns, self._compute = compute(), None
-        return self._turns[party]
+        if not isinstance(turns := self._turns, list):
+            turns = self._turns = turns()
+        return turns[party]
 
 
 def exact_turn(remaining: Array, V: Array) -> Turn:
@@ -310,7 +310,8 @@ def _is_semidefinite(parts: Sequence[Array], d: int, largest: float, scale: Arra
 
     It is divided by ``scale`` (d,) in rows and columns, and by the eigenvalue ``largest``, before the test in float32.
     """
-    packed, starts = np.empty(packed_size(d), np.float32), [*diagonal_positions(d).tolist(), packed_size(d)]
+    size = packed_size(d)
+    packed, starts = np.empty(size, np.float32), [*diagonal_positions(d).tolist(), size]
     rows = max(1, BLOCK_ENTRIES // d)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite entries fail the test: others must cancel them
         for first in range(0, d, rows):

@@ -52,10 +52,7 @@ def noise_edge(values: Array, n: int, d: int) -> float:
 
 
 def optimal_threshold(values: Array, n: int, d: int) -> float:
-    """Compute the eigenvalue above which a component improves the denoising of rows (Gavish and Donoho 2014).
-
-    It follows from all covariance eigenvalues (d,), descending, of n rows.
-    """
+    """Compute the eigenvalue (of all (d,), descending) above which a component denoises (Gavish and Donoho 2014)."""
     # equation 11 of the paper, squared, for singular values, over the median of their law
     beta = min(d, n - 1) / max(d, n - 1)
     squared = 2 * (beta + 1) + 8 * beta / (beta + 1 + np.sqrt(beta**2 + 14 * beta + 1))

@@ -55,29 +55,18 @@ STRIPE_COLUMNS = 512  # columns of a stripe of the scatter of dense rows
 Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
 
-def safe_deviation(diagonal: Array, n: float, mean: Array) -> Array:
+def safe_deviation(diagonal: Array, n: float, mean: Array, indicators: int = 0) -> Array:
     """Compute each feature's standard deviation (divisor n, as scikit-learn's `StandardScaler`); 1 if constant.
 
     A constant feature has no more variance than the rounding of its own mean explains. The result is safe as a divisor,
-    and another feature's deviation of 1 is the next number. ``diagonal`` (d,) is that of the scatter about the mean
-    (d,).
+    and another feature's deviation of 1 is the next number. The last features, so many as ``indicators``, are of 0 and
+    1: they have the root of the share of ones (Pages 2004). ``diagonal`` (d,) is that of the scatter about the mean.
     """
-    deviation = np.sqrt(diagonal / n)
+    deviation, constant = np.sqrt(diagonal / n), constant_features(diagonal, n, mean)
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
-    return np.where(constant_features(diagonal, n, mean), 1.0, deviation)
-
-
-def table_units(diagonal: Array, n: float, mean: Array, indicators: int) -> Array:
-    """Compute the divisors (d,) that scale features of a table with numbers first and 0/1 indicators last.
-
-    A number's divisor is its standard deviation, an indicator's the root of its share of ones (Pages 2004); constant
-    features have 1. ``diagonal`` (d,) is that of the scatter about the mean (d,) of n rows.
-    """
-    unit = safe_deviation(diagonal, n, mean)
     if indicators:
-        varying = ~constant_features(diagonal, n, mean)[-indicators:]
-        unit[-indicators:] = np.where(varying, np.sqrt(np.maximum(mean[-indicators:], 0.0)), 1.0)
-    return unit
+        deviation[-indicators:] = np.sqrt(np.maximum(mean[-indicators:], 0.0))
+    return np.where(constant, 1.0, deviation)
 
 
 def constant_features(diagonal: Array, n: float | Array, mean: Array) -> NDArray[np.bool_]:
@@ -97,11 +86,6 @@ def varying_features(diagonal: Array, mean: Array) -> NDArray[np.bool_]:
     """
     # the least change of one value adds (eps mean)^2 / 8, a constant's mean in two floats (eps^2 mean)^2 for each row
     return np.asarray(diagonal > (np.finfo(np.float64).eps * mean) ** 2 / 16)
-
-
-def count_varying_features(diagonal: Array, mean: Array) -> int:
-    """Count the features of a scatter's diagonal (d,) that certainly vary (`varying_features`)."""
-    return int(varying_features(diagonal, mean).sum())
 
 
 def scale_columns(V: Array) -> tuple[Array, NDArray[np.int32]]:

@@ -105,10 +105,7 @@ def corrected_angle_bound(
 
 
 class CorrectionErrors(NamedTuple):
-    """Bounds on the error F of an approximate matrix that was corrected on a block of columns, as spectral norms.
-
-    U are the first k eigenvectors of the corrected matrix, and W the next ones.
-    """
+    """Bounds (spectral norms) on the error F of a matrix corrected on a block: eigenvectors U (first k), W (next)."""
 
     everywhere: float  # norm of F
     on_block: float  # norm of the product of F and the block

@@ -55,9 +55,7 @@ class Blocks:
     sparse: bool = False  # whether the blocks are in CSR format
     count: int | None = None  # number of rows n, if it is known before all rows were read
     weights: Array | None = None  # (n,), above 0: weight of each row in all sums; None for 1
-    lazy: bool = (
-        False  # blocks are packed, and decode themselves where they are multiplied (`fedpca_flwr.genetics.calls`)
-    )
+    lazy: bool = False  # blocks are packed, and decode themselves in products (`fedpca_flwr.genetics.calls`)
 
     ndim = 2
 
@@ -132,10 +130,12 @@ def row_chunks(data: Rows, rows: int) -> Iterator[NDArray[Any]]:
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], threads: int = 1) -> Iterator[Result]:
-    """Apply a function to each item, in several threads, and yield the results in the items' order."""
-    if threads == 1:
-        yield from map(work, parts)
-        return
+    """Apply a function to each item, in several threads, and iterate over the results in the items' order."""
+    return map(work, parts) if threads == 1 else _in_threads(work, parts, threads)
+
+
+def _in_threads(work: Callable[[Part], Result], parts: Iterable[Part], threads: int) -> Iterator[Result]:
+    """Yield the results of `in_order`."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Result]] = deque()
         for part in parts:

@@ -32,9 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.maths.arrays import Array, slices
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import two_sum
 from fedpca_flwr.maths.short_words import ShortWords
+from fedpca_flwr.maths.sums import slices
 
 WORD_BITS = 64
 BLOCK_VALUES = 2**13  # how many values are encoded or decoded at once

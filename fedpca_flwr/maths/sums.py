@@ -23,14 +23,14 @@ products, and the difference is one of fractions.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from fedpca_flwr.maths.arrays import Array, slices
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import (
     Head,
     Moments,
@@ -53,6 +53,11 @@ STRIPE_ROWS = 16  # rows of a triangle that are worked on at once
 Double = tuple[Array, Array]  # A number or array as an unevaluated sum: high + low
 ExactNumbers = tuple[NDArray[np.object_], NDArray[np.int32]]  # whole numbers n (d,) and exponents e (d,), for n 2^-e
 SPLIT_FACTOR = 2.0**27 + 1  # Dekker's factor, which splits a float64 into two halves of its digits
+
+
+def slices(size: int, step: int) -> Iterator[slice]:
+    """Yield consecutive slices of ``step`` entries, the last with the rest, of an array of ``size`` entries."""
+    return map(slice, range(0, size, step), [*range(step, size, step), size])
 
 
 class ReproducibleSum:
@@ -109,10 +114,7 @@ def exceeds(values: NDArray[Any], bound: Array) -> bool:
 
 
 def _add(unit: Array, words: Array, addend: NDArray[Any], remaining: Array, rounded: Array) -> None:
-    """Add ``addend`` (n,) to the reproducible sum of ``words`` (3, n) in grid steps of ``unit`` (n,), both in place.
-
-    ``remaining`` and ``rounded`` (n,) are for temporary values.
-    """
+    """Add ``addend`` (n,) to ``words`` (3, n) in grid steps of ``unit`` (n,), in place; the rest is scratch space."""
     with np.errstate(over="ignore"):  # an infinite quotient is beyond the grid, which is then raised
         np.divide(addend, unit, out=remaining)
     if np.abs(remaining, out=rounded).max() >= HALF_WORD:

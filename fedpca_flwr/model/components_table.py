@@ -67,31 +67,22 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
 
 
 def communalities(model: FittedPCA) -> Array | None:
-    """Return the share (d,) of each feature's variance that the components hold; None if the model lacks the variances.
-
-    The share of a constant feature is 0.
-    """
-    variances = _feature_variances(model)
-    if variances is None:
-        return None
-    components, _ = model.loadings()
-    explained = model.explained_variance_ @ components**2
-    shares: Array = np.divide(explained, variances, out=np.zeros_like(explained), where=variances > 0)
-    return shares
-
-
-def _feature_variances(model: FittedPCA) -> Array | None:
-    """Return the variances (d,) of the features in the unit of the components; None if the model does not know them."""
+    """Return the share (d,) of each feature's variance in the components, 0 if it is constant; None if unknown."""
     options, n = model.log.get("options", {}), model.n_samples_
     centred = options.get("center", True) and model.adjustment_ is None
     if not centred or options.get("harmonise", "nothing") != "nothing":
         return None
     if model.moments_ is not None:
         scale = 1.0 if model.scale_ is None else model.scale_
-        return np.where(model.moments_.is_constant, 0.0, model.moments_.moments.diagonal() / (n - 1) / scale**2)
-    if model.scale_ is None:
+        variances = np.where(model.moments_.is_constant, 0.0, model.moments_.moments.diagonal() / (n - 1) / scale**2)
+    elif model.scale_ is None:
         return None
-    varying = model.scale_ != 1  # a scale of 1 is that of a feature which does not vary
-    variances = varying * (n / (n - 1))  # of features that were divided by their deviation, divisor n
-    by_deviation = abs(model.total_variance - variances.sum()) <= MAX_TRACE_ERROR * model.total_variance
-    return variances if by_deviation else None
+    else:
+        varying = model.scale_ != 1  # a scale of 1 is that of a feature which does not vary
+        variances = varying * (n / (n - 1))  # of features that were divided by their deviation, divisor n
+        if not abs(model.total_variance - variances.sum()) <= MAX_TRACE_ERROR * model.total_variance:
+            return None
+    components, _ = model.loadings()
+    explained = model.explained_variance_ @ components**2
+    shares: Array = np.divide(explained, variances, out=np.zeros_like(explained), where=variances > 0)
+    return shares

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class FittedPCA:
-    """Attributes of a fitted PCA, in scikit-learn's names, and the methods that need only the attributes.
-
-    `fedpca_flwr.model.model.PCAModel` documents each attribute.
-    """
+    """Attributes of a fitted PCA, which `fedpca_flwr.model.model.PCAModel` documents, and what needs nothing else."""
 
     components_: Array | None
     mean_: Array | None

@@ -145,10 +145,7 @@ class History(Entry):
 
 
 def history_of(log: Any, k: int, d: int) -> History:
-    """Return the log, any JSON value, of a model with k components and d features as a checked `History`.
-
-    Raise ValueError if an entry that code reads is not what it must be.
-    """
+    """Check the log, any JSON value, of a model of k components of d features; ValueError for a wrong entry."""
     history = History.model_validate(log)
     if (clusters := history.clusters) is not None:
         m, is_mixture = len(clusters.rows), clusters.kind == "mixture"

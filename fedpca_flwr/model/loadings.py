@@ -49,10 +49,7 @@ class Loadings:
         return scaled
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the loadings to an ``.npz`` file that only its owner can read, completely or not at all.
-
-        Raise ConfigError if the name has another suffix, or the file cannot be written.
-        """
+        """Write an ``.npz`` file that only its owner can read, completely or not at all; ConfigError if that fails."""
         target = Path(path).expanduser()
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
@@ -64,10 +61,7 @@ class Loadings:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Loadings:
-        """Read loadings from a file that `save` wrote; nothing in the file is executed (no pickle).
-
-        Raise ContractError if the file holds something else.
-        """
+        """Read a file that `save` wrote, without pickle, or raise ContractError if it holds something else."""
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0

@@ -42,7 +42,6 @@ def _cost_text(prefix: str) -> LineText:
     """Return a text function for the rounds, and MB per party, that a run forecast or spent (the prefix)."""
 
     def text(numbers: Numbers, model: FittedPCA) -> str:
-        """Write the rounds and the MB per party, up and down."""
         rounds = numbers[f"{prefix}_rounds"]
         up, down = (numbers[f"{prefix}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
         return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"

@@ -320,7 +320,7 @@ class PCAModel(FittedPCA):
         from fedpca_flwr.maths.adjustment import Adjustment
         from fedpca_flwr.model import model_file
 
-        arrays, metadata = model_file.read(path, most_bytes)
+        arrays, metadata, _ = model_file.read(path, most_bytes)
         try:
             if names := metadata.pop("feature_names_in_", None):
                 arrays["feature_names_in_"] = np.array(names, dtype=object)

@@ -68,25 +68,14 @@ def write(
     return target
 
 
-def read(path: str | os.PathLike[str], most_bytes: int | None = None) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Read and check a model's arrays and metadata from a file that `write` wrote.
+def read(
+    path: str | os.PathLike[str], most_bytes: int | None = None
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any], History]:
+    """Read and check a model's arrays, metadata, and log from a file that `write` wrote.
 
     Raise DataError if there is no such file, ContractError if it holds something else, and TooLargeError if it unpacks
     to more than ``most_bytes`` (None: `files.read` decides).
     """
-    arrays, metadata, _ = _read_checked(path, most_bytes)
-    return arrays, metadata
-
-
-def read_history(path: str | os.PathLike[str]) -> History:
-    """Read a model's file, and return the log in it, checked; raise errors as `read`."""
-    return _read_checked(path)[2]
-
-
-def _read_checked(
-    path: str | os.PathLike[str], most_bytes: int | None = None
-) -> tuple[dict[str, NDArray[Any]], dict[str, Any], History]:
-    """Return a model's arrays, metadata and checked log from a file; raise errors as `read`."""
     target = model_path(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")

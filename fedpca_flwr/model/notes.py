@@ -44,10 +44,7 @@ def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, A
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:
-    """Return one note if a model has at most as many rows as features, and scores of new rows are too small, else [].
-
-    Raise ContractError if the loadings lie at the parties.
-    """
+    """Return a note if rows are no more than features and new scores too small, else []; ContractError if blind."""
     shrinkage = model.shrinkage_ if model.n_samples_ <= model.n_features_in_ else np.zeros(0)
     shrinkage = shrinkage[~np.isnan(shrinkage)]
     if not shrinkage.size or shrinkage.min() >= SHRINKAGE_NOTE_LIMIT:

@@ -81,10 +81,7 @@ class Output:
         return written, faults
 
     def _save_to_first_folder(self, target: Path, save: Callable[[Path], Path], faults: list[str]) -> Path:
-        """Return what ``save`` returns for a path in the first writable folder; errors are those of the method `save`.
-
-        Why earlier folders failed is added to ``faults``.
-        """
+        """Return what ``save`` returns for the first writable folder; ``faults`` get why earlier ones failed."""
         causes = []
         for folder in (target.parent, _run_folder(self.run_id), None):
             try:

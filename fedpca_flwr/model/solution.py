@@ -14,7 +14,7 @@ from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs, leading_eigenpairs, resolution, rounding_bound
-from fedpca_flwr.maths.moments import Moments, count_varying_features, max_row_count, table_units, unpack
+from fedpca_flwr.maths.moments import Moments, max_row_count, safe_deviation, unpack, varying_features
 
 if TYPE_CHECKING:
     from fedpca_flwr.maths.adjustment import Adjustment
@@ -144,7 +144,7 @@ def solve(
     scale : bool
         Divide each feature by its standard deviation (divisor n).
     indicators : int, default 0
-        The last features, so many, are indicators of levels, whose unit `table_units` defines.
+        The last features, so many, are indicators of levels, whose unit `safe_deviation` defines.
     overwrite : bool, default False
         Whether the scatter of ``moments`` may be overwritten, which saves memory.
 
@@ -159,15 +159,17 @@ def solve(
     DataError
         For a single row, or rows without variance.
     """
-    check_components(n_components, moments.count, moments.n_features)
+    d = diagonal.size
+    check_components(n_components, moments.count, d)
     if n_components == "auto" and not center:
         raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
-    deviation = table_units(diagonal, moments.count, moments.mean, indicators) if scale else None
-    rank = min(max_row_count(moments.count) - center, count_varying_features(diagonal, moments.mean) + (not center))
+    deviation = safe_deviation(diagonal, moments.count, moments.mean, indicators) if scale else None
+    varying = int(varying_features(diagonal, moments.mean).sum())
+    rank = min(max_row_count(moments.count) - center, varying + (not center))
     if not center:
         diagonal = diagonal + moments.count * (moments.mean + moments.remainder) ** 2
         moments = moments.about_zero()
-    matrix = unpack(moments.scatter, moments.n_features, overwrite=overwrite)
+    matrix = unpack(moments.scatter, d, overwrite=overwrite)
     if deviation is not None:
         matrix /= deviation
         matrix /= deviation[:, None]
@@ -182,7 +184,7 @@ def solve(
         values = eigvalsh(matrix)[::-1] / (moments.count - 1)
         retained = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
         n_components = max(1, retained)
-        notes = [f"n-components='auto': {retained or 'none'} of {diagonal.size} stand out of unrelated features (Horn)"]
+        notes = [f"n-components='auto': {retained or 'none'} of {d} stand out of unrelated features (Horn)"]
     assert not isinstance(n_components, str)
     pairs = leading_eigenpairs(matrix, n_components, total=total, overwrite_upper=True).with_rank_bound(rank)
     share = float(pairs.values.sum()) / total
@@ -201,10 +203,7 @@ def solve(
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:
-    """Raise ConfigError for a number of components that is invalid, or exceeds the rows of all parties or the features.
-
-    Raise DataError for a single row.
-    """
+    """Raise ConfigError for an invalid number of components, or more than rows or features; DataError for one row."""
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):

@@ -36,7 +36,6 @@ def display_as(table: Callable[[Any], DisplayTable]) -> Callable[[type[Result]],
     """Return a class decorator: results of the class print as the table that ``table`` makes, in notebooks as HTML."""
 
     def decorated(cls: type[Result]) -> type[Result]:
-        """Set the text and HTML representations of a class of results to its table."""
         cls.__repr__ = lambda result: table_to_text(table(result))  # type: ignore[method-assign]
         cls._repr_html_ = lambda result: table_to_html(table(result))  # type: ignore[attr-defined]
         return cls

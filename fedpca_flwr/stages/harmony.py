@@ -90,8 +90,8 @@ def write_corrected(scores: str, request: Fields, parts: Iterator[Array], batch:
     with companion_file(scores, "harmony", f"{names}\n".encode()) as stream:
         if stream is None:
             return
-        for part in steps.correct_parts(parts, batch):
-            np.savetxt(stream, part, delimiter=",", fmt="%.9g")
+        for points in parts:
+            np.savetxt(stream, steps.correct(points, batch), delimiter=",", fmt="%.9g")
 
 
 def harmonise(model: PCAModel, request: Fields, clusters: int, public: Public) -> Closing:

@@ -148,7 +148,7 @@ def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:
     """Return the root of the leading eigenvalue, and the eigenvector (n,), of the rows' centred sigmoid kernel."""
-    K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(columns.packed_gram(X), len(X))
+    K = columns.Kernel("sigmoid", gamma=gamma, coef0=1.0).matrix(X)
     value, vector = largest_eigenpair(columns.centre_kernel(K))
     return max(0.0, value) ** 0.5, vector
 

@@ -84,8 +84,6 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     shares = ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0], [0.62, 0.29, 0.09])
     # the pieces are 11/18, 5/18 and 2/18
     assert [inference.broken_stick(np.array(values)) for values in shares] == [1, 1, 0, 2]
-    for share, count in ((0.4, 1), (0.5, 2), (0.79, 2), (0.95, 3)):
-        assert inference.components_for_share(np.array([5.0, 3, 2]), share) == count
     runs = ([True, True, False, True], [True], [False])
     assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
     assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]
@@ -281,9 +279,6 @@ def test_intervals_and_spikes_have_closed_forms():
     np.testing.assert_allclose(inference.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION), [[2.0, 6.0]])
     errors = inference.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
     np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
-    # Of two groups there is one degree of freedom: Student's law is then that of Cauchy.
-    for level in (0.5, 0.8, 0.95):
-        assert inference.student_quantile(2, level) == pytest.approx(math.tan(math.pi * level / 2))
 
 
 def test_shrinkage_follows_the_formula():

@@ -156,10 +156,10 @@ def test_a_constant_feature_has_deviation_one():
     np.testing.assert_array_equal(found, [True, False])
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])
     # Of indicators it is the root of the share of ones, and of one that does not vary 1.
-    unit = module.table_units(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
+    unit = module.safe_deviation(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
     np.testing.assert_array_equal(unit, [2, 0.5, 1])
     least = (4 * 2.0**-52) ** 2 / 8  # by which one value that differs in its last bit varies about a mean of 4
-    assert module.count_varying_features(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)) == 1
+    assert module.varying_features(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)).sum() == 1
     for value in (0.1, 1 / 3, 1e8 + 0.1, -7e-9):
         for n in (3, 15, 17, 100, 1000):
             X = np.column_stack([np.full(n, value), rows(n, 3)])

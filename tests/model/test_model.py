@@ -174,7 +174,7 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
     """Write the file of a model as somebody else writes it, with entries of ``model.json`` changed or left out."""
-    held, told = model_file.read(model.save(path))
+    held, told, _ = model_file.read(model.save(path))
     told = {"format": 2, **told, **about}
     with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as archive:
         for name, array in {**held, **dict(arrays)}.items():

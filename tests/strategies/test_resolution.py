@@ -7,7 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr import run
-from fedpca_flwr.maths.moments import Moments, count_varying_features, safe_deviation
+from fedpca_flwr.maths.moments import Moments, safe_deviation, varying_features
 from fedpca_flwr.model.federation import Federation
 from tests.families import cut, rows
 from tests.harness import fit
@@ -258,10 +258,10 @@ def test_constant_is_what_the_rounding_of_a_mean_explains():
     for value in (0.1, 1.0, -3e9, 2.0**60):
         X = np.full((50, 1), value)
         moments = Moments.from_rows(X)
-        assert count_varying_features(moments.diagonal(), moments.mean) == 0
+        assert varying_features(moments.diagonal(), moments.mean).sum() == 0
         X[7] = np.nextafter(value, np.inf)
         moments = Moments.from_rows(X)
-        assert count_varying_features(moments.diagonal(), moments.mean) == 1
+        assert varying_features(moments.diagonal(), moments.mean).sum() == 1
     assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
     X = rows(100, 4)
     X[:, 2] = 0.3

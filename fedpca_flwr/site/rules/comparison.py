@@ -15,8 +15,8 @@ from typer import Argument
 
 from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import ConfigError, ContractError, printable_text
+from fedpca_flwr.model import model_file
 from fedpca_flwr.model.history import History, Provenance
-from fedpca_flwr.model.model_file import read_history
 from fedpca_flwr.site.rules.audit import Audit, audit
 from fedpca_flwr.site.rules.chain import Event, first_wrong_link, parse_row
 from fedpca_flwr.state.store import DamageError
@@ -203,7 +203,7 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     ConfigError
         If the model is not of a run on a grid of Flower's.
     """
-    history = read_history(model)
+    _, _, history = model_file.read(model)
     if history.provenance is None:
         raise ConfigError(
             f"{model} does not say which run made it, because it was computed in one process or by a version before "
