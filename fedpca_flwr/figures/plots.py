@@ -66,9 +66,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-MAX_PLOTTED_ROWS = 300  # Rows of a scatter plot; more hide each other.
-
-
+MAX_PLOTTED_ROWS = 300  # rows of a scatter plot; more hide each other
 MAX_BAR_FEATURES = 30  # features that have bars and names; of more, those with the largest loadings
 
 

@@ -43,8 +43,7 @@ LEVEL_SHARES = (1 / 2, 1 / 8, 1 / 64)  # shares of the gap above the next Ritz v
 def proven_bound(ritz: Ritz, j: int, outside: float, target: float | None = None) -> float:
     """Bound eigenvalue j + 1 of a matrix from Ritz pairs and a bound `outside` on the matrix outside their span.
 
-    Only `target` is tried if it is given; otherwise several levels are, and the smallest that holds counts. The bound
-    is infinity if none holds.
+    Only `target` is tried if it is given, else several levels, of which the smallest counts; infinity if none holds.
     """
     other_values, residuals, above = ritz.values[j:], ritz.residuals[:, j:], float(ritz.values[j - 1])
     if other_values.size == 0:

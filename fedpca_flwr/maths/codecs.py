@@ -248,8 +248,7 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 class LowRank:
     """A codec that keeps the leading eigenvectors of a matrix, times the square roots of their eigenvalues.
 
-    Half of the first omitted eigenvalue is assumed in every omitted direction (see `Factor.with_floor`); it travels as
-    the last of the scales.
+    Half of the first omitted eigenvalue (`Factor.with_floor`) travels as the last of the scales.
     """
 
     rank: int  # number of eigenvectors

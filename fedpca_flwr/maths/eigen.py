@@ -87,8 +87,7 @@ def projector_distance(a: Array, b: Array) -> float:
 class Resolution:
     """Precision with which float64 determines eigenvalues and eigenvectors of a rounded matrix.
 
-    `angle` bounds, in degrees, how far rounding may turn the components above the floor together; it is 90 if they are
-    tied with other components.
+    `angle` bounds how far rounding turns the components above the floor, in degrees: 90 if they are tied with others.
     """
 
     floor: float  # eigenvalues up to this number have vectors that are noise

@@ -74,8 +74,7 @@ def diameter(graph: Adjacency) -> int:
 def metropolis_weights(graph: Adjacency) -> Array:
     """Compute Metropolis weights (K, K) for averaging: ``1 / (1 + the larger degree of both ends)`` for each edge.
 
-    The diagonal makes each row sum to 1. Every party can compute its own weights from its neighbours' degrees (Xiao,
-    Boyd, Kim 2007).
+    Each row sums to 1. Every party can compute its own from its neighbours' degrees (Xiao, Boyd, Kim 2007).
     """
     degrees = graph.sum(axis=0)
     weights = np.where(graph, 1 / (1 + np.maximum.outer(degrees, degrees)), 0.0)
@@ -188,8 +187,7 @@ def safe_step(largest: float, mixing: float) -> float:
 def mix(local: Array, neighbours: Sequence[Array], weights: Array) -> Array:
     """Compute the weighted mean of a party's array and its neighbours' arrays, one weight for each neighbour.
 
-    The party's own weight is what is left of 1. The products are sorted before they are added: the order of the
-    neighbours changes no bit.
+    The party's own weight is what is left of 1. The order of the neighbours changes no bit: the products are sorted.
     """
     weighted = [weight * neighbour for weight, neighbour in zip(weights, neighbours, strict=True)]
     return np.asarray(np.sort([(1 - weights.sum()) * local, *weighted], axis=0).sum(axis=0))

@@ -53,10 +53,9 @@ class Patterns(NamedTuple):
         return np.asarray(self.missing.all(axis=1))
 
     def common_rows(self, min_rows: int, multiple: int) -> NDArray[np.bool_]:
-        """Return a mask (n,) of rows whose pattern `min_rows` rows share, or that have no values.
+        """Return a mask (n,) of a multiple of rows whose pattern `min_rows` rows share, or that have no values.
 
-        It selects a multiple of a number of rows. Rows in excess are the last of the largest group, or the whole group
-        if too few would remain.
+        Rows in excess are the last of the largest group, or the whole group if too few would remain.
         """
         counts, rare = self.counts, ~self.without_values
         rare &= counts < min_rows

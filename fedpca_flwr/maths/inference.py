@@ -139,8 +139,7 @@ def bi_cross_validation(parts: Sequence[Moments]) -> int:
 def validation_errors(parts: Sequence[Moments]) -> Array:
     """Compute the squared errors (m,) of held-out values for predictions from 0, ..., m - 1 components.
 
-    There are at least two parties and two features. A fold of rows consists of all rows of some parties; the least rank
-    of a fold is m - 1.
+    There are two parties and two features or more. A fold is all rows of some parties; the least rank of one is m - 1.
     """
     groups, d = _folds([int(part.count) for part in parts]), parts[0].n_features
     blocks = min(MAX_FEATURE_BLOCKS, d)
@@ -232,10 +231,9 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
 
 
 def grouped_jackknife(statistic: Array, leave_out_statistics: Array, sizes: Array) -> tuple[Array, Array]:
-    """Compute the jackknife estimate of a statistic and its variance from groups of unequal size (Busing et al. 1999).
+    """Compute the jackknife estimate, without bias, of a statistic and its variance from groups (Busing et al. 1999).
 
-    `leave_out_statistics` (g, ...) are of all rows but one group's, and `sizes` (g,) are the groups' rows. The estimate
-    is corrected for bias.
+    `leave_out_statistics` (g, ...) are of all rows but one group's, and `sizes` (g,) are the groups' rows.
     """
     groups = len(sizes)
     share = (sizes / sizes.sum()).reshape(-1, *[1] * statistic.ndim)

@@ -137,8 +137,7 @@ def party_influences(
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:
     """Find the indices of parties whose influence is out of proportion, with the reasons.
 
-    A party has nearly all "rows", holds too much of a component ("share"), varies too much ("spread"), or has too
-    little of its variance in the components ("fit").
+    A party has nearly all "rows", too large a "share" of a component, too much "spread", or too little "fit" to them.
     """
     if len(influences) == 1:
         return {}

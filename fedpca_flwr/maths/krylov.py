@@ -131,8 +131,7 @@ class ProductBasis:
     def add(self, V: Array, AV: Array, *, error: float = 0.0) -> None:
         """Add a block V (d, b), orthonormalised against the basis, and its product AV (d, b) with the matrix A.
 
-        Directions that depend on others, or lie in the span, are omitted. ``error`` bounds the Frobenius norm of AV's
-        error.
+        Directions that depend on others, or lie in the span, are omitted. ``error`` bounds AV's error (Frobenius norm).
         """
         size = max(largest_singular_value(V), np.finfo(float).tiny)
         rounded = rounding_bound(len(V)) * size

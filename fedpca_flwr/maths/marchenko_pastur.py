@@ -67,11 +67,7 @@ class MarchenkoPastur:
     features: int  # number of features
 
     def edge(self, remaining_trace: float, j: int) -> float:
-        """Compute the 95th percentile of the largest noise eigenvalue after removal of j leading components.
-
-        ``remaining_trace`` is the scatter's trace less their eigenvalues. Without a feature or row left, it is
-        infinite.
-        """
+        """Compute the 95th percentile of the largest noise eigenvalue after j components; infinity without noise."""
         f, d = self.freedom - j, self.features - j
         if min(f, d) < 1:
             return np.inf

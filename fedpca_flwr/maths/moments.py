@@ -247,8 +247,7 @@ def pool_heads(heads: Sequence[Head]) -> tuple[Head, list[Array]]:
 def centre_rows(chunk: NDArray[Any], weights: Array | None = None) -> tuple[Head, Array]:
     """Subtract the (weighted) mean from rows (n, d), and multiply each row by the root of its weight; return both.
 
-    The rounding of the mean is subtracted too: so a constant feature has no scatter, and no diagonal entry of the
-    scatter can come out negative.
+    The rounding of the mean is subtracted too, so a constant feature has no scatter, and no variance is negative.
     """
     if weights is None:
         mean = chunk.mean(axis=0, dtype=np.float64)

@@ -57,8 +57,7 @@ PEAK_TO_RMS = 6.0
 def block_bits(number: int) -> int:
     """Return the bits with which each value of a block of columns is sent for correction ``number``, from 0.
 
-    A correction shrinks the error on the block by some two digits, and the block's rounding must shrink alike: 8 bits
-    more each time, up to 32.
+    A correction shrinks the block's error by some two digits, and its rounding must follow: by 8 bits each, up to 32.
     """
     return min(8 * (number + 1), MAX_BITS)
 
@@ -295,8 +294,7 @@ class Corrections:
     def _is_reached(self, tolerance: float, everywhere: float, on_block: float, offset: Callable[[int], float]) -> bool:
         """Return whether the bound on the angle is within ``tolerance`` degrees, and exact components' variances too.
 
-        ``everywhere`` and ``on_block`` are norms of the error; ``offset(j)`` is the sine of the angle between the block
-        and the first j eigenvectors.
+        ``offset(j)`` is the sine of the angle between the block and the first j eigenvectors; the others are norms.
         """
         values, k = np.append(self.spectrum, 0.0)[: max(self.k, self.width) + 1], self.k
         errors = CorrectionErrors(everywhere, on_block, on_block, offset(k), 0.0)

@@ -344,10 +344,9 @@ class CentredBlock:
 
 
 def centred_chunks(data: Rows, centre: Array, scale: Array | None = None) -> Iterator[Any]:
-    """Read rows in blocks, less a centre, divided by a scale, and multiplied by the roots of their weights.
+    """Read rows in blocks (dense, sparse or packed), less a centre (d,), divided by a scale (d,).
 
-    Blocks are dense, sparse or packed. With the roots of the weights, products ``X' X`` are weighted sums.
-    Shapes: data (n, d), centre (d,), scale (d,).
+    They are multiplied by the roots of their weights: products ``X' X`` are weighted sums.
     """
     for chunk, weights in pair_with_weights(data, native_chunks(data)):
         if sparse.issparse(chunk):

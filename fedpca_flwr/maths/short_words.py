@@ -107,8 +107,7 @@ class ShortWords:
     def decode(self, words: NDArray[np.int64], near: Array | None = None) -> Array:
         """Unpack the sum of all parties' words (size,) to the sum of their arrays, of the limits' shape.
 
-        ``near`` is an array that the server knows to be near the sum, if the limits bound their difference. Raise as
-        `step`.
+        ``near`` is known to be near the sum, if the limits bound the difference of the two. Raise as `step`.
         """
         # subtract the digits of ``near``; the rest has digits within B / 2, which are read off from the lowest
         offset = np.zeros(self.sent_positions.size) if near is None else self._multiples(near)

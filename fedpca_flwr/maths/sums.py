@@ -274,11 +274,7 @@ class MeanProducts:
         self.high, self.low = PackedHalf(self, 0), PackedHalf(self, 1)
 
     def block(self, start: int, stop: int) -> Array:
-        """Return the entries from ``start`` to before ``stop`` of the packed triangle.
-
-        The entries of the last call, or those that follow them, cost least.
-        Shapes: -> (2, stop - start), the rounded products and their rounding errors.
-        """
+        """Return entries (2, stop - start), products and rounding errors; cheap if they follow the last call's."""
         if (start, stop) == self._place:
             return self._block
         parts = []

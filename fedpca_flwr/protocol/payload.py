@@ -3,6 +3,7 @@
 The party also checks its own reply before sending, so that a fault is named where it arises.
 """
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -270,6 +271,15 @@ def _array_view(tensor: bytes) -> NDArray[Any]:
     start = 10 + int.from_bytes(tensor[8:10], "little")
     shape, fortran, dtype = _parse_header(tensor[:start])
     return np.frombuffer(tensor, dtype, offset=start).reshape(shape, order="F" if fortran else "C")
+
+
+def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:
+    """Return the SHA-256, in hexadecimal, of a name and of the dtypes, shapes and contents of arrays in their order."""
+    digest = hashlib.sha256(name.encode())
+    for array in arrays:
+        digest.update(f"|{array.dtype.str}{array.shape}|".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def read_array(tensor: bytes) -> NDArray[Any]:

@@ -27,7 +27,6 @@ from typing_extensions import override
 from fedpca_flwr.config.method_text import make_run_config, shared_settings
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError, FedPCAError
-from fedpca_flwr.maths.arrays import content_digest
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, Eigenpairs
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import FACTORS_REMEDY, SCALE_REMEDY, Certainty, certainty, check_features
@@ -36,7 +35,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
-from fedpca_flwr.protocol.payload import Fields
+from fedpca_flwr.protocol.payload import Fields, content_digest
 from fedpca_flwr.protocol.progress import log_progress
 from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round
 from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
