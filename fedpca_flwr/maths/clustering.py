@@ -80,7 +80,7 @@ class Mixture:
         return log_joint
 
     def responsibilities(self, points: Array) -> tuple[Array, Array]:
-        """Compute posteriors (n, m) and log densities (n,), up to `MAX_LOG_DENSITY` in size; errors as `log_densities`."""
+        """Return posteriors (n, m) and log densities (n,) up to `MAX_LOG_DENSITY` in size; raise as `log_densities`."""
         log_joint = self.log_densities(points)
         largest = log_joint.max(axis=1, keepdims=True)
         weights = np.exp(log_joint - largest)
