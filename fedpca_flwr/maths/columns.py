@@ -164,8 +164,7 @@ class Kernel:
     """A kernel function of pairs of rows: linear, RBF, sigmoid or polynomial.
 
     ``rbf`` is exp(-gamma |x - y|^2), ``sigmoid`` tanh(gamma x'y + coef0), and ``polynomial`` (gamma x'y + coef0)^degree
-    (Cheung et al. 2022, equations 11 and 12; there the sigmoid has -gamma, and in the authors' program +gamma, which is
-    meant).
+    (Cheung et al. 2022, equations 11 and 12; the sigmoid's -gamma there is meant as the +gamma of their program).
     """
 
     name: KernelName = "rbf"
