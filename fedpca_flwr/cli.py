@@ -228,11 +228,6 @@ def _loader(target: str) -> Callable[[], click.Command]:
     return lambda: load(target)
 
 
-def factory() -> Any:
-    """Import all methods, and return the factory of strategies and clients."""
-    return import_module("fedpca_flwr.strategies").FACTORY
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line of the package (by default the words of this process), and return its exit code (`HELP`)."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
@@ -246,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         group.command(path.removeprefix("site "), help=line)(_loader(target))
     app.add_typer(site, name="site")
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    return run(typer.main.get_command(app), words, program, obj=factory)
+    return run(typer.main.get_command(app), words, program, obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:

@@ -144,10 +144,21 @@ class FedPCA(Strategy):
         FedPCAError
             If a party is missing or a reply is wrong. The method never returns a PCA of a part of the rows.
         """
-        self._require_meaning(initial_arrays, num_rounds, train_config, evaluate_config)
+        faults, card = [], self.strategy.card
+        if initial_arrays:
+            faults.append(f"initial_arrays has {len(initial_arrays)} arrays, and a PCA begins with none: leave it out")
+        if num_rounds is not None and num_rounds < self.strategy.rounds:
+            rounds = self.strategy.rounds
+            faults.append(f"num_rounds is {num_rounds}, and '{card.name}' takes up to {rounds} rounds: leave it out")
+        for key, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if config:
+                names = ", ".join(map(str, config))
+                faults.append(f"{key} has {names}, which no client of a PCA reads: give options to FedPCA")
+        if faults:
+            raise ConfigError("\n".join(faults))
         self._deadline = self.strategy.config.round_deadline if timeout is None else timeout
         result = Result()
-        settings = settings_digest(self.strategy.card.name, self.strategy.options, self.strategy.config)
+        settings = settings_digest(card.name, self.strategy.options, self.strategy.config)
         self.strategy.provenance = describe_run(grid, settings)
         with watch_grid(grid) as errors:
             try:
@@ -264,27 +275,6 @@ class FedPCA(Strategy):
     @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return None
-
-    def _require_meaning(
-        self,
-        initial_arrays: ArrayRecord | None,
-        num_rounds: int | None,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-    ) -> None:
-        """Raise one ConfigError for all arguments of `start` that other strategies use and a PCA does not."""
-        faults = []
-        if initial_arrays:
-            faults.append(f"initial_arrays has {len(initial_arrays)} arrays, and a PCA begins with none: leave it out")
-        if num_rounds is not None and num_rounds < self.strategy.rounds:
-            name, rounds = self.strategy.card.name, self.strategy.rounds
-            faults.append(f"num_rounds is {num_rounds}, and '{name}' takes up to {rounds} rounds: leave it out")
-        for key, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            if config:
-                names = ", ".join(map(str, config))
-                faults.append(f"{key} has {names}, which no client of a PCA reads: give options to FedPCA")
-        if faults:
-            raise ConfigError("\n".join(faults))
 
     def _model_arrays(self) -> ArrayRecord:
         """Return the model's components, mean, scale and variances by name; without a mean, scores and variances."""

@@ -2,8 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from logging import WARNING, StreamHandler
 
@@ -23,9 +22,6 @@ from fedpca_flwr.strategies import FACTORY
 
 app = ServerApp()
 
-RUN_CONTEXTS: list[Callable[[PCAStrategy, int], AbstractContextManager[None]]] = [measured]
-"""What goes on around the rounds of a run."""
-
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -33,8 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         strategy = FACTORY.strategy(context.run_config)
         with ExitStack() as contexts, route_to(StreamHandler(sys.stdout)), limit_flower_log(WARNING):
-            for watch in RUN_CONTEXTS:
-                contexts.enter_context(watch(strategy, context.run_id))
+            contexts.enter_context(measured(strategy, context.run_id))
             output = Output.of(strategy.config, context.run_id)
             strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
             print(f"Federated PCA\n  model                 {output.model}, when the run has ended", flush=True)

@@ -99,8 +99,9 @@ def assemble(
     `on_loopback`, ``names`` and ``places`` are those of `Parties`. Raise ConfigError for a faulty run-config.
     Shapes: parties (n_i, d).
     """
-    server = PCAServer(FACTORY.strategy(run_config), lambda: numerical_libraries().limit(limits=1, user_api="blas"))
-    threads = [pool["num_threads"] for pool in numerical_libraries().info() if pool["user_api"] == "blas"]
+    libraries = numerical_libraries()
+    server = PCAServer(FACTORY.strategy(run_config), partial(libraries.limit, limits=1, user_api="blas"))
+    threads = [pool["num_threads"] for pool in libraries.info() if pool["user_api"] == "blas"]
     large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
     server.set_max_workers(workers)
@@ -109,15 +110,18 @@ def assemble(
     for i, rows in enumerate(parties):
         node = {**site_of_party(site, i), "partition-id": i, "num-partitions": len(parties)}
         context = Context(run_id=run_id, node_id=i + 1, node_config=node, state=RecordDict(), run_config=run_config)
-        table = rows, tuple(*names[i : i + 1]), places[i] if places else None
-        server.client_manager().register(LoopbackProxy(str(i + 1), _client_builder(context, *table), context))
+        make = _client_builder(context, rows, tuple(*names[i : i + 1]), places[i] if places else None)
+        server.client_manager().register(LoopbackProxy(str(i + 1), make, context))
     return server
 
 
 def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
     """Return a party's node-config: its entry of each value of `FILES`, ``name`` and ``model`` that is a list."""
-    lists = {key for key in ("name", "model", *FILES) if isinstance(site.get(key), list)}
-    return {key: value[party] if key in lists else value for key, value in site.items()}
+    node = dict(site)
+    for key in ("name", "model", *FILES):
+        if isinstance(site.get(key), list):
+            node[key] = site[key][party]
+    return node
 
 
 def _client_builder(

@@ -69,7 +69,8 @@ def parties_of(data: Any, split: str) -> Parties:
     rows_by_party = dict(zip(party_names, result.rows, strict=True))
     names_by_party = dict(zip(party_names, result.names, strict=True))
     fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
-    return result._replace(notes=[*result.notes, *read, *_isolated_notes(result, party_names), *fault_notes])
+    isolated_notes = _isolated_notes(rows_by_party, names_by_party)
+    return result._replace(notes=[*result.notes, *read, *isolated_notes, *fault_notes])
 
 
 def by_text(data: Any) -> dict[str, Any]:
@@ -79,11 +80,12 @@ def by_text(data: Any) -> dict[str, Any]:
     return {f"party {i}": table for i, table in enumerate(data)}
 
 
-def _isolated_notes(parties: Parties, party_names: list[str]) -> list[str]:
+def _isolated_notes(rows_by_party: dict[str, Rows], names_by_party: dict[str, tuple[str, ...]]) -> list[str]:
     """Return a single note on columns in which some values lie far from all others; none without such columns."""
-    tables = zip(parties.rows, parties.names, strict=True)
-    texts = [isolated_text(count_isolated(rows), names) for rows, names in tables]
-    lines = [f"{text} ({name})" for name, text in zip(party_names, texts, strict=True) if text]
+    lines = []
+    for party, rows in rows_by_party.items():
+        if text := isolated_text(count_isolated(rows), names_by_party[party]):
+            lines.append(f"{text} ({party})")
     if not lines:
         return []
     what = "codes for missing values, or errors? docs/data.md says what to do"

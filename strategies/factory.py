@@ -92,13 +92,17 @@ class RunFactory:
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
         Flower's simulation. An error of `rows` is reported without its text. The node-config may have keys of the app's
-        own, unless they resemble keys of a site.
+        own; a key that resembles a site's key is taken for a misspelt rule, and refused.
         """
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         is_simulated = in_actor or isinstance(context, SimulatedContext)
-        node_defaults = {"data": "" if is_simulated else APP_ROWS_PLACEHOLDER}  # no plain key: an app is a custodian
-        node_config = {**node_defaults, **_site_keys(context.node_config)}
+        node_config: dict[str, Any] = {
+            "data": "" if is_simulated else APP_ROWS_PLACEHOLDER
+        }  # no plain key: an app is a custodian
+        for key, value in context.node_config.items():
+            if difflib.get_close_matches(str(key).replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO):
+                node_config[key] = value
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
@@ -136,16 +140,6 @@ class RunFactory:
         if lines:
             example = " ".join([text, *words]) if words else "sub-it block-size=10"
             raise ConfigError("\n".join([*lines, f"options stand in 'method', as in method='{example}'"]))
-
-
-def _site_keys(node_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the node-config's entries whose keys equal or resemble a site's keys, so that misspelt rules are found."""
-    site_keys = NodeConfig.keys()
-    return {
-        key: value
-        for key, value in node_config.items()
-        if difflib.get_close_matches(str(key).replace("_", "-"), site_keys, n=1, cutoff=SLIP_RATIO)
-    }
 
 
 def _method_text(run_config: Mapping[str, Any]) -> str:

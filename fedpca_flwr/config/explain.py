@@ -65,7 +65,7 @@ def explain_entry(kind: type, faults: Sequence[Any], source: str) -> str:
 
 
 def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
-    """Return each allowed kind of value but None in words, from an annotation and limits (``Ge``, ``Lt``)."""
+    """Return each allowed kind of value but None in words, such as "a whole number from 1", by limits (``Ge``)."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind is NotRequired:
         return _describe_type(parts[0], limits)
@@ -81,23 +81,19 @@ def _describe_type(annotation: Any, limits: Sequence[Any]) -> list[str]:
     if annotation is bool:
         return ["true or false"]
     if annotation in (int, float):
-        return [_describe_number(annotation, limits)]
+        names = ("ge", "gt", "le", "lt")
+        bounds = {name: getattr(limit, name) for limit in limits for name in names if hasattr(limit, name)}
+        words = "a whole number" if annotation is int else "a number" if {"le", "lt"} & {*bounds} else "a finite number"
+        if {"gt", "lt"} <= set(bounds):
+            return [f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"]
+        prefixes = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
+        ends = [f"{prefix} {bounds[name]:g}" for name, prefix in prefixes.items() if name in bounds]
+        return [" ".join([words, *ends])]
     lengths = [limit.max_length for limit in limits if getattr(limit, "max_length", None)]
     patterns = [limit.pattern for limit in limits if getattr(limit, "pattern", None)]
     constraints = [f"at most {lengths[0]} characters"] if lengths else []
     constraints += [f"the form {patterns[0]}"] if patterns else []
     return [f"a text{' of ' + ' and '.join(constraints) if constraints else ''}"]
-
-
-def _describe_number(kind: type, limits: Sequence[Any]) -> str:
-    """Describe a range of numbers, such as "a whole number from 1", by limits (``Ge``, ``Lt``)."""
-    names = ("ge", "gt", "le", "lt")
-    bounds = {name: getattr(limit, name) for limit in limits for name in names if hasattr(limit, name)}
-    words = "a whole number" if kind is int else "a number" if {"le", "lt"} & set(bounds) else "a finite number"
-    if {"gt", "lt"} <= set(bounds):
-        return f"{words} between {bounds['gt']:g} and {bounds['lt']:g}"
-    prefixes = {"ge": "from", "gt": "above", "le": "and at most" if "gt" in bounds else "to", "lt": "below"}
-    return " ".join([words, *(f"{prefix} {bounds[name]:g}" for name, prefix in prefixes.items() if name in bounds)])
 
 
 def keyword_text(text: str, keys: Iterable[str]) -> str:

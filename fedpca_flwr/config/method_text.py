@@ -102,7 +102,7 @@ def parse_run_options(
     except ConfigError as error:
         faults.append(error)
     try:  # how many components, the method knows better
-        RunConfig.parse({key: value for key, value in run.items() if key != "n-components" or not faults})
+        RunConfig.parse({**run, "n-components": ""} if faults else run)
     except ConfigError as error:
         faults.append(error)
     if options is None or faults:
@@ -143,10 +143,10 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:
     """Return the text of a method, such as "sub-it block-size=10": options in order of their names, texts in quotes."""
-    values = {
-        key: shlex.quote(value) if isinstance(value, str) else json.dumps(value) for key, value in options.items()
-    }
-    return " ".join([name, *(f"{key}={value}" for key, value in sorted(values.items()))])
+    words = [name]
+    for key, value in sorted(options.items()):
+        words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
+    return " ".join(words)
 
 
 def canonical_text(name: str, options: Config) -> str:
@@ -156,9 +156,9 @@ def canonical_text(name: str, options: Config) -> str:
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
     """Return the options that differ from their defaults, without keys of the run, by key in kebab-case and sorted."""
-    values = options.model_dump(by_alias=True)
-    default = {key.replace("_", "-"): field.default for key, field in type(options).model_fields.items()}
-    return {key: values[key] for key in sorted(method_option_keys(type(options))) if values[key] != default[key]}
+    values, fields = options.model_dump(by_alias=True), type(options).model_fields
+    keys = sorted(method_option_keys(type(options)))
+    return {key: values[key] for key in keys if values[key] != fields[key.replace("-", "_")].default}
 
 
 MAX_SHOWN_CHARACTERS = 200
@@ -177,9 +177,8 @@ def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, 
             settings[key] = value
             continue
         text = str(value)
-        settings[key] = (
-            text if len(text) <= MAX_SHOWN_CHARACTERS else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-        )
+        is_short = len(text) <= MAX_SHOWN_CHARACTERS
+        settings[key] = text if is_short else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return settings
 
 

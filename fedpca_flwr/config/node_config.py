@@ -55,20 +55,16 @@ def database_kind(url: str) -> str:
     return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 
-def _has_secret(text: str) -> bool:
-    """Return whether a database URL, or libpq's ``key=value`` text, contains a password or a secret."""
-    if _USER_AND_PASSWORD.search(text):
-        return True
+def _check_data_location(text: str) -> str:
+    """Return a path or a database URL unchanged; raise `refusal` for a secret, an impossible path or another URL.
+
+    Secrets are found in URLs, and in libpq's ``key=value`` text.
+    """
     try:
         parameters = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
     except ValueError:  # no url: `database_kind` says so
-        return False
-    return any(_SECRET.search(name) for name, _ in parameters)
-
-
-def _check_data_location(text: str) -> str:
-    """Return a path or a database URL unchanged; raise `refusal` for a secret, an impossible path or another URL."""
-    if _has_secret(text):
+        parameters = []
+    if _USER_AND_PASSWORD.search(text) or any(_SECRET.search(name) for name, _ in parameters):
         raise refusal(
             "a node-config must not hold a password, because lists of processes show it. Put the password into the "
             "file that PGPASSFILE names (~/.pgpass), or into a service in the file that PGSERVICEFILE names, on the "
@@ -261,8 +257,8 @@ class NodeConfig(Config):
         return {key: getattr(self, key) for key in FILE_KEYS} | {"header": None if self.header == "" else self.header}
 
     @model_validator(mode="after")
-    def _require_matching_data_keys(self) -> Self:
-        """Raise `refusal` for a database without 'query' or with keys of files, and for 'query' without a database."""
+    def _require_companion_keys(self) -> Self:
+        """Raise `refusal` for keys that lack, or exclude, another key, and for a 'partition-id' that is too large."""
         database = is_url(self.data)
         if database and not self.query:
             raise refusal(
@@ -276,11 +272,6 @@ class NodeConfig(Config):
             if value not in ("", None) and database:
                 name = key.replace("_", "-")
                 raise refusal(f"'{name}' is a key for files, but 'data' names a database: write it into the 'query'")
-        return self
-
-    @model_validator(mode="after")
-    def _require_companion_keys(self) -> Self:
-        """Raise `refusal` for keys that lack another key or a package, and for a 'partition-id' that is too large."""
         if self.epsilon_budget is not None and not self.journal:
             raise refusal(
                 "'epsilon-budget' needs 'journal', the folder in which this site records the epsilon that it has spent"

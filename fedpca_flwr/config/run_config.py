@@ -340,7 +340,8 @@ class RunConfig(Config):
     @property
     def indicators(self) -> int:
         """Number of 0/1 columns for categories: each column's levels, 'other' and 'missing'; 0 without `levels`."""
-        return sum(len(levels) + 2 for levels in self.levels_by_column.values())
+        levels = self.levels_by_column
+        return sum(map(len, levels.values())) + 2 * len(levels)
 
     @property
     def min_summed_parties(self) -> float:

@@ -43,11 +43,12 @@ def column_fault_notes(
     """
     tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
     codes: dict[str, dict[int, int]] = {}
+    extremes: dict[str, tuple[Array, Array]] = {}
     running: dict[str, list[int]] = {}  # consecutive numbers
     unique: dict[str, list[int]] = {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        extremes = {party: _extremes(rows) for party, rows in tables.items()}
         for party, rows in tables.items():
+            extremes[party] = _extremes(rows)
             codes[party] = _count_codes(rows, *extremes[party])
             for column, consecutive in find_identifiers(rows).items():
                 (running if consecutive else unique).setdefault(party, []).append(column)
@@ -189,7 +190,7 @@ def _constant_codes(
 ) -> dict[str, dict[int, int]]:
     """Count, by party and column, values constant at a party and far from all others'; empty for unequal widths."""
     long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
-    if len({rows.shape[1] for rows in tables.values()}) > 1 or len(long) < 2:
+    if len(long) < 2 or len({rows.shape[1] for rows in tables.values()}) > 1:
         return {}
     low, high = np.stack([extremes[party] for party in long], axis=1)
     varies = high > low
@@ -224,10 +225,7 @@ def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
 
 
 def _differ_by_chance(values: Array) -> bool:
-    """Return whether sorted whole numbers may all differ by chance, as counts do, unlike identifiers.
-
-    So many numbers drawn from their range seldom differ. Long numbers do, and are identifiers if all are as long.
-    """
+    """Return whether sorted whole numbers may all differ by chance, as counts do; long numbers of one length do not."""
     first, last = values[0], values[-1]
     collisions = len(values) ** 2 / 2 / (last - first + 1)
     as_long = first >= 10**4 and len(str(int(first))) == len(str(int(last)))
@@ -256,10 +254,12 @@ def count_isolated(rows: Rows) -> dict[int, int]:
         return {}
     if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
         return {}
+    counts = {}
     with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        columns = _columns_with_extremes(rows).tolist()
-        counts = {column: _count_isolated_values(rows[:, column].astype(np.float64)) for column in columns}
-    return {column: count for column, count in counts.items() if count}
+        for column in _columns_with_extremes(rows).tolist():
+            if count := _count_isolated_values(rows[:, column].astype(np.float64)):
+                counts[column] = count
+    return counts
 
 
 def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:

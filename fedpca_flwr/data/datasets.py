@@ -48,7 +48,12 @@ def load(name: str, root: str = ".") -> Dataset:
     an unknown name or a library that is not installed, and DataError if the data set is not there, or damaged.
     """
     if name.startswith(OPENML_PREFIX):
-        return _openml(name, Path(root).expanduser())
+        file = _openml_file(name, Path(root).expanduser())
+        if not file.is_file():
+            raise _absent_error(name, file)
+        with np.load(file, allow_pickle=False) as archive:
+            rows, labels, names = archive["rows"], archive["labels"], tuple(map(str, archive["names"]))
+        return Dataset(labels, rows.__getitem__, names=names)
     if name not in DATASETS:
         raise ConfigError(
             f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}, openml:NAME"
@@ -244,30 +249,6 @@ def _openml_file(name: str, root: Path) -> Path:
     return root / "openml" / f"{short}.npz"
 
 
-def _openml(name: str, root: Path) -> Dataset:
-    """Load the rows and labels of an OpenML data set that `download` wrote, or raise DataError if it is not there."""
-    file = _openml_file(name, root)
-    if not file.is_file():
-        raise _absent_error(name, file)
-    with np.load(file, allow_pickle=False) as archive:
-        rows, labels, names = archive["rows"], archive["labels"], tuple(map(str, archive["names"]))
-    return Dataset(labels, rows.__getitem__, names=names)
-
-
-def _download_openml(name: str, root: Path) -> None:
-    """Download a data set of OpenML with its target as labels, else 0; raise DataError for columns of no numbers."""
-    from sklearn.datasets import fetch_openml
-
-    file = _openml_file(name, root)
-    bunch = fetch_openml(name.removeprefix(OPENML_PREFIX), as_frame=False)
-    rows = np.asarray(bunch.data)
-    if rows.dtype.kind not in "fiu":
-        raise DataError(f"data set {value_text(name)} has columns that are no numbers; name one of numbers only")
-    labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
-    with atomic_file(file, SHARED) as stream:
-        np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
-
-
 def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> None:
     """Fetch a data set of torchvision (extra 'vision') or OpenML.
 
@@ -288,7 +269,16 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
         If a data set of OpenML has columns that are no numbers.
     """
     if name.startswith(OPENML_PREFIX):
-        _download_openml(name, Path(data_root))
+        from sklearn.datasets import fetch_openml
+
+        file = _openml_file(name, Path(data_root))
+        bunch = fetch_openml(name.removeprefix(OPENML_PREFIX), as_frame=False)
+        rows = np.asarray(bunch.data)
+        if rows.dtype.kind not in "fiu":
+            raise DataError(f"data set {value_text(name)} has columns that are no numbers; name one of numbers only")
+        labels = np.zeros(len(rows), int) if bunch.target is None else np.unique(bunch.target, return_inverse=True)[1]
+        with atomic_file(file, SHARED) as stream:
+            np.savez_compressed(stream, rows=rows, labels=labels, names=np.array(bunch.feature_names, dtype=str))
         return
     classes = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST", "cifar10": "CIFAR10"}
     if name not in classes:

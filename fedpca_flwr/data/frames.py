@@ -209,11 +209,6 @@ def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], 
     return np.column_stack(arrays) if arrays else np.empty((rows, 0))
 
 
-FOREIGN_NAMES_TEXT = (
-    "The feature names should match those that were passed during fit: these, or their order, are others (only a "
-    "digest of the names at the parties is known)."
-)
-
 MAX_LISTED_NAMES = 5  # how many names an error of other names lists at most, as scikit-learn's do
 
 
@@ -306,7 +301,10 @@ def check_names_digest(X: ArrayLike, digest: str) -> None:
     """Raise DataError if a data frame's column names do not have the `names_digest` expected, if both are known."""
     names = column_names(X)
     if names and digest and names_digest(names) != digest:
-        raise DataError(FOREIGN_NAMES_TEXT)
+        raise DataError(
+            "The feature names should match those that were passed during fit: these, or their order, are others (only "
+            "a digest of the names at the parties is known)."
+        )
 
 
 def align_rows(
@@ -336,7 +334,16 @@ def align_rows(
         warnings.warn(
             f"{name} does not have valid feature names, but {model_name} was fitted with feature names", stacklevel=4
         )
-    order = _column_order(labels, expected) if labels and expected else None
+    comparison = match_labels(labels, expected) if labels and expected else Match((), (), None)
+    if comparison.missing or comparison.unexpected:
+        lines = ["The feature names should match those that were passed during fit."]
+        faults = {"unseen at fit time": comparison.unexpected, "seen at fit time, yet now missing": comparison.missing}
+        for what, fault_labels in faults.items():
+            if fault_names := sorted(map(str, fault_labels)):
+                lines += [f"Feature names {what}:", *(f"- {label}" for label in fault_names[:MAX_LISTED_NAMES])]
+            if len(fault_names) > MAX_LISTED_NAMES:
+                lines.append("- ...")
+        raise DataError("\n".join(lines) + "\n")
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
         raise DataError(
@@ -345,19 +352,4 @@ def align_rows(
         )
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
-    return rows if order is None else select_columns(rows, order)
-
-
-def _column_order(labels_given: Sequence[str], expected: Sequence[str]) -> list[int] | None:
-    """Return the given position of each expected label, None if already in order; raise DataError for others."""
-    comparison = match_labels(labels_given, expected)
-    if not (comparison.missing or comparison.unexpected):
-        return comparison.order
-    lines = ["The feature names should match those that were passed during fit."]
-    faults = {"unseen at fit time": comparison.unexpected, "seen at fit time, yet now missing": comparison.missing}
-    for what, labels in faults.items():
-        if names := sorted(map(str, labels)):
-            lines += [f"Feature names {what}:", *(f"- {label}" for label in names[:MAX_LISTED_NAMES])]
-        if len(names) > MAX_LISTED_NAMES:
-            lines.append("- ...")
-    raise DataError("\n".join(lines) + "\n")
+    return rows if comparison.order is None else select_columns(rows, comparison.order)

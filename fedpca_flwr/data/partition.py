@@ -36,11 +36,6 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
                 f"up to the {features} features"
             )
         return np.split(np.arange(features), np.cumsum(sizes)[:-1])
-    return _split_by_names(how, parties, names)
-
-
-def _split_by_names(how: str, parties: int, names: Sequence[str]) -> Parts:
-    """Split features by the names of each party's columns, as `split_columns` does."""
     groups = [[name.strip() for name in group.split(",")] for group in how.split(";")]
     every = [name for group in groups for name in group]
     if not names or len(groups) != parties or sorted(every) != sorted(names):

@@ -30,7 +30,7 @@ from fedpca_flwr.maths.moments import Moments, packed_size
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import validate_moments
-from fedpca_flwr.state.files import utc_time
+from fedpca_flwr.state.files import require_writable_folder, utc_time
 from fedpca_flwr.state.store import Schema, Store
 
 SCHEMA = Schema(
@@ -174,7 +174,7 @@ class Federation:
 
     def prepare(self) -> None:
         """Create the folder of the stored state, or raise ConfigError if that is impossible."""
-        self._store.prepare()
+        require_writable_folder(self._store.folder)
 
     # Contents
 

@@ -42,10 +42,7 @@ def read_ids_secret(path: str) -> bytes:
     return secret
 
 
-IdDigests = NDArray[np.uint64]
-
-
-def id_digests(ids: Sequence[str], salt: bytes) -> IdDigests:
+def id_digests(ids: Sequence[str], salt: bytes) -> NDArray[np.uint64]:
     """Return the first 64 bits of each id's HMAC-SHA-256 under the salt; raise DataError at empty or equal ids."""
     empty, duplicates = sum(not row_id for row_id in ids), len(ids) - len(set(ids))
     if empty:
@@ -63,10 +60,7 @@ def align_file(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
 
 def align(table: Table, ids: Sequence[str], node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table in the order of the ids' salted digests, which is the same for all parties.
-
-    Raise DataError for ids that are empty or equal, and ConfigError for a secret that cannot be read.
-    """
+    """Return the table in the order of the ids' salted digests, which is the same for all parties."""
     row_digests = id_digests(ids, read_ids_secret(node.ids_secret) or f"fedpca-flwr {config.seed}".encode())
     order = np.argsort(row_digests)
     return table._replace(rows=to_array(table.rows)[order], ids=row_digests[order], row_positions=np.argsort(order))

@@ -67,7 +67,7 @@ class Custodian(Site):
     @override
     def journal(self) -> Journal:
         """Journal in the site's own folder if its node-config names a folder, else in Flower's state."""
-        run_state = StateJournal(self.state.records)
+        run_state = StateJournal(self._records)
         if not self.node.journal:
             return run_state
         settings = ""

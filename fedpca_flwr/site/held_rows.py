@@ -7,7 +7,6 @@ process. All later ones inherit and map them. Without a site's process nothing i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -34,7 +33,7 @@ MemoryFiles = Mapping[str, int]  # descriptors by name: the table's description,
 class RowStore:
     """Rows of a single table, which the site's process holds and the processes of its messages map.
 
-    A source is a text that identifies the data and how the site reads the data. Raise OSError if the system has no
+    A source is a digest of what identifies the data and how the site reads the data. Raise OSError if the system has no
     files in memory, or no sockets that pass them on: it is not Linux.
     """
 
@@ -61,11 +60,11 @@ class RowStore:
 
     def load(self, source: str) -> Table | None:
         """Return the table, with mapped rows, that the site's process holds of a source, or None if it holds none."""
-        return _load_table(self._files) if self._digest == _digest(source) else None
+        return _load_table(self._files) if self._digest == source else None
 
     def copy(self, source: str) -> RowCopy:
         """Return an empty copy for the rows of a source (in the process of a message)."""
-        return RowCopy(partial(self._send, _digest(source)))
+        return RowCopy(partial(self._send, source))
 
     def _send(self, digest: str, files: MemoryFiles) -> None:
         """Hand files in memory to the site's process; raise OSError if the socket takes none."""
@@ -165,11 +164,6 @@ class RowCopy:
         """Give back the memory of the files."""
         for descriptor in (self._files or {}).values():
             os.close(descriptor)
-
-
-def _digest(source: str) -> str:
-    """Return the SHA-256 of a source's text, in hexadecimal digits."""
-    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def path_of(descriptor: int) -> Path:

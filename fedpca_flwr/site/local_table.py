@@ -1,5 +1,6 @@
 """A party's table: its own file or database, or its part of a data set, and the steps from there to a run's rows."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,9 +52,10 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
         settings = node.model_dump(include=keys.union(FILE_KEYS))
         key = json.dumps([settings, config.seed, _file_stamp(node.data)], sort_keys=True)
-        table = store.load(key)
+        source = hashlib.sha256(key.encode()).hexdigest()
+        table = store.load(source)
         if table is None:
-            copy = store.copy(key)
+            copy = store.copy(source)
             table = _own_table(node, config, keep_nothing if node.ids else copy.record)
             copy.finish(table)
         return table

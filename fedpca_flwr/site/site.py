@@ -58,7 +58,7 @@ class Site:
         self.run_config: Mapping[str, Any] = dict(context.run_config)
         self._server_run_config = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
-        self.state = State(context.state)
+        self._records = context.state
         self.load = load
         self.methods = methods
         self._selections: dict[str, Selection] = {}
@@ -71,6 +71,11 @@ class Site:
         other.run_config = dict(run_config)
         other._selections, other._selections_are_final = {}, False
         return other
+
+    @cached_property
+    def state(self) -> State:
+        """Lists of arrays that the party keeps between the rounds of the run."""
+        return State(self._records)
 
     @property
     def settings_digest(self) -> bytes:
@@ -109,7 +114,7 @@ class Site:
     @cached_property
     def journal(self) -> Journal:
         """Journal of the run in Flower's state; a `Custodian` may have another, in a folder."""
-        return StateJournal(self.state.records)
+        return StateJournal(self._records)
 
     def select(
         self, split: str, needs: Collection[str] = (), name: str = "", mask: NDArray[np.bool_] | None = None
@@ -172,7 +177,8 @@ class Site:
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
             "name": self.node.name,
-            "columns": "" if split == "columns" else self.table.columns,  # there, names differ between parties
+            # names of data split by columns differ between parties
+            "columns": self.table.columns if self.table.names and split != "columns" else "",
             "simulated": not self.node.data,
         }
 

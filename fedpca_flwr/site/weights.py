@@ -11,7 +11,6 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError, DisclosureError, value_text
-from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import select_columns, to_array
 from fedpca_flwr.site.readers.columns import column_position
 from fedpca_flwr.site.rules import policy
@@ -42,21 +41,15 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
     if not config.weights:
         return features
     weights = to_array(select_columns(table.rows, [position]))[:, 0].astype(np.float64)
-    _require_weights(weights, name)
-    policy.permit_rows(node, len(weights), weights)
-    return features._replace(weights=weights)
-
-
-def _require_weights(weights: Array, name: str) -> None:
-    """Raise DataError if a weight is missing, infinite or negative, or all are 0; the site's log names the rows."""
+    column_text = f"column '{name}'"
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if wrong.size:
         raise DataError(
             f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct these "
             "weights, or give the weight 0 to rows that should not count",
-            local=f"column '{name}', rows (from 0): {', '.join(map(str, wrong[:MAX_ROWS_NAMED].tolist()))}",
+            local=f"{column_text}, rows (from 0): {', '.join(map(str, wrong[:MAX_ROWS_NAMED].tolist()))}",
         )
     if not weights.any():
-        raise DataError(
-            "all weights of this site's rows are 0, expected some weights above 0", local=f"column '{name}'"
-        )
+        raise DataError("all weights of this site's rows are 0, expected some weights above 0", local=column_text)
+    policy.permit_rows(node, len(weights), weights)
+    return features._replace(weights=weights)

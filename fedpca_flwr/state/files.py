@@ -191,7 +191,13 @@ def read(
     with zipfile.ZipFile(target) as archive:
         if names is not None and not {*archive.namelist()} <= {text, *(f"{name}.npy" for name in names)}:
             raise ValueError("members that are none of its own")
-        _require_size(archive, target, max_bytes)
+        size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
+        limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
+        if size > limit:
+            raise TooLargeError(
+                f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {limit:,} are read: if "
+                f"you know who made it, allow more, as in PCAModel.load(path, most_bytes={size})"
+            )
         metadata = parse_json(archive.read(text))
         for name in archive.namelist():
             if name.endswith(".npy"):
@@ -224,14 +230,3 @@ def _bounded_integer(text: str) -> int:
     if len(text) > MAX_INTEGER_DIGITS:
         raise ValueError(f"the JSON holds a whole number of more than {MAX_INTEGER_DIGITS} digits")
     return int(text)
-
-
-def _require_size(archive: zipfile.ZipFile, target: Path, max_bytes: int | None) -> None:
-    """Raise TooLargeError if the members' stated sizes together exceed `max_bytes` (default: that of `read`)."""
-    size, packed = sum(member.file_size for member in archive.infolist()), target.stat().st_size
-    limit = max(MAX_UNPACK_RATIO * packed, SMALL_ARCHIVE_BYTES) if max_bytes is None else max_bytes
-    if size > limit:
-        raise TooLargeError(
-            f"{target} has {packed:,} bytes and says that it unpacks to {size:,}, at most {limit:,} are read: if you "
-            f"know who made it, allow more, as in PCAModel.load(path, most_bytes={size})"
-        )

@@ -19,7 +19,7 @@ from tempfile import mkstemp
 from typing import Any
 
 from fedpca_flwr.errors import ConfigError, ContractError
-from fedpca_flwr.state.files import make_folder, require_writable_folder
+from fedpca_flwr.state.files import make_folder
 
 LOCK_TIMEOUT_SECONDS = 20.0  # seconds that a transaction waits for that of another process, which takes milliseconds
 PIECE_BYTES = 2**24  # bytes of a large value in one row: SQLite allows 10^9
@@ -75,10 +75,6 @@ class Store:
             raise ConfigError(f"a {schema.name} is a folder, and {self.folder} is a file; name another")
         self._application = int.from_bytes(schema.application, "big")
         self.empty_digest = self._digest(None)  # digest of sealed tables without rows
-
-    def prepare(self) -> None:
-        """Create the folder if missing; raise ConfigError if no file can be written to it."""
-        require_writable_folder(self.folder)
 
     def exists(self) -> bool:
         """Return whether the store's file exists; raise StoreError for remains of a lost or an old version's file."""

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from fedpca_flwr.maths.moments import Head
+from fedpca_flwr.state.files import require_writable_folder
 from fedpca_flwr.state.store import Schema, Store
 from fedpca_flwr.strategies.sapca.streams import Subspace
 
@@ -52,7 +53,7 @@ class RunningModel:
         Raise ConfigError if there can be no such folder.
         """
         self._store = Store(path, SCHEMA)
-        self._store.prepare()
+        require_writable_folder(self._store.folder)
         self.path = self._store.folder
         self._loaded_seal = self._store.empty_digest
         self.content: RunningContent | None = None
