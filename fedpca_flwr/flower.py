@@ -264,7 +264,17 @@ class FedPCA(Strategy):
         self.strategy.aggregate_fit(server_round, results, failures)
         entry = self.strategy.round_log[-1]
         metrics = {"bytes-up": sum(entry["up"]), "bytes-down": sum(entry["down"]), "seconds": entry["seconds"]}
-        return self._model_arrays() if self.strategy.done else None, MetricRecord(metrics)
+        if not self.strategy.done:
+            return None, MetricRecord(metrics)
+        model = self.model
+        if model.mean_ is None:
+            arrays = {"scores": model.scores_}
+        else:
+            scale = np.ones_like(model.mean_) if model.scale_ is None else model.scale_
+            arrays = {"components": model.components_, "mean": model.mean_, "scale": scale}
+        arrays["variances"] = model.explained_variance_
+        record = ArrayRecord({name: Array(array) for name, array in arrays.items() if array is not None})
+        return record, MetricRecord(metrics)
 
     @override
     def configure_evaluate(
@@ -275,20 +285,6 @@ class FedPCA(Strategy):
     @override
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return None
-
-    def _model_arrays(self) -> ArrayRecord:
-        """Return the model's components, mean, scale and variances by name; without a mean, scores and variances."""
-        model = self.model
-        if model.mean_ is None:
-            arrays = {"scores": model.scores_, "variances": model.explained_variance_}
-        else:
-            arrays = {
-                "components": model.components_,
-                "mean": model.mean_,
-                "scale": np.ones_like(model.mean_) if model.scale_ is None else model.scale_,
-                "variances": model.explained_variance_,
-            }
-        return ArrayRecord({name: Array(array) for name, array in arrays.items() if array is not None})
 
 
 class _PCA(NamedTuple):

@@ -35,10 +35,7 @@ WORTH_THREADS = 10**6
 
 
 class LoopbackProxy(ClientProxy):
-    """Flower client proxy that hands each message to a new client in this process, as in a deployment.
-
-    ``make`` returns a new client; ``context`` is Flower's, of the party, with its node-config and its memory.
-    """
+    """Flower client proxy that hands each message to a new client (`make`) in this process, as in a deployment."""
 
     def __init__(self, cid: str, make: Callable[[], client.Client], context: Context | None = None) -> None:
         super().__init__(cid)
@@ -47,10 +44,7 @@ class LoopbackProxy(ClientProxy):
 
     @override
     def fit(self, ins: common.FitIns, timeout: float | None, group_id: int | None) -> common.FitRes:
-        """Let a new client answer a question within ``timeout`` seconds (None: however long it takes).
-
-        Raise TimeoutError if it takes longer, and RuntimeError, from the client's own, for any exception.
-        """
+        """Let a new client answer; raise TimeoutError, or RuntimeError for any exception of the client."""
         return _with_deadline(timeout, lambda: self.make().fit(ins))
 
     @override
@@ -97,7 +91,6 @@ def assemble(
 
     With at least `WORTH_THREADS` values as many clients work at once as BLAS has threads. ``site`` is that of
     `on_loopback`, ``names`` and ``places`` are those of `Parties`. Raise ConfigError for a faulty run-config.
-    Shapes: parties (n_i, d).
     """
     libraries = numerical_libraries()
     server = PCAServer(FACTORY.strategy(run_config), partial(libraries.limit, limits=1, user_api="blas"))

@@ -53,11 +53,7 @@ class RunFactory:
         return strategy
 
     def prepare(self, strategy: PCAStrategy, run_config: Mapping[str, Any]) -> None:
-        """Check the run-config, and give a new strategy of its method the options and the transport.
-
-        Raise ConfigError for a key that no run has, an option that the method lacks, a value that is not allowed, and
-        keys that do not go with the method.
-        """
+        """Give a new strategy its options and transport; raise ConfigError for keys or values that are not allowed."""
         text, card = _method_text(run_config), strategy.card
         self._refuse_options_as_keys(run_config, text, card)
         extra_options = {"n-components": run_config.get("n-components", DEFAULTS.n_components)}
@@ -92,14 +88,13 @@ class RunFactory:
 
         The rows are a site's own data, with the rules for such data (a journal for secure sums, say), except in
         Flower's simulation. An error of `rows` is reported without its text. The node-config may have keys of the app's
-        own; a key that resembles a site's key is taken for a misspelt rule, and refused.
+        own; a key that equals or resembles a site's key is checked as such.
         """
         ray = sys.modules.get("ray")  # Flower simulates parties in actors of Ray; starting Ray makes no actor
         in_actor = ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
         is_simulated = in_actor or isinstance(context, SimulatedContext)
-        node_config: dict[str, Any] = {
-            "data": "" if is_simulated else APP_ROWS_PLACEHOLDER
-        }  # no plain key: an app is a custodian
+        # "data" is no plain key, so an app is a custodian
+        node_config: dict[str, Any] = {"data": "" if is_simulated else APP_ROWS_PLACEHOLDER}
         for key, value in context.node_config.items():
             if difflib.get_close_matches(str(key).replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO):
                 node_config[key] = value

@@ -111,13 +111,11 @@ def parse_run_options(
 
 
 def make_run_config(name: str, kind: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run-config: keys of the run, and ``method``, the name with the options that differ from their defaults.
-
-    Raise ConfigError for the faults of `parse_run_options`.
-    """
+    """Return a run-config: keys of the run, and ``method`` with its options; raise as `parse_run_options` does."""
     run = {key: value for key, value in values.items() if key in RUN_KEYS}
     method_options = {key: value for key, value in values.items() if key not in run or key == "n-components"}
-    return {**run, "method": canonical_text(name, parse_run_options(run, run["method"], kind, method_options))}
+    options = parse_run_options(run, run["method"], kind, method_options)
+    return {**run, "method": format_method(name, non_defaults(options))}
 
 
 @cache
@@ -147,11 +145,6 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
     for key, value in sorted(options.items()):
         words.append(f"{key}={shlex.quote(value) if isinstance(value, str) else json.dumps(value)}")
     return " ".join(words)
-
-
-def canonical_text(name: str, options: Config) -> str:
-    """Return the text of a method with only the options that differ from their defaults, sorted."""
-    return format_method(name, non_defaults(options))
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:

@@ -56,10 +56,7 @@ def database_kind(url: str) -> str:
 
 
 def _check_data_location(text: str) -> str:
-    """Return a path or a database URL unchanged; raise `refusal` for a secret, an impossible path or another URL.
-
-    Secrets are found in URLs, and in libpq's ``key=value`` text.
-    """
+    """Return a path or a database URL unchanged; raise `refusal` for a secret, another URL or an impossible path."""
     try:
         parameters = parse_qsl(urlsplit(text).query, keep_blank_values=True) if is_url(text) else []
     except ValueError:  # no url: `database_kind` says so
@@ -83,10 +80,7 @@ def _check_data_location(text: str) -> str:
 
 
 def _check_query(text: str) -> str:
-    """Return an SQL query unchanged; raise `refusal` for one that contains a password or a key.
-
-    Quotes tell a column of such a name apart: ``"password" = 1``.
-    """
+    """Return an SQL query unchanged; raise `refusal` for a password or a key, unless it is a column in quotes."""
     if _SECRET_IN_QUERY.search(text) or _SECRET_IN_QUERY.search(unquote(text)):
         raise refusal(
             "a node-config must not hold a password or a key, because lists of processes show it. Leave it out of the "

@@ -178,10 +178,7 @@ def level_notes(tables: Mapping[str, Table], levels: Levels) -> list[str]:
 
 
 def differing_level_notes(levels_by_party: Mapping[str, Levels]) -> list[str]:
-    """Write a note on each column for which two parties each have a level that the other party lacks.
-
-    Only columns of the first party count, and a note names only the first such pair.
-    """
+    """Write a note on each column of which two parties, the first such pair, each have a level that the other lacks."""
     notes = []
     for column in next(iter(levels_by_party.values()), {}):
         level_sets = {name: set(levels.get(column, ())) for name, levels in levels_by_party.items()}

@@ -80,10 +80,7 @@ def column_fault_notes(
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
-    """Write at most one note on components (k, d) in which a single column has 99 % of the squared loadings.
-
-    Fewer than three columns get none. Without ``names`` (empty) the note has positions from 0.
-    """
+    """Write a note if one of three or more columns has 99 % of a component's squared loadings (k, d), else none."""
     shares = np.square(components)
     if shares.shape[1] < 3 or not shares.size:
         return []

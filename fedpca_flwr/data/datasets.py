@@ -80,10 +80,7 @@ def _absent_error(name: str, expected: Path) -> DataError:
 
 
 def _load_idx(name: str, folder: str, root: Path) -> Dataset:
-    """Load images in MNIST's file format, memory-mapped, so that a party reads only its own rows.
-
-    Raise DataError if the files are absent or damaged.
-    """
+    """Load images in MNIST's file format, memory-mapped; raise DataError if the files are absent or damaged."""
     raw = root / folder / "raw"
 
     def part(stem: str) -> tuple[NDArray[Any], NDArray[Any]]:

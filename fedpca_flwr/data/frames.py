@@ -85,10 +85,7 @@ def open_frame(X: Any) -> Frame | None:
 
 
 def _dataset_frame(dataset: Any) -> Frame:
-    """Return a data set of Hugging Face as a table; a single column of images or arrays has a row each.
-
-    Raise DataError if such a column stands beside others.
-    """
+    """Return a data set of Hugging Face as a table; raise DataError for images or arrays beside other columns."""
     kinds = {name: type(feature).__name__ for name, feature in (dataset.features or {}).items()}
     nested = [name for name, kind in kinds.items() if kind not in ("Value", "ClassLabel")]
     if not nested:
@@ -189,10 +186,7 @@ def frame_numbers(frame: Frame, name: str) -> Any:
 
 
 def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], rows: int, name: str) -> NDArray[Any]:
-    """Stack columns of numbers (n,) into an array (n, d), where ``rows`` is n.
-
-    Raise DataError, which calls the table ``name`` and names all columns of other kinds, if there are any.
-    """
+    """Stack columns into an array (``rows``, d); raise DataError, which names all columns that are no numbers."""
     arrays = [column for column in columns if not isinstance(column, str)]
     dtype = np.result_type(*arrays) if arrays else np.dtype(np.float64)
     by_kind: dict[str, list[object]] = {}
@@ -281,10 +275,7 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
 
 
 def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """Convert a table to an array (n, width) of finite numbers, or of NaN too if ``incomplete``.
-
-    Raise DataError, which calls the table ``name``, for other values, another width, and no rows.
-    """
+    """Convert to an array (n, width) of finite numbers (of NaN too if ``incomplete``); raise DataError otherwise."""
     rows = as_array(X, name)
     if rows.dtype.kind not in "fiub":
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")

@@ -186,10 +186,7 @@ def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Update each column's largest absolute value (d,), of floats only, and number of NaN (d,) by a block, in place.
-
-    Raise DataError for integers that float64 does not hold.
-    """
+    """Update each column's largest absolute float and number of NaN in place; raise DataError for inexact integers."""
     is_sparse = sparse.issparse(block)
     if block.dtype.kind != "f":
         lost = inexact_integers(block.data if is_sparse else block)

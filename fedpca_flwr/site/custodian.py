@@ -177,10 +177,7 @@ class Custodian(Site):
 
     @override
     def permit_blind(self, card: MethodCard, options: PCAOptions) -> None:
-        """Note a blind run's settings; raise DisclosureError if an earlier one over the same rows had others.
-
-        The spectrum does not depend on `BLIND_FREE_KEYS` and the number of components, which may differ.
-        """
+        """Note a blind run's settings; raise DisclosureError if an earlier one over the same rows had others."""
         chosen = options.model_dump(by_alias=True, exclude={"n_components"})
         settings = {**self.config.model_dump(by_alias=True, exclude=BLIND_FREE_KEYS), "options": chosen}
         self.repeats(card.split).permit_blind(hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest())
@@ -198,7 +195,6 @@ class Custodian(Site):
 
     @override
     def held_out(self, split: str) -> NDArray[np.bool_]:
-        """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run (`site.fold`)."""
         rows = self._in_file_order(self._rows(split)) if self.node.data else self._rows(split)
         return fold.held_out_rows(self.journal, self.node, rows, self.config.seed)
 

@@ -44,10 +44,7 @@ class RowStore:
         self._files: dict[str, int] = {}
 
     def receive(self) -> None:
-        """Take over the rows that processes of messages have sent, in place of earlier rows (in the site's process).
-
-        If none have come, return at once, and keep the earlier rows.
-        """
+        """Take over the rows that processes of messages have sent, if any, in place of earlier ones."""
         while True:
             try:
                 message, descriptors, _, _ = socket.recv_fds(self._resident_end, MAX_MESSAGE_BYTES, len(NAMES))

@@ -33,20 +33,14 @@ def add_levels(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 
 
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
-    """Return, for each column of categories (separated by commas), the levels that at least `min_rows` rows have.
-
-    Raise ConfigError or DataError if the file cannot be read, or has no such column of texts.
-    """
+    """Return, for each column of texts that `categories` names, the levels that at least `min_rows` rows have."""
     columns = split_names(categories)
     rows = len(read(path, label, texts=columns).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 
 def merge_levels(paths: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the union of several sites' levels by column, and notes on levels that sites seem to name differently.
-
-    The files are what ``site levels FILE --categories`` prints. Raise DataError if a file cannot be read as levels.
-    """
+    """Return the union of the levels that files have, and notes on unlike names; raise DataError for other files."""
     levels_by_file: dict[str, dict[str, list[str]]] = {}
     for path in paths:
         try:

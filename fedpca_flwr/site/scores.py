@@ -104,7 +104,6 @@ class OddRows:
         stream: BinaryIO | None = None,
         names: Iterator[str] | None = None,
     ) -> None:
-        """Set the model and its limits; rows that are not `counted` (n,) are only written."""
         self.components, self.variances, self.limits = components, variances, limits
         self.exceeding: NDArray[np.int64] = np.zeros(2, np.int64)
         self._counted, self._position, self._stream = counted, 0, stream
@@ -141,10 +140,7 @@ class OddRows:
 
 @contextmanager
 def companion_file(scores: str, suffix: str, header: bytes) -> Iterator[BinaryIO | None]:
-    """Open the .csv file ``<scores>-<suffix>.csv`` next to the file of scores, with its header; None without scores.
-
-    It appears complete or not at all; raise ConfigError if it cannot be written.
-    """
+    """Open the .csv file ``<scores>-<suffix>.csv``, complete or not at all, with its header; None without scores."""
     if not scores:
         yield None
         return

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.entries import load_entry
-from fedpca_flwr.config.method_text import canonical_text, parse_options
+from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
@@ -96,7 +96,8 @@ class Site:
 
     def configuration(self, card: MethodCard, options: PCAOptions) -> str:
         """Return run-config and method with all options as JSON with sorted keys, equal at all parties of the run."""
-        settings = {**self.config.model_dump(by_alias=True), "method": canonical_text(card.name, options)}
+        method = format_method(card.name, non_defaults(options))
+        settings = {**self.config.model_dump(by_alias=True), "method": method}
         return json.dumps(settings, sort_keys=True)
 
     def options(self, kind: type[Options]) -> Options:

@@ -106,10 +106,7 @@ def read_text(file: Path, errors: str = "strict") -> str:
 
 @contextmanager
 def open_site_file(key: str, target: Path) -> Iterator[BinaryIO]:
-    """Open an atomic stream to a file that the node-config key names; only its owner may read the file.
-
-    Raise ConfigError if the file cannot be written. The error names the key; the path stays in the site's own log.
-    """
+    """Open an atomic stream to a key's file, for its owner only; raise ConfigError, whose text lacks the path."""
     try:
         with atomic_file(target) as stream:
             yield stream

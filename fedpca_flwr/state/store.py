@@ -155,10 +155,7 @@ class Store:
             )
 
     def rows(self, database: sqlite3.Connection, query: str, *kinds: type[int] | type[str]) -> list[tuple[Any, ...]]:
-        """Return the rows of an SQL query, whose columns are of `kinds`: `str`, or `int` from 0 to `MAX_TABLE_INTEGER`.
-
-        Raise StoreError if a value is something else.
-        """
+        """Return rows whose columns are of `kinds` (`str`, or `int` to `MAX_TABLE_INTEGER`); else raise StoreError."""
         rows = database.execute(query).fetchall()
         for row in rows:
             for value, kind in zip(row, kinds, strict=True):
