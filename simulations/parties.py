@@ -62,7 +62,7 @@ def parties_of(data: Any, split: str) -> Parties:
             faults.append(str(error))
     if faults:
         raise DataError("\n".join(faults))
-    result = Parties(rows, keys, [column_labels(table) for table in tables], [], [None] * len(tables))
+    result = Parties(rows, keys, list(map(column_labels, tables)), [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
@@ -194,7 +194,12 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
         elif order is None or len(set(local_labels)) < len(local_labels) or len(local_labels) != len(labels):
             faults.append(f"{party_names[place]} has labels that occur twice, in another order")
         else:
-            rows[place], places[place] = _reorder(rows[place], order), np.argsort(order)
+            values = rows[place]
+            if isinstance(values, Blocks) and values.sparse:
+                rows[place] = sparse_rows(join_blocks(list(values.read()))[order])
+            else:
+                rows[place] = to_array(values)[order]
+            places[place] = np.argsort(order)
             reordered.append(party_names[place])
     if faults:
         raise ConfigError(
@@ -213,11 +218,3 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
 def _index(frame: Frame | None) -> Iterable[Hashable]:
     """Return the row labels of a frame; nothing without a frame."""
     return () if frame is None else frame.index
-
-
-def _reorder(rows: Rows, order: list[int]) -> Rows:
-    """Return the rows in a new order: row i of the result is row ``order[i]``."""
-    if isinstance(rows, Blocks) and rows.sparse:
-        return sparse_rows(join_blocks(list(rows.read()))[order])
-    result: Rows = to_array(rows)[order]
-    return result

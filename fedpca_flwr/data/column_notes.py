@@ -199,8 +199,8 @@ def _constant_codes(
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
         min_distance = np.where(negative, 0, highest - lowest)
         is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
-        columns = np.flatnonzero(is_code).tolist()
-        codes[party] = {column: int(np.sum(rows[:, column] == values[column])) for column in columns}
+        for column in np.flatnonzero(is_code).tolist():
+            codes.setdefault(party, {})[column] = int(np.sum(rows[:, column] == values[column]))
     return codes
 
 

@@ -125,10 +125,7 @@ def _cifar10(root: Path) -> Dataset:
 
 
 def _images(root: Path) -> Dataset:
-    """Load images from a folder with a subfolder for each class, below ``train`` if there is ``train`` and ``test``.
-
-    Raise DataError without images; reading rows raises what `_decoded_rows` raises.
-    """
+    """Load images in a subfolder for each class (of ``train`` if there is ``test``); raise DataError without images."""
     has_test = (root / "train").is_dir() and (root / "test").is_dir()
     train = root / "train" if has_test else root
     files, labels = _image_files(train)

@@ -75,7 +75,10 @@ class Site(Protocol):
     """
 
     run_id: str
-    state: State
+
+    @cached_property
+    def state(self) -> State:
+        """Lists of arrays that the party keeps between the rounds of the run."""
 
     @property
     def node(self) -> NodeConfig:

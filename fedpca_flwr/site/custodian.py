@@ -79,7 +79,7 @@ class Custodian(Site):
                 settings = settings_digest(card.name, self.options(card.options), self.config)
         except ConfigError:
             description = "of a run-config that is refused"
-        party, description = self.node.partition_id, excerpt(f"{description}; {loaded_app()}", MAX_RUN_CHARACTERS)
+        party, description = self.node.partition_id, excerpt(f"{description}; {AppName.loaded()}", MAX_RUN_CHARACTERS)
         return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description, settings)
 
     @cached_property
@@ -217,10 +217,8 @@ class AppName:
 
     text: ClassVar[str] = ""  # empty where Flower has loaded the app of the run
 
-
-def loaded_app() -> str:
-    """Return publisher, name, version and hash of the Flower app that this process runs, or that there is none."""
-    if AppName.text:
-        return AppName.text
-    apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
-    return f"app {apps[0]}" if apps else "no app of Flower's"
+    @classmethod
+    def loaded(cls) -> str:
+        """Return publisher, name, version and hash of the app that this process runs, or that there is none."""
+        apps = [Path(entry).name for entry in sys.path if Path(entry).parent.name == "apps"]
+        return cls.text or (f"app {apps[0]}" if apps else "no app of Flower's")

@@ -28,10 +28,7 @@ RUN_STEPS = {
 
 
 def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str, str] = RUN_STEPS) -> Table:
-    """Apply the steps that a key of the node-config or of the run-config asks for to the table, and return the result.
-
-    A step is a function of a table, the node-config and the run-config to a table, and knows no other step.
-    """
+    """Return the table after the steps that keys of the node-config or run-config ask for; no step knows another."""
     for key, path in steps.items():
         if getattr(node, key, "") or getattr(config, key, ""):
             table = load_entry(path)(table, node, config)
@@ -52,10 +49,10 @@ def local_table(node: NodeConfig, config: RunConfig) -> Table:
         keys = {"data", "label", "ids", "categories", "ids_secret", "layer", "variants", "ambiguous", "split"}
         settings = node.model_dump(include=keys.union(FILE_KEYS))
         key = json.dumps([settings, config.seed, _file_stamp(node.data)], sort_keys=True)
-        source = hashlib.sha256(key.encode()).hexdigest()
-        table = store.load(source)
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        table = store.load(digest)
         if table is None:
-            copy = store.copy(source)
+            copy = store.copy(digest)
             table = _own_table(node, config, keep_nothing if node.ids else copy.record)
             copy.finish(table)
         return table
