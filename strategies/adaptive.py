@@ -25,8 +25,8 @@ from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.protocol.card import method_questions
 from fedpca_flwr.protocol.client import PartyClient, PCAClient, RefusingClient
+from fedpca_flwr.protocol.question import max_questions
 from fedpca_flwr.protocol.registry import Method
-from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions import method
 

@@ -19,9 +19,8 @@ from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
-from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, SimulatedContext
-from fedpca_flwr.protocol.registry import Registry
+from fedpca_flwr.protocol.registry import Registry, require_compatible
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.site import LoadTable, Site
 from fedpca_flwr.transports.choice import party_transport, server_transport

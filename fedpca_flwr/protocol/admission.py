@@ -224,9 +224,10 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
 
 def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[PartyInfo, list[PartyInfo]]:
     """Return the first client with the commonest value of an attribute, and all with another value, in their order."""
-    (common_value, _), *_ = Counter(getattr(info, attribute) for info in infos).most_common(1)
-    witness = next(info for info in infos if getattr(info, attribute) == common_value)
-    return witness, [info for info in infos if getattr(info, attribute) != common_value]
+    values = list(map(attrgetter(attribute), infos))
+    (common_value, _), *_ = Counter(values).most_common(1)
+    dissenters = [info for info, value in zip(infos, values, strict=True) if value != common_value]
+    return infos[values.index(common_value)], dissenters
 
 
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:

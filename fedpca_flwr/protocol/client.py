@@ -32,11 +32,18 @@ from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
-from fedpca_flwr.protocol.memory import Alternatives, answer_cost, max_reply_cost, no_alternatives, require_party_memory
+from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_party_memory
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, content_digest, read_array
-from fedpca_flwr.protocol.question import SERVER, Public, Questions
+from fedpca_flwr.protocol.question import (
+    SERVER,
+    Public,
+    Questions,
+    answer_cost,
+    max_reply_cost,
+    require_next,
+    require_unchanged,
+)
 from fedpca_flwr.protocol.replies import max_magnitude, overflow_handling
-from fedpca_flwr.protocol.script import require_next, require_unchanged
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.transport import PartyTransport
 

@@ -6,6 +6,7 @@ of a run, in a simulation and on a site alike. The journal in a site's own folde
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -119,11 +120,11 @@ class SimulatedContext(Context):
 RECORD_NAME = "journal"
 
 
+@dataclass(eq=False)
 class State:
     """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run."""
 
-    def __init__(self, records: RecordDict) -> None:
-        self.records = records  # whose views of one kind are made anew each time, so none is used
+    records: RecordDict  # whose views of one kind are made anew each time, so none is used
 
     def __contains__(self, name: str) -> bool:
         return isinstance(self.records.get(name), ArrayRecord)
@@ -239,5 +240,6 @@ class StateJournal(Journal):
     @override
     def complete(self) -> None:
         """Delete all secrets of this run, and record nothing."""
-        for name in [name for name in self.record if name.startswith("secret ")]:
-            del self.record[name]
+        for name in list(self.record):
+            if name.startswith("secret "):
+                del self.record[name]

@@ -1,13 +1,12 @@
 """Check of this machine's memory against the sizes of a run's replies, before anything is computed."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.protocol.payload import Field, Payload
-from fedpca_flwr.protocol.question import Public, Question, Questions
+from fedpca_flwr.protocol.question import Public, Questions, answer_cost, min_sizes
 
 SITE_FACTOR = 3.5
 """Bytes of a site's process for each byte of its largest reply, or of the largest array behind it, beyond libraries.
@@ -51,35 +50,6 @@ def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
     return ""
 
 
-def answer_cost(question: Question, sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Return lower limits on the bytes of a reply, and of the largest array that a party holds to answer."""
-    nbytes = question.nbytes(sizes)
-    work = Payload((Field("", question.work_shape),)).nbytes(sizes) if question.work_shape else 0
-    return nbytes, max(work, nbytes)
-
-
-def _min_sizes(question: Question, public: Public, rows: int) -> dict[str, int]:
-    """Return the smallest values that the symbols in shapes can have for a party of `rows` rows."""
-    sizes = {"n": rows, "d": 1, **question.request_sizes(public)}
-    for _, _, symbol in question.request.bounded_axes:
-        sizes[symbol] = 1
-    return sizes
-
-
-def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
-
-    The array is the reply itself, or what a party of `rows` rows holds while it answers. Optional questions do not
-    count.
-    """
-    nbytes = largest = 0
-    for question in script.values():
-        if not question.optional:
-            reply_bytes, answer_bytes = answer_cost(question, _min_sizes(question, public, rows))
-            nbytes, largest = max(nbytes, reply_bytes), max(largest, answer_bytes)
-    return nbytes, largest
-
-
 def site_memory(largest: int) -> int:
     """Estimate the bytes of a site's process from those of the largest array of its answers (`max_reply_cost`)."""
     return int(SITE_FACTOR * largest)
@@ -94,7 +64,7 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
     nbytes, largest_factor = 0, 1.0
     for question in script.values():
         if not question.optional:
-            reply_bytes, _ = answer_cost(question, _min_sizes(question, public, 1))
+            reply_bytes, _ = answer_cost(question, min_sizes(question, public, 1))
             replies = min(public.parties, MAX_HELD_REPLIES) if question.plain_reply is None else 2
             factor = SERVER_FACTOR + replies
             if factor * reply_bytes > nbytes:

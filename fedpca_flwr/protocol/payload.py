@@ -311,7 +311,9 @@ def check_together(
     """
     if not replies:
         return
-    claims = {**earlier_claims, **{sender: payload.count_features(values) for sender, values in replies.items()}}
+    claims = dict(earlier_claims)
+    for sender, values in replies.items():
+        claims[sender] = payload.count_features(values)
     (features, _), *_ = Counter(claims.values()).most_common(1)
     witness = next(sender for sender, claim in claims.items() if claim == features)
     for sender in sorted(replies, key=lambda sender: claims[sender] == features):

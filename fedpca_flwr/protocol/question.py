@@ -15,19 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.errors import ContractError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.maths.secure import Digits, Layout, digits_size
 from fedpca_flwr.maths.short_words import MAX_VALUES_PER_WORD, ShortWords, WordSharing
 from fedpca_flwr.protocol.admission import Reply
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, Payload
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Fields, Payload
 
 SERVER = "the server"
 """Name of the sender of requests in errors."""
@@ -48,12 +49,6 @@ class Public:
     """Number d of features, if the parties hold rows of the same features; else 0."""
     rows: int = 0
     """Number n of rows, if the parties hold columns of the same rows; else 0."""
-
-    @cached_property
-    def sizes(self) -> Mapping[str, int]:
-        """Values of the symbols ``d`` (features) and ``n`` (rows) in shapes; one that is 0 is left out."""
-        sizes = {"d": self.features} if self.features else {}
-        return {**sizes, "n": self.rows} if self.rows else sizes
 
 
 NO_FIELDS = Payload(())
@@ -114,34 +109,13 @@ class Question:
     """Whether the question comes after the method has its result; it is left out if a party has left since."""
 
     def max_times(self, public: Public) -> int:
-        """Return how many times in a row a run may ask this question.
-
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        int
-            Largest number of times.
-        """
+        """Return how many times in a row a run may ask this question."""
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, request: Fields, public: Public) -> Layout:
         """Return how the sum of the replies is encoded as fixed-point integers in 64-bit words.
 
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the question.
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        Layout
-            Positions and digits of each field's values. A limit with fewer axes than its field holds for each entry.
+        A limit with fewer axes than its field holds for each entry.
         """
         assert self.limits is not None
         limits, sizes = dict(self.limits(request, public)), self.reply_sizes(request, public)
@@ -157,20 +131,7 @@ class Question:
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Return a lower limit on the bytes of a reply, with the words of fixed point if replies are masked.
-
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Values of the symbols in shapes.
-        with_optional : bool
-            Whether optional fields count.
-
-        Returns
-        -------
-        int
-            Number of bytes.
-        """
+        """Return a lower limit on the bytes of a reply, with the words of fixed point if replies are masked."""
         if self.plain_reply is None:
             return self.reply.nbytes(sizes, with_optional=with_optional)
         words = self._digits(sizes)
@@ -192,35 +153,16 @@ class Question:
         return not callable(self.short) and (self.plain_reply is not None or self.reply.has_fixed_size)
 
     def request_sizes(self, public: Public) -> dict[str, int]:
-        """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
+        """Return the values of all symbols in the shapes of the request's fields: ``d`` or ``n``, and others.
 
-        Parameters
-        ----------
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        dict of str to int
-            Values of the symbols.
+        A number of features, or of rows, that is 0 has no symbol.
         """
-        return {**public.sizes, **self.sizes(public)} if self.sizes else dict(public.sizes)
+        sizes = {"d": public.features} if public.features else {}
+        sizes |= {"n": public.rows} if public.rows else {}
+        return {**sizes, **self.sizes(public)} if self.sizes else sizes
 
     def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
-        """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``.
-
-        Parameters
-        ----------
-        request : mapping of str to ndarray
-            Fields of the question.
-        public : Public
-            Public parameters of the run.
-
-        Returns
-        -------
-        dict of str to int
-            Values of the symbols.
-        """
+        """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``."""
         sizes = self.request_sizes(public)
         for name, axis, symbol in self.request.bounded_axes:
             if name in request:
@@ -231,27 +173,93 @@ class Question:
 Questions = Mapping[str, Question]
 """Questions by name, in the order of a run."""
 
+
+def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
+    """Raise ContractError for a question that the script lacks, has at another place, or does not allow so often.
+
+    `answered` has the phases of earlier questions, the last one last.
+    """
+    max_times = script[phase].max_times(public) if phase in script else 0
+    if not max_times:
+        raise ContractError(
+            f"the server asked for {value_text(phase)}, expected one of: {_allowed_names(script, public)}; do all "
+            "parties run the same version?"
+        )
+    names = list(script)
+    position, last = names.index(phase), names.index(answered[-1]) if answered else -1
+    times = answered.count(phase)
+    if position >= last and times >= max_times:
+        raise ContractError(f"the server asked for '{phase}' {times + 1} times in one run; {times} are allowed")
+    between = names[last + 1 : position]
+    if position < last or any(not script[name].optional and script[name].max_times(public) for name in between):
+        before, order = f"after '{answered[-1]}'" if answered else "first", _allowed_names(script, public)
+        raise ContractError(f"the server asked for '{phase}' {before}; a run asks in the order {order}")
+
+
+def _allowed_names(script: Questions, public: Public) -> str:
+    """Return the names of the questions that a run may ask, for an error."""
+    return ", ".join(name for name, question in script.items() if question.max_times(public))
+
+
+def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
+    """Raise ContractError if a constant of the run, such as its centre, differs from an earlier question.
+
+    The first value of each constant is stored in `state`.
+    """
+    for entry in payload.fields:
+        if not (entry.constant or entry.constant_or_zero):
+            continue
+        value, name = request[entry.name], f"told {entry.constant or entry.constant_or_zero}"
+        is_constant, is_stored = bool(entry.constant and value.size), name in state
+        if is_constant and not is_stored:
+            state[name] = [value]
+            continue
+        must_equal = is_constant or (entry.constant_or_zero and is_stored and value.any())
+        if must_equal and not np.array_equal(state[name][0], value):
+            raise ContractError(f"{SERVER}: '{entry.name}' differs from the value in an earlier question of this run")
+
+
+def max_questions(script: Questions, public: Public) -> int:
+    """Return the largest number of questions that a run can ask by its script, optional ones included."""
+    return sum(question.max_times(public) for question in script.values())
+
+
+def answer_cost(question: Question, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return lower limits on the bytes of a reply, and of the largest array that a party holds to answer."""
+    nbytes = question.nbytes(sizes)
+    work = Payload((Field("", question.work_shape),)).nbytes(sizes) if question.work_shape else 0
+    return nbytes, max(work, nbytes)
+
+
+def min_sizes(question: Question, public: Public, rows: int) -> dict[str, int]:
+    """Return the smallest values that the symbols in shapes can have for a party of `rows` rows."""
+    sizes = {"n": rows, "d": 1, **question.request_sizes(public)}
+    for _, _, symbol in question.request.bounded_axes:
+        sizes[symbol] = 1
+    return sizes
+
+
+def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
+    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
+
+    The array is the reply itself, or what a party of `rows` rows holds while it answers. Optional questions do not
+    count.
+    """
+    nbytes = largest = 0
+    for question in script.values():
+        if not question.optional:
+            reply_bytes, answer_bytes = answer_cost(question, min_sizes(question, public, rows))
+            nbytes, largest = max(nbytes, reply_bytes), max(largest, answer_bytes)
+    return nbytes, largest
+
+
 Kind = TypeVar("Kind")
 
 
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
     """Return `clear`, `masked` or `surviving` by how the run's answers travel.
 
-    Parameters
-    ----------
-    config : RunConfig
-        Configuration of the run.
-    clear : object
-        Value for answers in clear.
-    masked : object
-        Value for masked answers.
-    surviving : object, optional
-        Value for masked answers of a run that continues without some parties; as ``masked`` if None.
-
-    Returns
-    -------
-    object
-        The value.
+    `surviving` is for masked answers of a run that continues without some parties; None stands for `masked`.
     """
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 

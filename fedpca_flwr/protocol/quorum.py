@@ -147,7 +147,7 @@ class Quorum:
         for info in reversed(party_infos):
             client, result = results.pop()
             replies.append(admission.make_reply(result, info))
-            self.partition_by_client[client.cid] = replies[-1].party
+            self.partition_by_client[client.cid], self._names[info.partition_id] = info.partition_id, info.name
         replies.sort(key=attrgetter("party"))
         admission.raise_all(admission.duplicate_faults(party_infos))
         members = Counter(reply.member for reply in replies) if self.open_membership else {}
@@ -163,7 +163,6 @@ class Quorum:
             changed = next(r.sender for r, p, q in zip(replies, parties, previous, strict=True) if p != q)
             raise ContractError(f"{changed}: its number of rows, or its name, changed during the run")
         self.parties = parties
-        self._names.update({reply.party: reply.name for reply in replies})
         return replies
 
     def name_parties(self, parties: Iterable[int]) -> str:
@@ -260,6 +259,8 @@ class Quorum:
         for cid, statement in statements.items():
             if isinstance(statement, PartyInfo):
                 infos[cid] = statement
+                self.partition_by_client[cid] = statement.partition_id
+                self._names[statement.partition_id] = statement.name
             elif isinstance(statement, ErrorReport):
                 reports.append(statement)
             else:
@@ -268,8 +269,6 @@ class Quorum:
         faults = admission.reported_errors(reports)
         if not party_infos and not faults:
             raise QuorumError(f"no client described its data ({silent})")
-        self.partition_by_client = {cid: info.partition_id for cid, info in infos.items()}
-        self._names.update({info.partition_id: info.name for info in party_infos})
         if party_infos:
             self.expected = self.expected or _smallest_mode(map(attrgetter("num_partitions"), party_infos))
             if len(party_infos) > self.expected:
@@ -302,4 +301,5 @@ class Quorum:
 
 def _smallest_mode(values: Iterable[int]) -> int:
     """Return the most frequent value; of equally frequent values, the smallest."""
-    return min(Counter(values).items(), key=lambda item: (-item[1], item[0]))[0]
+    (value, _), *_ = Counter(sorted(values)).most_common(1)
+    return value

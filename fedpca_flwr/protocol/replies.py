@@ -233,8 +233,11 @@ class ReplyCollector:
         except FedPCAError:
             return
         self._claims[reply.sender] = claim
-        fixed_size = [field.name for field in self.payload.fields if all(map(str.isdigit, field.shape))]
-        self._consumed[reply.party] = reply.nbytes, {name: fields[name] for name in fixed_size}
+        small_fields = {}
+        for field in self.payload.fields:
+            if all(map(str.isdigit, field.shape)):
+                small_fields[field.name] = fields[field.name]
+        self._consumed[reply.party] = reply.nbytes, small_fields
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:

@@ -37,10 +37,9 @@ from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
 from fedpca_flwr.protocol.payload import Fields, content_digest
 from fedpca_flwr.protocol.progress import log_progress
-from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round
+from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round, max_questions
 from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
-from fedpca_flwr.protocol.script import max_questions
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.state.files import utc_time
 

@@ -7,6 +7,7 @@ liking must hold much of the component, and that shows.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,10 @@ def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict
     NaN or 0 where the party does not have the feature.
     """
     names = list(parties)
-    rows = np.array([rows for rows, _, _ in parties.values()], dtype=np.float64)
-    centres, deviations = (np.stack([values[part] for values in parties.values()]) for part in (1, 2))
+    rows, centres, deviations = map(np.array, zip(*parties.values(), strict=True))
     return [
         {"party": names[unit.party], "feature": unit.feature, "mean": unit.mean, "mean_elsewhere": unit.peer_mean}
-        for unit in find_unit_mismatches(rows, centres, deviations)
+        for unit in find_unit_mismatches(rows.astype(np.float64), centres, deviations)
     ]
 
 
@@ -139,9 +139,12 @@ class Contributions:
             for i, (name, influence) in enumerate(zip(self.parts, results, strict=True))
         ]
         weights = pairs.values / pairs.values[0]  # rounding is a share of the first eigenvalue
-        shares = {item.party: item.influence.components for item in parties}
-        least = {name: (share * weights[: share.size]).min() for name, share in shares.items()}
-        _refuse_indefinite([name for name, share in least.items() if share < MIN_EIGENVALUE_SHARE])
+        negative = []
+        for item in parties:
+            shares = item.influence.components
+            if (shares * weights[: shares.size]).min() < MIN_EIGENVALUE_SHARE:
+                negative.append(item.party)
+        _refuse_indefinite(negative)
         if limit:
             _require_below(limit, parties)
         return parties
@@ -190,7 +193,7 @@ def influence_measurements(parties: Sequence[PartyInfluence]) -> dict[str, float
     if not parties:
         return {}
     return {
-        "influence_component_share": max(item.largest_share[0] for item in parties),
+        "influence_component_share": max(map(attrgetter("largest_share"), parties))[0],
         "influence_axis_degrees": math.nan,
         "influence_subspace_degrees": math.nan,
         "influence_components": parties[0].influence.components.size,
@@ -209,7 +212,9 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     notes = []
-    for item in (item for item in parties if item.reasons):
+    for item in parties:
+        if not item.reasons:
+            continue
         influence, (share, component) = item.influence, item.largest_share
         degrees = influence.turn.axes[component - 1] if "share" in item.reasons else 0.0  # turns cost the most
         texts: dict[Reason, str] = {

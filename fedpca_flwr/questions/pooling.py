@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,7 +72,9 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
 class Evidence:
     """Facts about pooled moments for the model's log."""
 
-    error_bound: Array = field(default_factory=lambda: np.zeros(1))  # (d,) or (1,), on rounding of variances times rows
+    error_bound: Array = field(
+        default_factory=partial(np.zeros, 1)
+    )  # (d,) or (1,), on rounding of variances times rows
     cautions: Sequence[str] = ()  # for the reader of the model
     contributions: Contributions | AddedContributions | None = None  # of each party, where the server sees them
     units: Sequence[dict[str, Any]] | None = None  # features in another unit at a party; None: as contributions say

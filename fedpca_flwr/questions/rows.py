@@ -326,9 +326,9 @@ def pooled_moments(
     return result._replace(evidence=replace(result.evidence, stored=stored))
 
 
-def scatter_nbytes(run: RowsStrategy) -> int:
+def scatter_nbytes(public: Public) -> int:
     """Return the bytes of the packed scatters of all parties together."""
-    return 8 * packed_size(run.public.features) * run.public.parties
+    return 8 * packed_size(public.features) * public.parties
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
@@ -336,8 +336,9 @@ def stores_each_party(run: RowsStrategy) -> bool:
 
     If not, the server adds the scatters up as they arrive.
     """
-    kept = run.options.stored_moments_count(run.public.parties) > 1
-    few = scatter_nbytes(run) <= MAX_INFLUENCE_BYTES or run.public.parties <= MAX_STORED_PARTIES
+    public = run.public
+    kept = run.options.stored_moments_count(public.parties) > 1
+    few = scatter_nbytes(public) <= MAX_INFLUENCE_BYTES or public.parties <= MAX_STORED_PARTIES
     return kept or run.config.max_share > 0 or few
 
 
@@ -367,7 +368,7 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
 
     replies = yield from stream_replies(Round("moments"), consume)
     caution = (
-        f"no influence of single parties is told: what all {len(replies)} sent has {scatter_nbytes(run):,} bytes, and "
+        f"no influence of single parties is told: what all {len(replies)} sent has {scatter_nbytes(run.public):,} bytes, and "
         "was added as it came; with 'max-share' it is kept, and told"
     )
     pooled = added.pooled()

@@ -268,7 +268,7 @@ class RowsClient(PCAClient):
     @override
     def info(self) -> dict[str, Any]:
         """Return the party's description that comes with every reply, with the entries of its stages."""
-        info = super().info()
+        info = self.site.info(self.card.split)
         for stage in self.stages:
             info |= stage.info(self)
         return info
@@ -391,13 +391,16 @@ class RowsClient(PCAClient):
             return {"count": np.asarray(1), "squared": np.asarray(0.0)}
         with ExitStack() as files:
             projection = self.projection(request)
-            observers = [stage.observer(self, request, projection, files) for stage in self.stages]
+            observers: list[Observer] = []
+            for stage in self.stages:
+                observer = stage.observer(self, request, projection, files)
+                observers += [] if observer is None else [observer]
             squared = projection.squared_error()
-            self.write_files(projection, [observer.watch for observer in observers if observer is not None])
+            self.write_files(projection, list(map(attrgetter("watch"), observers)))
         self.vault.drop()
         reply: dict[str, Any] = {"count": np.asarray(self.selection.count), "squared": np.asarray(squared)}
         for observer in observers:
-            reply |= {} if observer is None else observer.reply()
+            reply |= observer.reply()
         return reply
 
     def write_files(

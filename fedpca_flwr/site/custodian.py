@@ -22,9 +22,8 @@ from fedpca_flwr.errors import ConfigError, excerpt
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, StateJournal
-from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.protocol.registry import Method, require_compatible
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import local_table, scores
 from fedpca_flwr.site.readers import columns

@@ -26,10 +26,9 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, validation_rows
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.compatibility import require_compatible
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
-from fedpca_flwr.protocol.registry import Method
+from fedpca_flwr.protocol.registry import Method, require_compatible
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rows.selection import Selection
 

@@ -1,38 +1,28 @@
-"""Choice of a run's transport by its run-config. Only the transport that a run asks for is imported."""
+"""Choice of a run's transport by its run-config. A transport with masks is imported only if a run asks for it."""
 
-from collections.abc import Callable
-
-from fedpca_flwr.config.entries import Entries, load_entry
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.client import Site
 from fedpca_flwr.protocol.transport import PartyTransport, ServerTransport
+from fedpca_flwr.transports.clear import ClearParty, ClearServer
 
-SERVERS: Entries[Callable[..., ServerTransport]] = Entries(
-    {
-        "clear": "fedpca_flwr.transports.clear:ClearServer",
-        "masked": "fedpca_flwr.transports.masked:MaskedServer",
-        "surviving": "fedpca_flwr.transports.surviving:SurvivingServer",
-        "blind": "fedpca_flwr.blind.transport:BlindServer",
-    }
-)
-"""Server's sides of the transports by name."""
-
-PARTIES: Entries[Callable[..., PartyTransport]] = Entries(
-    {
-        "clear": "fedpca_flwr.transports.clear:ClearParty",
-        "masked": "fedpca_flwr.transports.masked:MaskedParty",
-        "surviving": "fedpca_flwr.transports.surviving:SurvivingParty",
-        "blind": "fedpca_flwr.blind.transport:BlindParty",
-    }
-)
-"""Parties' sides of the transports by name."""
+SIDES = {
+    "masked": "fedpca_flwr.transports.masked:Masked",
+    "surviving": "fedpca_flwr.transports.surviving:Surviving",
+    "blind": "fedpca_flwr.blind.transport:Blind",
+}
+"""Beginnings of the paths of both sides (``...Server`` and ``...Party``) of the transports with masks, by name."""
 
 
 def server_transport(config: RunConfig) -> ServerTransport:
     """Return the server's side of the transport that the run-config selects: clear, masked, blind or surviving."""
-    kind = SERVERS[_name(config)]
-    return kind(config.survivors) if config.transport == "surviving" and not config.blind else kind()
+    if config.transport == "clear":
+        return ClearServer()
+    name = "blind" if config.blind else config.transport
+    survivors = (config.survivors,) if name == "surviving" else ()
+    transport: ServerTransport = load_entry(f"{SIDES[name]}Server")(*survivors)
+    return transport
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
@@ -40,13 +30,9 @@ def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyT
 
     Raise ConfigError if the site's keys cannot be read.
     """
-    name = _name(site.config)
-    if name == "clear":
-        return PARTIES[name]()
+    if site.config.transport == "clear":
+        return ClearParty()
+    name = "blind" if site.config.blind else site.config.transport
     policy = load_entry("fedpca_flwr.transports.encoding:SumPolicy").of(site, site.configuration(card, options))
-    return PARTIES[name](policy)
-
-
-def _name(config: RunConfig) -> str:
-    """Return the name of the transport that the run-config selects."""
-    return "blind" if config.blind and config.transport != "clear" else config.transport
+    transport: PartyTransport = load_entry(f"{SIDES[name]}Party")(policy)
+    return transport

@@ -6,8 +6,8 @@ import pytest
 
 from fedpca_flwr.flower import FedPCA
 from fedpca_flwr.maths.moments import packed_size
-from fedpca_flwr.protocol.memory import max_reply_cost, server_memory, site_memory
-from fedpca_flwr.protocol.question import Public
+from fedpca_flwr.protocol.memory import server_memory, site_memory
+from fedpca_flwr.protocol.question import Public, max_reply_cost
 from fedpca_flwr.simulations.benchmarks.peaks import WAYS, Peaks, ResidentMeter, TracedMeter, measure_apart, measure_run
 
 PARTIES, ROWS, FEATURES = 3, 40, 900

@@ -7,10 +7,17 @@ import numpy as np
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.memory import answer_cost, max_reply_cost
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload
-from fedpca_flwr.protocol.question import Public, Question, Round, SumRound
-from fedpca_flwr.protocol.script import require_next, require_unchanged
+from fedpca_flwr.protocol.question import (
+    Public,
+    Question,
+    Round,
+    SumRound,
+    answer_cost,
+    max_reply_cost,
+    require_next,
+    require_unchanged,
+)
 from fedpca_flwr.protocol.transport import relay
 from tests.refusals import refused
 

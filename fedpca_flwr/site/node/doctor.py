@@ -29,6 +29,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.protocol.question import max_reply_cost
 from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site.custodian import Custodian
 from fedpca_flwr.site.rules import audit
@@ -194,7 +195,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     table = party.table
     client.get_properties({})
     n, d = table.rows.shape
-    _, largest = memory.max_reply_cost(client.script, client.public, len(client.selection))
+    _, largest = max_reply_cost(client.script, client.public, len(client.selection))
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
