@@ -99,25 +99,11 @@ def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero.
+    """Return ``moments``, for count, mean and scatter of all rows in clear, or as secure sums about zero.
 
-    Parameters
-    ----------
-    config : RunConfig
-    within : bool
-        Whether scatters are about each party's own mean.
-    keep : str
-        Which moments the run stores (option ``keep``).
-
-    Returns
-    -------
-    mapping of str to Question
-        ``moments``, and with secure sums without survivors ``digits``, which a run may ask afterwards.
-
-    Raises
-    ------
-    ConfigError
-        If the run stores moments that the server does not have, or `bound` is missing.
+    Secure sums without survivors also have ``digits``, which a run may ask afterwards. With `within` scatters are about
+    each party's own mean, and `keep` is the option. Raise ConfigError if the run stores moments that the server does
+    not have, or `bound` is missing.
     """
     pooling.require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
@@ -282,16 +268,7 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> pooling.Pooling:
-    """Ask for the moments of all rows, and return them as changed by the run's stages.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-
-    Returns
-    -------
-    PooledMoments
-    """
+    """Ask for the moments of all rows, and return them as changed by the run's stages."""
     pooled: Callable[..., pooling.Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)
@@ -367,9 +344,10 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
         groups.add(sender, part)
 
     replies = yield from stream_replies(Round("moments"), consume)
+    nbytes = scatter_nbytes(run.public)
     caution = (
-        f"no influence of single parties is told: what all {len(replies)} sent has {scatter_nbytes(run.public):,} bytes, and "
-        "was added as it came; with 'max-share' it is kept, and told"
+        f"no influence of single parties is told: what all {len(replies)} sent has {nbytes:,} bytes, and was added as "
+        "it came; with 'max-share' it is kept, and told"
     )
     pooled = added.pooled()
     moments = added.pooled(within=True) if within else pooled
