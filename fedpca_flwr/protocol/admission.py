@@ -233,9 +233,9 @@ def _disagreeing_parties(infos: Sequence[PartyInfo], attribute: str) -> tuple[Pa
 def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
     """Return one QuorumError that names all partitions which several clients claim; empty without such partitions."""
     counts = Counter(map(attrgetter("partition_id"), infos))
-    partitions = sorted(party for party, times in counts.items() if times > 1)
-    if not partitions:
+    if len(counts) == len(infos):
         return []
+    partitions = sorted(party for party, times in counts.items() if times > 1)
     return [QuorumError(f"several clients say they are partition {partitions}: give each its own partition-id")]
 
 

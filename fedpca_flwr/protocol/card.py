@@ -281,7 +281,10 @@ class MethodCard:
             A new stage each. A stage that composes takes the place of those that the options select.
         """
         keys = config.non_defaults
-        kinds = [stage for stage in self.stages if stage.Options is PCAOptions and keys & set(stage.option_names)]
+        kinds: list[type[Stage]] = []
+        for stage in self.stages:
+            if stage.Options is PCAOptions and keys & set(stage.option_names):
+                kinds.append(stage)
         if not any(map(attrgetter("composes"), kinds)):
             kinds += options.stages
         return tuple(map(methodcaller("enter", options), kinds))

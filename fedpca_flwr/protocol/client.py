@@ -274,11 +274,6 @@ class PCAClient(PartyClient):
         """Public parameters of the run, which server and parties know."""
         return self.site.public(self.card.split, self.options)
 
-    @cached_property
-    def uses_fixed_point(self) -> bool:
-        """True if the run adds fixed-point integers, whose range follows from `bound`."""
-        return self.transport.sums_only and not self.card.differentially_private
-
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
     @override
@@ -354,9 +349,9 @@ class PCAClient(PartyClient):
                 f"the server names {len(members)} parties that take part; the run needs at least 'minimum' = "
                 f"{minimum} parties, and this party must be one of them"
             )
-        previous, digest = self.journal.load_secret("parties"), hashlib.sha256(parties.encode()).digest()
+        previous, digest = self.site.journal.load_secret("parties"), hashlib.sha256(parties.encode()).digest()
         if previous is None:
-            self.journal.store_secret("parties", digest)
+            self.site.journal.store_secret("parties", digest)
             names = " ".join(sorted(members))
             site_logger.info("run %s: %s parties take part: %s", self.site.run_id, len(members), names)
         elif previous != digest:
@@ -375,10 +370,10 @@ class PCAClient(PartyClient):
     def _report_error(self, error: Exception) -> dict[str, Any]:
         """Return an error's report; if any question was answered before, end the run here, and forget its state."""
         try:
-            late = self.journal.has_begun()
+            late = self.site.journal.has_begun()
             if late:
                 self.site.state.clear()
-                self.journal.end(type(error).__name__)
+                self.site.journal.end(type(error).__name__)
         except ConfigError:  # the site's configuration itself is wrong, so nothing was ever answered
             late = False
         except Exception:
@@ -391,16 +386,16 @@ class PCAClient(PartyClient):
         Nothing is computed. If another process of the site still computes the answer, the statement has `PENDING_KEY`
         only.
         """
-        progress = self.journal.progress(digest, self.site.settings_digest)
+        progress = self.site.journal.progress(digest, self.site.settings_digest)
         if progress == "computing":
             return [], 0, {PENDING_KEY: True}
-        stored = self.journal.load_secret(REPLY_NAME) if progress == "answered" else None
+        stored = self.site.journal.load_secret(REPLY_NAME) if progress == "answered" else None
         if stored is None:
             return None
         with np.load(io.BytesIO(stored), allow_pickle=False) as file:
             statement = json.loads(bytes(file["statement"]))
             reply = [file[name] for name in file.files if name != "statement"]
-        self.journal.record_answer(f"{phase}, sent again", len(stored), partial(content_digest, phase, reply))
+        self.site.journal.record_answer(f"{phase}, sent again", len(stored), partial(content_digest, phase, reply))
         site_logger.info("run %s: the reply to '%s' is sent again", self.site.run_id, phase)
         return reply, *statement
 
@@ -411,7 +406,7 @@ class PCAClient(PartyClient):
         file = io.BytesIO()
         statement = np.frombuffer(json.dumps([rows, info]).encode(), dtype=np.uint8)
         np.savez(file, *arrays, statement=statement)
-        self.journal.store_secret(REPLY_NAME, file.getvalue())
+        self.site.journal.store_secret(REPLY_NAME, file.getvalue())
 
     def _accept_question(self, phase: str, arrays: list[NDArray[Any]], digest: str) -> Fields:
         """Record a question, and return its fields by name; raise ContractError if it is not the script's next."""
@@ -423,11 +418,13 @@ class PCAClient(PartyClient):
             require_next(self.script, answered, phase, self.public)
             self.question_number = len(answered)
             question = self.script[phase]
+            sizes = question.request_sizes(self.public)
             request = question.request.name_arrays(arrays, SERVER)
-            question.request.check(request, SERVER, question.request_sizes(self.public))
+            question.request.check(request, SERVER, sizes)
             require_unchanged(question.request, request, self.site.state)
 
-        self.journal.begin(phase, digest, self.site.settings_digest, permit)
+        configuration = self.site.settings_digest
+        self.site.journal.begin(phase, digest, configuration, permit)
         return request
 
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
@@ -452,10 +449,10 @@ class PCAClient(PartyClient):
         phases = list(self.script)
         place = f"phase {phases.index(phase) + 1} of {len(phases)}"
         fields_text = ", ".join(question.reply.names)
-        self.journal.record_answer(f"{place}: {fields_text}", size, partial(content_digest, phase, arrays))
+        self.site.journal.record_answer(f"{place}: {fields_text}", size, partial(content_digest, phase, arrays))
         site_logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
         if phase == phases[-1] and not self.card.successors:
-            self.journal.complete()
+            self.site.journal.complete()
             if self.site.node.data:
                 self.site.state.clear()
         return arrays

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -221,7 +222,7 @@ def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
 
 def max_questions(script: Questions, public: Public) -> int:
     """Return the largest number of questions that a run can ask by its script, optional ones included."""
-    return sum(question.max_times(public) for question in script.values())
+    return sum(map(methodcaller("max_times", public), script.values()))
 
 
 def answer_cost(question: Question, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -131,9 +131,14 @@ class Quorum:
         a reply that is missing or doubled, ConfigError for one that does not fit the run, and ContractError for one of
         another party or with another number of rows than before.
         """
-        infos = [admission.parse_info(result.metrics) for _, result in results]
-        nodes = [client.cid for client, _ in results]
-        party_infos = [info for info in infos if isinstance(info, PartyInfo)]  # all infos, unless a report is raised
+        nodes, infos = list[str](), list[PartyInfo | ErrorReport]()
+        party_infos: list[PartyInfo] = []  # all infos, unless a report is raised
+        for client, result in results:
+            info = admission.parse_info(result.metrics)
+            nodes.append(client.cid)
+            infos.append(info)
+            if isinstance(info, PartyInfo):
+                party_infos.append(info)
         partitions = None if self.open_membership else self.initial_parties
         admission.raise_all(
             admission.impersonation_faults(nodes, infos, self.partition_by_client)
@@ -144,10 +149,11 @@ class Quorum:
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
         self.simulated = all(map(attrgetter("simulated"), party_infos))
         replies = []
-        for info in reversed(party_infos):
+        for party_info in reversed(party_infos):
             client, result = results.pop()
-            replies.append(admission.make_reply(result, info))
-            self.partition_by_client[client.cid], self._names[info.partition_id] = info.partition_id, info.name
+            reply = admission.make_reply(result, party_info)
+            replies.append(reply)
+            self.partition_by_client[client.cid], self._names[reply.party] = reply.party, reply.name
         replies.sort(key=attrgetter("party"))
         admission.raise_all(admission.duplicate_faults(party_infos))
         members = Counter(reply.member for reply in replies) if self.open_membership else {}

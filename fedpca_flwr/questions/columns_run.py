@@ -63,7 +63,7 @@ class ColumnsClient(PCAClient):
 
         Raise DisclosureError for what the site's rules forbid, or too many products.
         """
-        if self.uses_fixed_point:
+        if self.transport.sums_only and not self.card.differentially_private:  # sums in fixed point, within `bound`
             permit_fixed_point(self)
             if self.selection.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
                 raise DataError(

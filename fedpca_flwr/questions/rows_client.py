@@ -242,7 +242,7 @@ class RowsClient(PCAClient):
     def require_ready(self) -> None:
         """Raise ConfigError for conflicting options, and what `permit_fixed_point` and the stages raise."""
         assert self.script  # or options contradict each other
-        if self.uses_fixed_point:
+        if self.transport.sums_only and not self.card.differentially_private:  # sums in fixed point, within `bound`
             permit_fixed_point(self)
         for stage in self.stages:
             stage.require_ready(self)
