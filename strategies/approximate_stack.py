@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.eigen import angle_bound
-from fedpca_flwr.questions import fields, method
+from fedpca_flwr.questions import method
 
 
 class StackOptions(method.Options):
@@ -29,7 +29,7 @@ class StackOptions(method.Options):
 
 def stack_script(config: method.RunConfig, options: StackOptions) -> method.Questions:
     """Return the questions of AP-STACK: a low-rank factor of each party's scatter, and the projection of rows."""
-    truncated = fields.truncated_questions(lambda public: min(max(options.rank, options.n_components), public.features))
+    truncated = method.truncated_questions(lambda public: min(max(options.rank, options.n_components), public.features))
     return {**truncated, **method.projection_questions()}
 
 
@@ -72,7 +72,7 @@ class ApproximateStack(method.Strategy):
         Raise ConfigError for more components than the rows allow, and DataError if the rows do not vary, or with equal
         weights if those of each party do not.
         """
-        parts = [fields.read_factor(reply) for reply in (yield method.Round("truncated"))]
+        parts = [method.read_factor(reply) for reply in (yield method.Round("truncated"))]
         pooled = factors.stack_factors(parts)
         n_components = self.n_components(pooled.head.n, pooled.head.mean.size)
         method.require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)

@@ -20,7 +20,7 @@ from typing_extensions import override
 from fedpca_flwr.maths import factors, moments
 from fedpca_flwr.maths.codecs import power_of_two_unit
 from fedpca_flwr.maths.eigen import angle_bound
-from fedpca_flwr.questions import fields, method
+from fedpca_flwr.questions import method
 
 NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
@@ -59,7 +59,7 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
             f"run-config: 'rank' is {options.rank}, expected at least n-components = {options.n_components}, "
             "and better twice that: with less, whole directions are lost"
         )
-    truncated = fields.truncated_questions(lambda public: min(options.rank, public.features))
+    truncated = method.truncated_questions(lambda public: min(options.rank, public.features))
     return {**truncated, **method.projection_questions()}
 
 
@@ -134,7 +134,7 @@ class QRPCA(method.Strategy):
             parts = {reply.sender: arrivals.pop(reply.sender) for reply in replies}
             evidence = method.Evidence(contributions=method.Contributions(parts))
             return replace(self._solve_complete(factors.stack_factors(list(parts.values()))), evidence=evidence)
-        parts = {reply.sender: fields.read_factor(reply) for reply in (yield method.Round("truncated"))}
+        parts = {reply.sender: method.read_factor(reply) for reply in (yield method.Round("truncated"))}
         if self.options.filler:
             parts = {sender: factor.with_floor() for sender, factor in parts.items()}
         evidence = method.Evidence(contributions=method.Contributions(parts))

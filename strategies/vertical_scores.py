@@ -21,7 +21,7 @@ from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.questions import columns
 from fedpca_flwr.questions import columns_method as method
 from fedpca_flwr.questions.digits import digits_questions
-from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.pooling import COUNT
 
 
 class ScoresOptions(method.CountOptions):

@@ -59,8 +59,7 @@ from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, check_
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Answer, Public, Question, Questions, SumRound, Total
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.questions.fields import COUNT
-from fedpca_flwr.questions.pooling import Fitting
+from fedpca_flwr.questions.pooling import COUNT, Fitting
 from fedpca_flwr.questions.row_limits import MAX_ROWS, read_row_count
 from fedpca_flwr.questions.rows import SCATTER, local_moments, uncentred_sums
 from fedpca_flwr.questions.rows_client import Closing, Projection, RowsClient, RowsStage

@@ -45,8 +45,7 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.protocol.transport import relay
-from fedpca_flwr.questions.fields import COUNT
-from fedpca_flwr.questions.pooling import Fitting
+from fedpca_flwr.questions.pooling import COUNT, Fitting
 from fedpca_flwr.questions.row_limits import MAX_ROWS, PooledCentre, read_row_count
 from fedpca_flwr.questions.rows_client import Projection, RowsClient, RowsStage
 from fedpca_flwr.site.rows.selection import Selection

@@ -9,7 +9,7 @@ party whose numbers are out of all proportion to those of the others.
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -175,6 +175,7 @@ class StreamingSum:
         return Total({name: added.total() for name, added in self._sums.items()}, len(replies), replies=replies)
 
 
+@dataclass(eq=False)
 class ReplyCollector:
     """Collector of the replies to a question: checks each, and passes its fields to `consume`.
 
@@ -182,22 +183,15 @@ class ReplyCollector:
     `digest` returns the digest of a reply's arrays for the log; without `digest` there are none.
     """
 
-    def __init__(
-        self,
-        payload: Payload,
-        sizes: Mapping[str, int],
-        consume: Callable[[Fields, str], None] | None = None,
-        digest: Callable[[Sequence[NDArray[Any]]], str] | None = None,
-    ) -> None:
-        self.payload = payload
-        self.sizes = sizes
-        self.consume = consume
-        self.digest = digest
-        self.digests: dict[int, str] = {}  # digest of each checked reply, by partition
-        self.magnitudes: dict[str, float] = {}  # largest number of each checked reply, by sender
-        # by partition: bytes of the reply, and the small fields that are kept
-        self._consumed: dict[int, tuple[int, Fields]] = {}
-        self._claims: dict[str, int | None] = {}  # by sender: number of features of each consumed reply
+    payload: Payload
+    sizes: Mapping[str, int]
+    consume: Callable[[Fields, str], None] | None = None
+    digest: Callable[[Sequence[NDArray[Any]]], str] | None = None
+    digests: dict[int, str] = field(default_factory=dict)  # digest of each checked reply, by partition
+    magnitudes: dict[str, float] = field(default_factory=dict)  # largest number of each checked reply, by sender
+    # by partition: bytes of the reply, and the small fields that are kept
+    _consumed: dict[int, tuple[int, Fields]] = field(default_factory=dict)
+    _claims: dict[str, int | None] = field(default_factory=dict)  # by sender: number of features of a consumed reply
 
     def receive(self, result: FitRes) -> None:
         """Check a reply on arrival, pass its fields to `consume`, and release its arrays; do nothing without `consume`.
@@ -219,9 +213,9 @@ class ReplyCollector:
             return
         self._claims[reply.sender] = claim
         small_fields = {}
-        for field in self.payload.fields:
-            if all(map(str.isdigit, field.shape)):
-                small_fields[field.name] = fields[field.name]
+        for entry in self.payload.fields:
+            if all(map(str.isdigit, entry.shape)):
+                small_fields[entry.name] = fields[entry.name]
         self._consumed[reply.party] = reply.nbytes, small_fields
         result.parameters = Parameters([], "")
 

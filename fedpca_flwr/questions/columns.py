@@ -30,7 +30,7 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.questions import digits
 from fedpca_flwr.questions.columns_run import MAX_COLUMNS, ColumnsClient, ColumnsOptions, ColumnsRun
-from fedpca_flwr.questions.fields import COUNT
+from fedpca_flwr.questions.pooling import COUNT
 from fedpca_flwr.questions.row_limits import require_bound, require_resolved
 
 ENERGY_WORDS = 6  # words of 64 bits for a sum of squares of all entries

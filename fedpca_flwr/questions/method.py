@@ -43,9 +43,17 @@ from fedpca_flwr.protocol.question import (
 )
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.fields import HEAD, head_fields, read_factor, read_head, read_moments, truncated_questions
 from fedpca_flwr.questions.influence import Contributions
-from fedpca_flwr.questions.pooling import Evidence, Fitting
+from fedpca_flwr.questions.pooling import (
+    HEAD,
+    Evidence,
+    Fitting,
+    head_fields,
+    read_factor,
+    read_head,
+    read_moments,
+    truncated_questions,
+)
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
 from fedpca_flwr.questions.rows import (
     centre_questions,

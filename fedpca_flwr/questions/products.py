@@ -22,9 +22,8 @@ from fedpca_flwr.protocol.payload import ORTHONORMALITY_TOLERANCE, Field, Fields
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import StreamingSum, stream_replies
 from fedpca_flwr.questions.digits import digits_questions, sum_in_digits
-from fedpca_flwr.questions.fields import HEAD, head_fields, read_head
 from fedpca_flwr.questions.influence import scatter_unit_entries
-from fedpca_flwr.questions.pooling import Evidence
+from fedpca_flwr.questions.pooling import HEAD, Evidence, head_fields, read_head
 from fedpca_flwr.questions.row_limits import product_limits, reach, require_bound
 from fedpca_flwr.questions.rows import CENTRE, centre_questions, pooled_centre
 from fedpca_flwr.questions.rows_client import Party

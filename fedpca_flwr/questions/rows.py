@@ -37,8 +37,8 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import pooling, row_limits
-from fedpca_flwr.questions.fields import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
+from fedpca_flwr.questions.pooling import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.row_limits import MAX_ROUNDING_SHARE, WIDE_DIGITS, PooledCentre
 from fedpca_flwr.questions.rows_client import Party, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy

@@ -24,9 +24,8 @@ from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import SERVER, Public, Question, Questions, Round, SumLimits, SumRound, Total
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.questions import row_limits
-from fedpca_flwr.questions.fields import COUNT
 from fedpca_flwr.questions.influence import standard_deviations, unit_entries
-from fedpca_flwr.questions.pooling import party_names
+from fedpca_flwr.questions.pooling import COUNT, party_names
 from fedpca_flwr.questions.rows import CENTRE, SPREAD, constant_cautions, stores_each_party
 from fedpca_flwr.questions.rows_run import RowsStrategy
 from fedpca_flwr.strategies.em.factor_em import FactorGaussian, FactorSums, factor_sums

@@ -24,7 +24,7 @@ from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import row_chunks
 from fedpca_flwr.questions import method
-from fedpca_flwr.questions.fields import remainder_if_needed
+from fedpca_flwr.questions.pooling import remainder_if_needed
 from fedpca_flwr.site.rules.policy import permit_rows
 from fedpca_flwr.strategies.sapca import stream_state, streams
 

@@ -20,7 +20,7 @@ from fedpca_flwr.protocol.journal import Note
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Question, Questions, by_transport
 from fedpca_flwr.protocol.site_log import site_logger
-from fedpca_flwr.questions.fields import HEAD, head_fields, read_moments
+from fedpca_flwr.questions.pooling import HEAD, head_fields, read_moments
 from fedpca_flwr.questions.rows import local_moments, moments_questions
 from fedpca_flwr.questions.rows_client import Party, RowsClient
 

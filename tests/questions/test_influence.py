@@ -20,7 +20,6 @@ from fedpca_flwr.maths.influence import Influence, Turn
 from fedpca_flwr.maths.moments import Moments, pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.payload import check_together
-from fedpca_flwr.questions.fields import MOMENTS
 from fedpca_flwr.questions.influence import (
     HIDDEN_UNITS_NOTE,
     PartyInfluence,
@@ -29,6 +28,7 @@ from fedpca_flwr.questions.influence import (
     influence_measurements,
     influence_notes,
 )
+from fedpca_flwr.questions.pooling import MOMENTS
 from fedpca_flwr.simulations.benchmarks.harness import clients
 from fedpca_flwr.simulations.benchmarks.influence import (
     LIES,

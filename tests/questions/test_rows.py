@@ -18,7 +18,7 @@ from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
-from fedpca_flwr.questions import fields, row_limits
+from fedpca_flwr.questions import pooling, row_limits
 from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.products import require_possible_product
@@ -185,7 +185,7 @@ def test_the_party_farthest_from_the_model_is_told():
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
 def test_rounding_of_a_mean_is_noted_beside_a_deviation(lost, told):
     head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
-    assert fields.remainder_if_needed(head, diagonal).size == (2 if told else 0)
+    assert pooling.remainder_if_needed(head, diagonal).size == (2 if told else 0)
 
 
 def test_parties_are_named_as_members_where_no_two_are_one():

@@ -11,7 +11,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated_factor
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.questions.fields import head_fields
+from fedpca_flwr.questions.pooling import head_fields
 from fedpca_flwr.strategies import subspace_iteration
 from tests.families import cut, rows
 from tests.harness import blocks_added

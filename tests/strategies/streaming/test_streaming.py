@@ -12,7 +12,7 @@ from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.questions.fields import head_fields, read_moments
+from fedpca_flwr.questions.pooling import head_fields, read_moments
 from fedpca_flwr.strategies.streaming.method import squared_error
 from fedpca_flwr.transports.identity import make_key
 from tests.families import cut, rows
