@@ -51,7 +51,7 @@ def battery(method: str | type[PCAStrategy], **options: Any) -> dict[str, Callab
     dict
         Functions without parameters, by name of the check.
     """
-    card = METHODS.lookup(METHODS.name_of(method)).strategy.card
+    card = METHODS.parse_method(METHODS.name_of(method)).strategy.card
     bench = _Bench(card, options)
     if card.loadings_source:  # a method that fits nothing
         return {"options": Check("options", bench.check_refused_options)}

@@ -105,11 +105,12 @@ class Registry(Mapping[str, Method]):
         """Return the class, as its author wrote it, that `name_of` added for a method; None for an installed method."""
         return self._classes.get(name)
 
-    def lookup(self, name: str) -> Method:
-        """Return the method with a name, in which capitals and underscores do not matter.
+    def parse_method(self, text: str, source: str = "run-config") -> Method:
+        """Return the method that a text such as "sub-it block-size=10" names; capitals and underscores do not matter.
 
         Raise ConfigError for an unknown name, with all names and the nearest, or with what replaces a former method.
         """
+        name = split_method_text(text, source)[0]
         spelling = name.lower().replace("_", "-")
         if method := self._loaded_methods.get(spelling):
             return method
@@ -123,10 +124,6 @@ class Registry(Mapping[str, Method]):
         raise ConfigError(
             f"run-config: 'method' is {value_text(name)}, expected one of: {', '.join(self)}. {hint}".rstrip()
         )
-
-    def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method that a text such as "sub-it block-size=10" names; raise ConfigError as `lookup` does."""
-        return self.lookup(split_method_text(text, source)[0])
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return a run-config from keys of the run and options of a method, in kebab-case, with ``method``.

@@ -20,7 +20,7 @@ PLACES = {
     "key of sites by name": partial(run, "p-cov", PARTIES, phenotypes=["north.csv", "south.csv"]),
     "key of a run": partial(RunConfig.parse, {"phenotype-covariates": "age"}),
     "key of a node": partial(NodeConfig.parse, NODE | {"phenotypes": "north.csv"}, source="node-config"),
-    "method": partial(METHODS.lookup, "Associate"),
+    "method": partial(METHODS.parse_method, "Associate"),
 }
 
 
