@@ -274,6 +274,11 @@ class PCAClient(PartyClient):
         """Public parameters of the run, which server and parties know."""
         return self.site.public(self.card.split, self.options)
 
+    @cached_property
+    def uses_fixed_point(self) -> bool:
+        """True if the run adds fixed-point integers, whose range follows from `bound`."""
+        return self.transport.sums_only and not self.card.differentially_private
+
     # What Flower calls. Nothing is ever raised through Flower: an exception's text would travel with it.
 
     @override

@@ -110,13 +110,34 @@ class Question:
     """Whether the question comes after the method has its result; it is left out if a party has left since."""
 
     def max_times(self, public: Public) -> int:
-        """Return how many times in a row a run may ask this question."""
+        """Return how many times in a row a run may ask this question.
+
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        int
+            Largest number of times.
+        """
         return self.times if isinstance(self.times, int) else self.times(public)
 
     def layout(self, request: Fields, public: Public) -> Layout:
         """Return how the sum of the replies is encoded as fixed-point integers in 64-bit words.
 
-        A limit with fewer axes than its field holds for each entry.
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the question.
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        Layout
+            Positions and digits of each field's values. A limit with fewer axes than its field holds for each entry.
         """
         assert self.limits is not None
         limits, sizes = dict(self.limits(request, public)), self.reply_sizes(request, public)
@@ -132,7 +153,20 @@ class Question:
         return self.words if isinstance(self.words, int) else self.words(sizes)
 
     def nbytes(self, sizes: Mapping[str, int], *, with_optional: bool = False) -> int:
-        """Return a lower limit on the bytes of a reply, with the words of fixed point if replies are masked."""
+        """Return a lower limit on the bytes of a reply, with the words of fixed point if replies are masked.
+
+        Parameters
+        ----------
+        sizes : mapping of str to int
+            Values of the symbols in shapes.
+        with_optional : bool
+            Whether optional fields count.
+
+        Returns
+        -------
+        int
+            Number of bytes.
+        """
         if self.plain_reply is None:
             return self.reply.nbytes(sizes, with_optional=with_optional)
         words = self._digits(sizes)
@@ -154,16 +188,37 @@ class Question:
         return not callable(self.short) and (self.plain_reply is not None or self.reply.has_fixed_size)
 
     def request_sizes(self, public: Public) -> dict[str, int]:
-        """Return the values of all symbols in the shapes of the request's fields: ``d`` or ``n``, and others.
+        """Return the values of all symbols in the shapes of the request's fields, such as ``d`` and ``k``.
 
-        A number of features, or of rows, that is 0 has no symbol.
+        Parameters
+        ----------
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        dict of str to int
+            Values of the symbols.
         """
         sizes = {"d": public.features} if public.features else {}
         sizes |= {"n": public.rows} if public.rows else {}
         return {**sizes, **self.sizes(public)} if self.sizes else sizes
 
     def reply_sizes(self, request: Fields, public: Public) -> dict[str, int]:
-        """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``."""
+        """Return the values of the symbols in the reply's shapes; "<=b" in the request sets ``b``.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the question.
+        public : Public
+            Public parameters of the run.
+
+        Returns
+        -------
+        dict of str to int
+            Values of the symbols.
+        """
         sizes = self.request_sizes(public)
         for name, axis, symbol in self.request.bounded_axes:
             if name in request:
@@ -260,7 +315,21 @@ Kind = TypeVar("Kind")
 def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kind | None = None) -> Kind:
     """Return `clear`, `masked` or `surviving` by how the run's answers travel.
 
-    `surviving` is for masked answers of a run that continues without some parties; None stands for `masked`.
+    Parameters
+    ----------
+    config : RunConfig
+        Configuration of the run.
+    clear : object
+        Value for answers in clear.
+    masked : object
+        Value for masked answers.
+    surviving : object, optional
+        Value for masked answers of a run that continues without some parties; as ``masked`` if None.
+
+    Returns
+    -------
+    object
+        The value.
     """
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 

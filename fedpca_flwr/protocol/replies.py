@@ -142,9 +142,24 @@ class Magnitudes:
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
-    """Yield a question, call `consume` (`Round.consume`) once for each reply, and return the replies.
+    """Yield a question and call `consume` once with the fields of each reply, on arrival if possible.
 
-    A reply that was consumed on arrival has lost its fields.
+    Parameters
+    ----------
+    question : Round
+        The question.
+    consume : callable
+        Function of the fields and the sender of a reply (`Round.consume`).
+
+    Yields
+    ------
+    Round
+        The question.
+
+    Returns
+    -------
+    list of Reply
+        The replies, without the fields that were consumed on arrival.
     """
     replies = yield replace(question, consume=consume)
     for reply in replies:

@@ -63,7 +63,7 @@ class ColumnsClient(PCAClient):
 
         Raise DisclosureError for what the site's rules forbid, or too many products.
         """
-        if self.transport.sums_only and not self.card.differentially_private:  # sums in fixed point, within `bound`
+        if self.uses_fixed_point:
             permit_fixed_point(self)
             if self.selection.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
                 raise DataError(
@@ -77,9 +77,19 @@ class ColumnsClient(PCAClient):
         return prepare_columns(self.selection.rows, center=self.options.centres_columns, scale=self.options.scale)
 
     def describe_rows(self) -> Fields:
-        """Count the products that the run may ask for; return ``count``, ``features`` and ``ids`` (n,) or (0,).
+        """Count the products that the run may ask for, and return the numbers of rows and columns, and row ids.
 
-        Raise ConfigError if the site has no journal to count in, and DisclosureError for too many products.
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count``, ``features``, and ``ids`` (n,), empty where the site names no ids.
+
+        Raises
+        ------
+        ConfigError
+            If the site has no journal to count in.
+        DisclosureError
+            If the products are too many.
         """
         self._permit_products(counted=True)
         n, f = self.selection.shape
@@ -87,7 +97,13 @@ class ColumnsClient(PCAClient):
         return {"count": np.asarray(n), "features": np.asarray(f), "ids": ids}
 
     def write_scores(self, scores: Array) -> None:
-        """Write scores (n, k) to the site's scores file, if it names one, in the row order of its data file."""
+        """Write the scores to the site's scores file, if it names one, in the row order of its own data file.
+
+        Parameters
+        ----------
+        scores : ndarray of shape (n, k)
+            Scores in the order of the run's rows.
+        """
         row_order = self.site.table.row_positions
         with self.site.score_file(*scores.shape) as append:
             append(scores if row_order is None else scores[row_order])
@@ -139,7 +155,22 @@ class ColumnsRun(PCAStrategy):
         self._by_ids = False
 
     def n_components(self, rows: int, columns: int) -> int:
-        """Return the requested number of components; raise ConfigError if all rows or columns are too few."""
+        """Return the requested number of components, checked against the rows and columns of all parties.
+
+        Parameters
+        ----------
+        rows, columns : int
+            Numbers of rows and columns of all parties.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ConfigError
+            If the rows or columns are too few.
+        """
         assert isinstance(self.options, CountOptions)
         check_components(self.options.n_components, rows, columns)
         return self.options.n_components
@@ -161,10 +192,21 @@ class ColumnsRun(PCAStrategy):
         return ""
 
     def require_same_rows(self, replies: list[Reply]) -> None:
-        """Store the numbers of rows and columns in the first replies, and check that all have the same rows.
+        """Store the numbers of rows and columns, and check that the parties' rows are the same.
 
-        Raise ConfigError if only some sites name ids, or there are fewer rows or columns than components. Raise
-        ContractError if ids are not ascending, or the numbers of rows differ, and DataError if the ids differ.
+        Parameters
+        ----------
+        replies : list of Reply
+            Replies to the first question: ``count``, ``features`` and ``ids``.
+
+        Raises
+        ------
+        ConfigError
+            If some sites name ids and others do not, or there are fewer rows or columns than components.
+        ContractError
+            If ids are not ascending, or the numbers of rows differ.
+        DataError
+            If the ids differ.
         """
         self._require_same_ids(replies)
         counts = [int(reply.fields["count"]) for reply in replies]
@@ -182,12 +224,28 @@ class ColumnsRun(PCAStrategy):
         self.n_components(self.n_rows, self.columns)
 
     def set_total(self, total: float) -> None:
-        """Store the energy (sum of squares) of all columns; raise DataError if it is zero."""
+        """Store the energy (sum of squares) of all columns.
+
+        Parameters
+        ----------
+        total : float
+            Energy of all columns.
+
+        Raises
+        ------
+        DataError
+            If the energy is zero.
+        """
         require_variance(total, self.n_rows, np.zeros(1))
         self.total = total
 
     def order_notes(self) -> list[str]:
-        """Return a note if the parties' rows were matched by their order in the files, without ids; else none."""
+        """Return a note if the parties' rows were matched by their order in the files, without ids; else none.
+
+        Returns
+        -------
+        list of str
+        """
         if self._by_ids or self.quorum.simulated:
             return []
         return ["rows were taken in the order of the files: nothing shows that they belong together"]
@@ -253,7 +311,16 @@ class ColumnsStrategy(ColumnsRun):
         self._model = model
 
     def build_model(self, solution: ScoresSolution) -> PCAModel:
-        """Build the PCA model, with scores and eigenvalues, from the method's eigenpairs."""
+        """Build the PCA model, with scores and eigenvalues, from the method's eigenpairs.
+
+        Parameters
+        ----------
+        solution : ScoresSolution
+
+        Returns
+        -------
+        PCAModel
+        """
         certainty = self.certainty(solution.pairs.with_rank_bound(self.n_rows - self.options.centres_columns))
         log = self.history(certainty, [*solution.notes, *self.order_notes()], solution.measurements)
         values, directions = solution.pairs.values, solution.pairs.vectors

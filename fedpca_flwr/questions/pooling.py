@@ -51,7 +51,22 @@ def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGI
 
 
 def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Fields:
-    """Return ``count``, ``mean`` and ``remainder`` of a reply, as `remainder_if_needed` has the last one."""
+    """Return the reply fields of count, mean, and (unless negligible) the rounding error of the mean.
+
+    Parameters
+    ----------
+    head : Head
+        Count and mean of the rows.
+    diagonal : ndarray of shape (d,)
+        Diagonal of the rows' scatter.
+    negligible : float
+        Rounding error of the mean, in standard deviations, that is left out.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``mean`` and ``remainder`` (d,) or (0,).
+    """
     return {
         "count": np.asarray(head.n),
         "mean": head.mean,
@@ -103,7 +118,17 @@ def read_factor(reply: Reply) -> Factor:
 
 
 def read_head(fields: Fields) -> Head:
-    """Return the count, mean and rounding error of the mean that the fields of a checked reply hold."""
+    """Return the count, mean and rounding error of the mean that the fields of a checked reply hold.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        Fields of `HEAD`.
+
+    Returns
+    -------
+    Head
+    """
     mean = fields["mean"]
     remainder = fields["remainder"] if fields["remainder"].size else np.broadcast_to(0.0, mean.shape)  # takes no room
     return Head(fields["count"].item(), mean, remainder)

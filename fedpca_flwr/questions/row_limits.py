@@ -143,10 +143,22 @@ def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False)
 
 
 def reach(request: Fields, public: Public) -> Array:
-    """Return each feature's largest absolute value (d,) within `bound`, after the request's centring and scaling.
+    """Return each feature's largest absolute value within `bound`, after the request's centring and scaling.
 
-    ``centre`` or ``mean`` (d,) is subtracted, and ``scale`` divides. Raise ContractError if a centre is beyond `bound`,
-    as no mean of rows is, or sums are outside the range of float64.
+    Parameters
+    ----------
+    request : mapping of str to ndarray
+        Fields of the question's request, of which ``centre`` or ``mean`` (d,) is subtracted, and ``scale`` divides.
+    public : Public
+
+    Returns
+    -------
+    ndarray of shape (d,)
+
+    Raises
+    ------
+    ContractError
+        If a centre is beyond `bound`, as no mean of rows is, or sums are outside the range of float64.
     """
     bound, sizes = public.config.bound, np.full(public.features, public.config.bound)
     for name in {"centre", "mean"} & request.keys():
@@ -195,7 +207,15 @@ def sums_limits(reach: Array) -> SumLimits:
 def moments_limits(reach: Array) -> SumLimits:
     """Return the limits of row count, each feature's sum and sum of squares, and packed sums of products.
 
-    ``reach`` (d,) has the largest size of each feature's values.
+    Parameters
+    ----------
+    reach : ndarray of shape (d,)
+        Largest size of a value of each feature.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        ``count``, ``sum`` (d,), ``squares`` (d,) and ``scatter`` (d (d + 1) / 2,).
     """
     d = reach.size
     if (reach == reach[0]).all():  # a single number takes no room

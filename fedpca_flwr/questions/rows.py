@@ -99,11 +99,25 @@ def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
-    """Return ``moments``, for count, mean and scatter of all rows in clear, or as secure sums about zero.
+    """Return the questions for count, mean and scatter of all rows: in clear, or as secure sums about zero.
 
-    Secure sums without survivors also have ``digits``, which a run may ask afterwards. With `within` scatters are about
-    each party's own mean, and `keep` is the option. Raise ConfigError if the run stores moments that the server does
-    not have, or `bound` is missing.
+    Parameters
+    ----------
+    config : RunConfig
+    within : bool
+        Whether scatters are about each party's own mean.
+    keep : str
+        Which moments the run stores (option ``keep``).
+
+    Returns
+    -------
+    mapping of str to Question
+        ``moments``, and with secure sums without survivors ``digits``, which a run may ask afterwards.
+
+    Raises
+    ------
+    ConfigError
+        If the run stores moments that the server does not have, or `bound` is missing.
     """
     pooling.require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
@@ -268,7 +282,16 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> pooling.Pooling:
-    """Ask for the moments of all rows, and return them as changed by the run's stages."""
+    """Ask for the moments of all rows, and return them as changed by the run's stages.
+
+    Parameters
+    ----------
+    run : RowsStrategy
+
+    Returns
+    -------
+    PooledMoments
+    """
     pooled: Callable[..., pooling.Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)

@@ -48,16 +48,41 @@ class Projection:
     columns: str  # digest of the columns' names
 
     def centred(self, rows: Rows) -> Iterator[Any]:
-        """Yield chunks (m, d) of the rows (n, d), less the mean and divided by the scale."""
+        """Subtract the mean from rows and divide by the scale, chunk by chunk.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows in the unit of the data.
+
+        Returns
+        -------
+        iterator of ndarray of shape (m, d)
+        """
         return centred_chunks(rows, self.mean, self.scale if self.scale.size else None)
 
     def scores(self, rows: Rows) -> Iterator[Array]:
-        """Yield the scores (m, k) of chunks of rows (n, d)."""
+        """Project rows to scores, chunk by chunk.
+
+        Parameters
+        ----------
+        rows : rows of shape (n, d)
+            Rows in the unit of the data.
+
+        Yields
+        ------
+        ndarray of shape (m, k)
+        """
         for centred in self.centred(rows):
             yield centred @ self.components.T
 
     def squared_error(self) -> float:
-        """Return the total squared reconstruction error of the rows that take part, from their moments."""
+        """Return the total squared reconstruction error of the rows that take part, from their moments.
+
+        Returns
+        -------
+        float
+        """
         return self.vault.squared_error(self.mean, self.scale, self.components)
 
     @property
@@ -66,7 +91,12 @@ class Projection:
         return self.components / (self.scale if self.scale.size else 1.0), self.mean
 
     def fourth_powers(self) -> Array:
-        """Return the sums (k,) of the fourth powers of the scores of the rows that take part."""
+        """Return the sums of the fourth powers of the scores of the rows that take part.
+
+        Returns
+        -------
+        ndarray of shape (k,)
+        """
         return self.vault.fourth_powers(*self.axes)
 
     def require_near(self) -> None:
@@ -76,7 +106,12 @@ class Projection:
             self.vault.require_near(centre, directions)
 
     def loadings(self) -> Loadings:
-        """Return the components, mean and scale as a `Loadings` object that can be saved."""
+        """Return the components, mean and scale as a `Loadings` object that can be saved.
+
+        Returns
+        -------
+        Loadings
+        """
         scale = self.scale if self.scale.size else np.ones_like(self.mean)
         return Loadings(self.components, self.mean, scale, columns=self.columns)
 
@@ -242,7 +277,7 @@ class RowsClient(PCAClient):
     def require_ready(self) -> None:
         """Raise ConfigError for conflicting options, and what `permit_fixed_point` and the stages raise."""
         assert self.script  # or options contradict each other
-        if self.transport.sums_only and not self.card.differentially_private:  # sums in fixed point, within `bound`
+        if self.uses_fixed_point:
             permit_fixed_point(self)
         for stage in self.stages:
             stage.require_ready(self)
@@ -286,7 +321,17 @@ class RowsClient(PCAClient):
         return vault
 
     def make_vault(self, selection: Selection) -> Vault:
-        """Return the moments of a selection, cached over rounds where that is cheaper."""
+        """Return the moments of a selection, cached over rounds where that is cheaper.
+
+        Parameters
+        ----------
+        selection : Selection
+            Rows of this party.
+
+        Returns
+        -------
+        Vault
+        """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
         meets_columns = columns > 0 or any(map(attrgetter("covariates"), self.stages))  # of the server, of any size
@@ -306,7 +351,17 @@ class RowsClient(PCAClient):
         return question.answer(self if question.needs or self.card.needs else self.party, request)
 
     def projection(self, request: Fields) -> Projection:
-        """Return this party's projection by the fields of the last request, as changed by the stages."""
+        """Return this party's projection: components, mean and scale from the request, as changed by the stages.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question, or of another question that has the same fields.
+
+        Returns
+        -------
+        Projection
+        """
         components, columns = request["components"], self.site.table.columns
         projection = Projection(self.vault, components, request["mean"], request["scale"], columns)
         for stage in self.stages:
@@ -314,9 +369,19 @@ class RowsClient(PCAClient):
         return projection
 
     def project(self, request: Fields) -> Fields:
-        """Write this party's files; return ``count``, ``squared`` (projection error) and the observers' fields.
+        """Write this party's files of scores and loadings, and return row count and squared projection error.
 
         A differentially private party returns 1 and 0, and reports errors to its own log only.
+
+        Parameters
+        ----------
+        request : mapping of str to ndarray
+            Fields of the last question: components, mean, scale and those of the stages.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            ``count`` and ``squared``, and the observers' fields.
         """
         if self.card.differentially_private:
             try:
@@ -341,7 +406,15 @@ class RowsClient(PCAClient):
     def write_files(
         self, projection: Projection, watches: Sequence[Callable[[Iterator[Any]], Iterator[Any]]] = ()
     ) -> None:
-        """Write the scores and loadings files that this site names; the rows pass through the `watches`."""
+        """Write the scores file and the loadings file that this site's configuration names.
+
+        Parameters
+        ----------
+        projection : Projection
+            Projection of the rows to scores.
+        watches : sequence of callable
+            Observers' functions, through which chunks of the rows pass.
+        """
         node = self.site.node
         self.loadings = projection.loadings()
         if node.scores or watches:
