@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.rows import staged_moments
 
 
 def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
@@ -65,7 +66,7 @@ class PooledCovariance(method.Strategy):
     @override
     def aggregate(self) -> method.Fitting:
         """Pool the parties' moments, after any stages, and return the leading eigenpairs; raise as `solution.solve`."""
-        pooled = yield from method.staged_moments(self)
+        pooled = yield from staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options
         unused = not self.stages and pooled.evidence.stored is None
         solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, overwrite=unused, **options)

@@ -20,7 +20,9 @@ from typing_extensions import override
 from fedpca_flwr.maths import factors, moments
 from fedpca_flwr.maths.codecs import power_of_two_unit
 from fedpca_flwr.maths.eigen import angle_bound
+from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.influence import Contributions
 
 NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
@@ -130,14 +132,14 @@ class QRPCA(method.Strategy):
                 """Store the factor in a reply, of which the packed triangle is then released."""
                 arrivals[sender] = _read_factor(fields)
 
-            replies = yield from method.stream_replies(method.Round("factor"), unpack)
+            replies = yield from stream_replies(method.Round("factor"), unpack)
             parts = {reply.sender: arrivals.pop(reply.sender) for reply in replies}
-            evidence = method.Evidence(contributions=method.Contributions(parts))
+            evidence = method.Evidence(contributions=Contributions(parts))
             return replace(self._solve_complete(factors.stack_factors(list(parts.values()))), evidence=evidence)
         parts = {reply.sender: method.read_factor(reply) for reply in (yield method.Round("truncated"))}
         if self.options.filler:
             parts = {sender: factor.with_floor() for sender, factor in parts.items()}
-        evidence = method.Evidence(contributions=method.Contributions(parts))
+        evidence = method.Evidence(contributions=Contributions(parts))
         pooled = factors.stack_factors(list(parts.values()))
         solution = self._solve(pooled, pooled.trace)
         pairs = replace(solution.pairs, resolution=None)  # truncated factors come from scatters

@@ -28,6 +28,7 @@ from fedpca_flwr.maths.eigen import frobenius_norm
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
+from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import method, products
 
 
@@ -79,7 +80,7 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
             f"which must hold n-components = {options.n_components}; raise it, or set acceleration='krylov'"
         )
     if options.warm_start == "random":
-        method.check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
+        check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
         rounds, scale = options.max_rounds, options.scale
         questions = products.product_questions(config, options.width, rounds=rounds, variances_first=scale)
         return {**questions, **method.projection_questions(mean_name="centre")}

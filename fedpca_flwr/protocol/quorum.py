@@ -307,5 +307,4 @@ class Quorum:
 
 def _smallest_mode(values: Iterable[int]) -> int:
     """Return the most frequent value; of equally frequent values, the smallest."""
-    (value, _), *_ = Counter(sorted(values)).most_common(1)
-    return value
+    return Counter(sorted(values)).most_common(1)[0][0]

@@ -142,25 +142,7 @@ class Magnitudes:
 
 
 def stream_replies(question: Round, consume: Callable[[Fields, str], None]) -> Generator[Round, Any, list[Reply]]:
-    """Yield a question and call `consume` once with the fields of each reply, on arrival if possible.
-
-    Parameters
-    ----------
-    question : Round
-        The question.
-    consume : callable
-        Function of the fields and the sender of a reply (`Round.consume`).
-
-    Yields
-    ------
-    Round
-        The question.
-
-    Returns
-    -------
-    list of Reply
-        The replies, without the fields that were consumed on arrival.
-    """
+    """Yield a question, and return its replies after `consume` (`Round.consume`) has had the fields of each."""
     replies = yield replace(question, consume=consume)
     for reply in replies:
         if not reply.consumed_bytes:

@@ -95,20 +95,7 @@ class ServerTransport(Transport):
     """Server's half of a transport: turns a question about a sum into plain rounds."""
 
     def plain_rounds(self, program: Program, run: Run) -> Program:
-        """Translate a program that asks for sums into a program whose questions are all plain.
-
-        Parameters
-        ----------
-        program : Program
-            The method's program.
-        run : Run
-            Server's half of the run.
-
-        Returns
-        -------
-        Program
-            Program that continues with lists of replies.
-        """
+        """Return the method's program, with plain rounds in place of its questions about sums."""
 
         def ask(question: Round) -> Program:
             """Ask a plain question, or obtain the sum that a `SumRound` wants by the transport's own questions."""
@@ -120,64 +107,18 @@ class ServerTransport(Transport):
 
     @abstractmethod
     def sum_replies(self, question: SumRound, run: Run) -> Program:
-        """Ask the questions by which this transport obtains the sum of the parties' replies.
-
-        Parameters
-        ----------
-        question : SumRound
-            The question.
-        run : Run
-            Server's half of the run.
-
-        Returns
-        -------
-        Program
-            Program that returns the `Total`, or None if no sum can be had.
-        """
+        """Ask for the sum of the parties' replies, and return its `Total`, or None if no sum can be had."""
 
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Return numbers about the transport for the model's log, by name; the base has none.
-
-        Parameters
-        ----------
-        quorum : Quorum
-            Parties of the run.
-
-        Returns
-        -------
-        dict of str to float
-            The numbers; none by default.
-        """
+        """Return numbers about the transport for the model's log, by name; the base has none."""
         return {}
 
     def notes(self, quorum: Quorum) -> list[str]:
-        """Return sentences about the transport for the model's log; the base has none.
-
-        Parameters
-        ----------
-        quorum : Quorum
-            Parties of the run.
-
-        Returns
-        -------
-        list of str
-            The notes; none by default.
-        """
+        """Return sentences about the transport for the model's log; the base has none."""
         return []
 
     def parties(self, quorum: Quorum) -> list[dict[str, Any]]:
-        """Return partition, name and number of rows of each party whose rows are in the model.
-
-        Parameters
-        ----------
-        quorum : Quorum
-            Parties of the run.
-
-        Returns
-        -------
-        list of dict
-            ``party``, ``name`` and ``rows`` of each.
-        """
+        """Return ``party`` (partition), ``name`` and ``rows`` of each party whose rows are in the model."""
         return quorum.parties
 
 

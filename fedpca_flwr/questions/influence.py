@@ -106,22 +106,7 @@ class Contributions:
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
         """Return each party's shares of the components and angles, in the order of the parts.
 
-        Parameters
-        ----------
-        solution : Solution
-        center : bool
-            Whether the method subtracts the mean of the rows.
-        limit : float
-            Largest share of a component that a party may hold; 0: no limit.
-
-        Returns
-        -------
-        list of PartyInfluence
-
-        Raises
-        ------
-        ContractError
-            If a party's scatter is one that no rows have, or a party holds more than the limit.
+        Raise ContractError for a share above `limit` (0: none), and for a party's scatter that no rows have.
         """
         pairs, scale = solution.pairs, solution.scale
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
@@ -150,13 +135,7 @@ class Contributions:
         return parties
 
     def units(self) -> list[dict[str, Any]]:
-        """Return log entries of features that a party seems to have in another unit than the other parties.
-
-        Returns
-        -------
-        list of dict
-            Entries of ``model.log["other_units"]``.
-        """
+        """Return entries of the log's ``other_units``: features in another unit than at other parties."""
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
 
 

@@ -9,14 +9,13 @@ ends with a `Solution`. docs/own-method.md has an example.
 # ruff: noqa: F401 (methods import these names from here)
 # mypy: implicit-reexport
 
-from fedpca_flwr.config.run_config import Count, RunConfig, refusal
+from fedpca_flwr.config.run_config import Count, RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import Eigenpairs, fix_signs, leading_eigenpairs
 from fedpca_flwr.maths.factors import stack_factors
-from fedpca_flwr.maths.moments import pack, unpack_symmetric
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.solution import Certainty, Solution, check_components, check_rounds, require_variance, solve
+from fedpca_flwr.model.solution import Certainty, Solution, require_variance, solve
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import (
     CentreOptions,
@@ -41,9 +40,6 @@ from fedpca_flwr.protocol.question import (
     Total,
     by_transport,
 )
-from fedpca_flwr.protocol.replies import stream_replies
-from fedpca_flwr.protocol.transport import ServerTransport
-from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import (
     HEAD,
     Evidence,
@@ -51,17 +47,13 @@ from fedpca_flwr.questions.pooling import (
     head_fields,
     read_factor,
     read_head,
-    read_moments,
     truncated_questions,
 )
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
 from fedpca_flwr.questions.rows import (
-    centre_questions,
     moments_questions,
-    pooled_centre,
     pooled_moments,
     projection_questions,
-    staged_moments,
 )
 from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy

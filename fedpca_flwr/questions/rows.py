@@ -282,16 +282,7 @@ def _resolve_centre(
 
 
 def staged_moments(run: RowsStrategy) -> pooling.Pooling:
-    """Ask for the moments of all rows, and return them as changed by the run's stages.
-
-    Parameters
-    ----------
-    run : RowsStrategy
-
-    Returns
-    -------
-    PooledMoments
-    """
+    """Ask for the moments of all rows, and return them as changed by the run's stages."""
     pooled: Callable[..., pooling.Pooling] = partial(pooled_moments, run)
     for stage in run.stages:
         pooled = partial(stage.moments, run, pooled)

@@ -24,6 +24,7 @@ from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import require_storable_sums, stored_moments
 from fedpca_flwr.questions.row_limits import require_resolved
 from fedpca_flwr.questions.rows import refuse_impossible_sums
@@ -269,7 +270,7 @@ class EM(method.Strategy):
         if self.expected is not None:
             by_name = dict(zip(self.party_names, self.contributions.values(), strict=True))
             stored = stored_moments(self.options, self.expected, by_name, error_bound=error_bounds)
-            contributions = method.Contributions(self.contributions) if self.contributions else None
+            contributions = Contributions(self.contributions) if self.contributions else None
             evidence = replace(evidence, stored=stored, contributions=contributions)
         solution = replace(solution, evidence=evidence)
         measured = {"missing_share": observed.missing_share, "degrees_ahead": remaining_degrees}

@@ -26,6 +26,7 @@ from fedpca_flwr.maths import block_iteration, eigen, moments
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.model.solution import ALL_ROWS
 from fedpca_flwr.questions import method, products
+from fedpca_flwr.questions.rows import pooled_centre
 from fedpca_flwr.strategies.personalised import party as party_half
 from fedpca_flwr.strategies.personalised.mixing import subspace_distance
 
@@ -139,7 +140,7 @@ class Personalised(method.Strategy):
             centre, error_bound = (pooled.mean, pooled.remainder), np.zeros(1)
             self.n_components(sum(reply.rows for reply in replies), pooled.mean.size)
         else:
-            sums = yield from method.pooled_centre(self, prefix, subject=rows_text)
+            sums = yield from pooled_centre(self, prefix, subject=rows_text)
             pooled, diagonal, error_bound = sums.head, sums.diagonal, sums.error_bound
             centre = sums.centre, sums.remainder  # to the last bit what the parties were told
             if prefix:

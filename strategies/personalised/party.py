@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.questions import method, row_limits
+from fedpca_flwr.questions.rows import centre_questions
 from fedpca_flwr.site.rows.selection import Selection
 from fedpca_flwr.site.rules.fold import require_fold
 from fedpca_flwr.strategies.personalised import mixing as personalised
@@ -122,7 +123,7 @@ def _pass_questions(
         answer=lambda party, request: _answer_start(party, prefix),
     )
     centre = centre_fields(config, options, prefix)
-    sums = method.centre_questions(prefix, lambda party: party.make_vault(party.pass_rows(prefix)))
+    sums = centre_questions(prefix, lambda party: party.make_vault(party.pass_rows(prefix)))
     begin = method.by_transport(config, clear={f"{prefix}start": start}, masked=sums)
     product = method.Question(
         request=method.Payload((method.Field("block", ("d", "<=b")), *centre)),

@@ -17,6 +17,7 @@ import scipy  # `scipy.special` is loaded when it is used
 from typing_extensions import override
 
 from fedpca_flwr.maths import eigen, moments
+from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.scores import LIMIT_LEVEL
 from fedpca_flwr.strategies.robust import party as party_half
@@ -117,7 +118,7 @@ class Robust(method.Strategy):
         self.excluded_parties = []
         sums = yield from self._sum_over_rows("start", {})
         rows = int(sums["rows"])
-        method.check_components(self.options.n_components, rows, self.quorum.features)
+        check_components(self.options.n_components, rows, self.quorum.features)
         weight, scale = float(sums["count"]), np.empty(0)
         if self.options.scale:  # the harmonic mean of the parties' median absolute deviations; 1 where no party has any
             varies = sums["nearness"] > 0

@@ -23,6 +23,7 @@ from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.maths import eigen
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import row_chunks
+from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.pooling import remainder_if_needed
 from fedpca_flwr.site.rules.policy import permit_rows
@@ -266,7 +267,7 @@ class SAPCA(method.Strategy):
     options: SAPCAOptions
 
     @override
-    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
+    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: ServerTransport) -> None:
         """Set configuration, options and transport, and open the running model if there is a ``state``."""
         assert isinstance(options, SAPCAOptions)
         super().prepare(config, options, transport)

@@ -20,7 +20,10 @@ from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.solution import Certainty
+from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.pooling import read_moments
 from fedpca_flwr.strategies.streaming.members import MembersClient, members_questions
 
 
@@ -77,7 +80,7 @@ class Streaming(method.Strategy):
     options: StreamingOptions
 
     @override
-    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: method.ServerTransport) -> None:
+    def prepare(self, config: method.RunConfig, options: method.PCAOptions, transport: ServerTransport) -> None:
         """Open the members' stored moments in `options.state`, and remove leaving members from them.
 
         Raise ConfigError without ``state``, for ``leave`` with secure sums, and for a state of the other transport.
@@ -125,7 +128,7 @@ class Streaming(method.Strategy):
         federation, parts = self.federation, self.federation.parts()
         pooled = pool(parts.values())
         keywords = {"indicators": self.config.indicators, **self.options.solve_options}
-        evidence = evidence or method.Evidence(contributions=method.Contributions(parts))
+        evidence = evidence or method.Evidence(contributions=Contributions(parts))
         solution = replace(method.solve(pooled, pooled.diagonal(), **keywords), evidence=evidence)
         members, names = federation.members, dict[str, list[str]]()
         for key, operation in operations.items():
@@ -257,7 +260,7 @@ def _read_moments(reply: method.Reply, sha: str) -> moments.Moments:
     """Return the moments in a party's reply; raise ContractError if the scatter is empty, or for another digest."""
     if not reply.fields["scatter"].size:
         raise method.ContractError(f"{reply.sender}: field 'scatter' is empty, but the server asked for it")
-    received = method.read_moments(reply.fields)
+    received = read_moments(reply.fields)
     if moments_digest(received) != sha:
         raise method.ContractError(
             f"{reply.sender}: its moments are not those whose digest it sent; did its data change?"
