@@ -481,7 +481,6 @@ class RefusingClient(PartyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
-        """Return no arrays, 0 rows and the error report."""
         return [], 0, self.report
 
     @override

@@ -28,7 +28,6 @@ class Weights(Stage):
     @classmethod
     @override
     def fits(cls, card: MethodCard) -> bool:
-        """Return whether the method supports weighted rows."""
         return card.weighted
 
 

@@ -54,7 +54,6 @@ class RowObserver(Observer):
 
     @override
     def watch(self, chunks: Iterator[Any]) -> Iterator[Any]:
-        """Compute T2 and SPE of the passing rows, and yield the chunks unchanged."""
         return self.judge.watch(chunks)
 
     @override
@@ -92,7 +91,6 @@ class OddRowsStage(OddRows, RowsStage):
 
     @override
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer:
-        """Return the observer that computes T2 and SPE of each row."""
         return RowObserver(party, request, projection, files)
 
     @override

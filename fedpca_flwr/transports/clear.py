@@ -60,5 +60,4 @@ class ClearParty(Clear, PartyTransport):
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the party's statistics for a question, summed over its parts."""
         return sum_parts(party.statistics(phase, request))

@@ -135,7 +135,6 @@ class MaskedServer(Masked, ServerTransport):
 
     @override
     def measurements(self, quorum: Quorum) -> dict[str, float]:
-        """Return the number of parties whose masks are in every sum."""
         return {"pairwise_masked_parties": quorum.expected}
 
     @override
