@@ -47,14 +47,11 @@ from fedpca_flwr.questions.pooling import (
     head_fields,
     read_factor,
     read_head,
+    read_moments,
     truncated_questions,
 )
 from fedpca_flwr.questions.row_limits import FIRST_WORDS, moments_limits, reach, sum_limits
-from fedpca_flwr.questions.rows import (
-    moments_questions,
-    pooled_moments,
-    projection_questions,
-)
+from fedpca_flwr.questions.rows import moments_questions, pooled_moments, projection_questions
 from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
 

@@ -135,7 +135,18 @@ def read_head(fields: Fields) -> Head:
 
 
 def read_moments(fields: Fields) -> Moments:
-    """Return the count, mean and packed scatter that a checked reply holds in the fields of `MOMENTS`."""
+    """Return the moments that a checked reply holds in the fields of `MOMENTS`.
+
+    Parameters
+    ----------
+    fields : mapping of str to ndarray
+        ``count``, ``mean`` (d,), and ``scatter``, the packed triangle (d (d + 1) / 2,).
+
+    Returns
+    -------
+    Moments
+        The same, with the scatter about the mean.
+    """
     return Moments(*read_head(fields), scatter=fields["scatter"])
 
 
