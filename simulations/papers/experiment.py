@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
@@ -49,16 +48,14 @@ class Paper:
     steps: Callable[..., list[Step]]  # function from the options' values to the steps
     figures: Callable[[dict[str, list[Row]], Path], dict[str, str]]
     """Function that writes the figures of the steps' rows to a folder, and returns the report's sections by heading."""
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # values of options that take no others
 
     def command(self) -> click.Command:
         """Return the command that runs the steps and writes figures and report."""
 
         def reproduce(output: Path, **values: Any) -> None:
-            """Make figures and report in the output folder with the options' values."""
             self.make(output, {key: [*value] if isinstance(value, tuple) else value for key, value in values.items()})
 
-        return command(self.name, self.doc, self.options, reproduce, self.choices)
+        return command(self.name, self.doc, self.options, reproduce)
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
         """Run every step that is not done, and write tables, figures and report to the folder; return all rows by step.
@@ -72,24 +69,17 @@ class Paper:
         return results
 
 
-def command(
-    name: str,
-    doc: str | None,
-    options: Mapping[str, Any],
-    callback: Callable[..., None],
-    choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> click.Command:
+def command(name: str, doc: str | None, options: Mapping[str, Any], callback: Callable[..., None]) -> click.Command:
     """Return a command whose options are ``--output`` and those of ``options``, a mapping from names to defaults.
 
-    An option has the type of its default: with a list it takes several values, with False it is a switch. ``choices``
-    has the values of options that take no others. The ``callback`` takes the options' values.
+    An option has the type of its default: with a list it takes several values, with False it is a switch.
     """
     text = "Folder for figures and report."
     output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
     parameters: list[click.Parameter] = [output]
     for option, default in options.items():
         several = isinstance(default, list)
-        kind = click.Choice(choices[option]) if option in choices else type(default[0] if several else default)
+        kind = type(default[0] if several else default)
         flags = [f"--{option.replace('_', '-')}"]
         parameters.append(click.Option(flags, type=kind, default=default, multiple=several, is_flag=kind is bool))
     help_text = cli.readable(doc or "")

@@ -32,46 +32,43 @@ class Federation:
     rows: Array
     truth: Array
     spread: float
-    noise: float = NOISE
 
     @classmethod
-    def draw(
-        cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, noise: float = NOISE, prior: str = "gaussian"
-    ) -> Federation:
+    def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, prior: str = "gaussian") -> Federation:
         """Draw common components V (d, r), m parties' components about V, and n rows of each party with noise.
 
-        ``spread`` is the variance of the parties about V, ``noise`` that of the noise, ``prior`` a name of `PRIORS`.
+        ``spread`` is the variance of the parties about V, and ``prior`` a name of `PRIORS`.
         """
         rng = np.random.default_rng(seed)
         V = polar_factor(rng.standard_normal((d, r)))
         party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
         truth = stiefel.retract(V, stiefel.tangent_projection(V, party_components))
         latent, errors = rng.standard_normal((m, r, n)), rng.standard_normal((m, d, n))
-        return cls(stiefel.transpose(truth @ latent + np.sqrt(noise) * errors), truth, spread, noise)
+        return cls(stiefel.transpose(truth @ latent + np.sqrt(NOISE) * errors), truth, spread)
 
     @property
     def penalty_strength(self) -> float:
         """Weight mu of the penalty on distances to V that fits the noise and spread of the data."""
-        return penalty_strength(self.noise, self.spread)
+        return penalty_strength(NOISE, self.spread)
 
     def test_ratio(self, U: Array) -> float:
         """Return the expected error of U (m, d, r) on new rows over the true components' error; 1 is as good."""
         d, r = self.truth.shape[1:]
         captured = np.square(stiefel.transpose(U) @ self.truth).sum(axis=(-1, -2)).mean()
-        return float(1 + (r - captured) / ((d - r) * self.noise))
+        return float(1 + (r - captured) / ((d - r) * NOISE))
 
     def train_ratio(self, U: Array) -> float:
         """Return the error of U (m, d, r) on the drawn rows over the true components' expected error; 1 is as good."""
         d, r = self.truth.shape[1:]
         lost = np.square(self.rows).sum() - np.square(self.rows @ U).sum()
-        return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * self.noise))
+        return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * NOISE))
 
     def objective(self, U: Array, V: Array) -> float:
         """Return the paper's objective (equation (4)) of the parties' components U about V, mean over parties.
 
         Shapes: U (m, d, r), V (d, r).
         """
-        return float(objective(self.rows, U, V, noise=self.noise, spread=self.spread).mean())
+        return float(objective(self.rows, U, V, noise=NOISE, spread=self.spread).mean())
 
     def pooled(self) -> Array:
         """Return the leading r right singular vectors (d, r) of all parties' rows together."""
@@ -105,19 +102,17 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0) -> Array:
 
 
 def algorithm_1(
-    data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1, alpha: float = 1.0, beta: float = 1.0
+    data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1
 ) -> Iterator[tuple[Array, Array]]:
     """Yield the parties' components U (m, d, r) and the common V (d, r) after each iteration of Algorithm 1.
 
-    Parties take ``local`` steps in each. ``alpha`` and ``beta`` are the paper's rates, in units of those up to which
-    the steps are stable.
+    Parties take ``local`` steps in each, with the largest rates for which steps are stable.
     """
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
-    slower = (largest + data.penalty_strength) / alpha - data.penalty_strength
     for _ in range(iterations):
         for _ in range(local):
-            U, versions = personalised.gradient_step(data.rows, U, V, data.penalty_strength, slower)
-        V = stiefel.retract(V, beta * (versions.mean(axis=0) - V))
+            U, versions = personalised.gradient_step(data.rows, U, V, data.penalty_strength, largest)
+        V = stiefel.retract(V, versions.mean(axis=0) - V)
         yield U, V
 
 

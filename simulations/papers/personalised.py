@@ -5,15 +5,12 @@
 About half an hour on one core, with 5 data sets for each point (``--datasets``); ``--shrink 10`` is a quick look. DIR
 gets a table for each step, one for each figure, plots and report.md. DEST holds MNIST, for real data. Errors are ratios
 to the error of the true components, on new rows unless a column says otherwise. Figures 1(a), (c) and (d) are also
-drawn with a spread at which the published shapes appear: those stated give others. ``--noise`` is the paper's
-sigma_epsilon^2, ``--prior`` how parties are drawn about V (gaussian, uniform or student); parties take
-``--local-iterations`` steps in a round of Algorithm 1, with ``--alpha`` and ``--beta`` times the largest stable rates.
+drawn with a spread at which the published shapes appear: those stated give others.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,6 @@ from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select, write_table
 from fedpca_flwr.simulations.papers.hierarchical import (
-    NOISE,
     PRIORS,
     Federation,
     algorithm_1,
@@ -43,28 +39,22 @@ SPREADS = (0.001, 0.01, 0.02, 0.04, 0.06, 0.08, 0.10, 0.15, 0.20, 0.40, 0.80)
 ROWS = (5, 10, 20, 40, 80, 160)
 PARTIES = (2, 10, 50, 100)
 TIMES = {"personal": 1.0, "personal 2 mu": 2.0}  # strengths, in units of the model's strength
-EMPTY: Mapping[str, Any] = MappingProxyType({})
-MODEL: Row = {"noise": NOISE, "prior": "gaussian"}
-SOLVER: Row = {"local_iterations": 1, "alpha": 1.0, "beta": 1.0}
 
 
-def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> list[Step]:
-    """List the steps of all figures and of real data; their settings hold all that differs from the defaults.
+def steps(datasets: int, shrink: int = 1, mnist: str = "") -> list[Step]:
+    """List the steps of all figures and of real data.
 
-    A point is of ``datasets`` data sets. Numbers of parties and iterations are divided by ``shrink``, real data need
-    the folder ``mnist``, and ``further`` are options of the model and of the solver.
+    A point is of ``datasets`` data sets. Numbers of parties and iterations are divided by ``shrink``, and real data
+    need the folder ``mnist``.
     """
-    model = {key: further[key] for key in MODEL if further.get(key, MODEL[key]) != MODEL[key]}
-    solver_options = {key.split("_")[0]: further[key] for key in SOLVER if further.get(key, SOLVER[key]) != SOLVER[key]}
-    solver = {"solver": solver_options} if solver_options else {}
-    many_parties = {**model, "m": max(4, 200 // shrink), "datasets": datasets}
-    fewer_parties = {**model, "m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
-    fifty = {**SMALL, **model, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
+    many_parties = {"m": max(4, 200 // shrink), "datasets": datasets}
+    fewer_parties = {"m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
+    fifty = {**SMALL, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
     plan: list[Step] = []
     for spread in (0.2, 0.04):
         case = {**SMALL, **many_parties, "n": 10, "spread": spread}
         plan.append(Step(f"1a-{spread}", _compare, {**case, "perpca": True}))
-        plan.append(Step(f"1a-trace-{spread}", _trace, {**case, **solver, "iterations": 300 // shrink}))
+        plan.append(Step(f"1a-trace-{spread}", _trace, {**case, "iterations": 300 // shrink}))
     case = {**SMALL, **many_parties, "n": 20, "perpca": True}
     plan += [Step(f"1b-{spread}", _compare, {**case, "spread": spread}) for spread in SPREADS]
     for spread in (0.1, 0.01):
@@ -73,9 +63,8 @@ def steps(datasets: int, shrink: int = 1, mnist: str = "", **further: Any) -> li
         numbers = sorted({max(2, m // shrink) for m in PARTIES})
         plan += [Step(f"1d-{spread}-{m}", _compare, {**case, "m": m}) for m in numbers]
     case = {**fifty, "spread": 0.04, "iterations": 300 // shrink}
-    plan += [Step(f"2-{spread}", _descend, {**case, **solver, "spread": spread}) for spread in (0.01, 0.04, 0.2)]
-    for local in (1, 4, 16):
-        plan.append(Step(f"local-{local}", _descend, {**case, "solver": {**solver_options, "local": local}}))
+    plan += [Step(f"2-{spread}", _descend, {**case, "spread": spread}) for spread in (0.01, 0.04, 0.2)]
+    plan += [Step(f"local-{local}", _descend, {**case, "local": local}) for local in (1, 4, 16)]
     case = {**SMALL, **fewer_parties, "n": 20, "spread": 0.04}
     plan += [Step(f"prior-{prior}", _compare, {**case, "prior": prior}) for prior in PRIORS]
     return plan + ([Step("mnist-2 classes, 20 rows", _real_data, {"root": mnist})] if mnist else [])
@@ -95,25 +84,23 @@ def _compare(*, datasets: int, perpca: bool = False, **case: Any) -> Iterable[Ro
         yield row
 
 
-def _trace(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
+def _trace(*, datasets: int, iterations: int, **case: Any) -> Iterable[Row]:
     """Yield mean test ratios by iteration of local, global and personalised training from random starts (fig. 1(a))."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
-        """Yield the test ratios of local, global and personalised components after each iteration."""
         local = ascend(data.rows, U, iterations)
         pooled = ascend(data.rows.reshape(-1, data.rows.shape[-1]), V, iterations)
-        for alone, shared, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations, **solver), strict=True):
+        for alone, shared, (ours, _) in zip(local, pooled, algorithm_1(data, U, V, iterations), strict=True):
             yield [data.test_ratio(x) for x in (alone, np.broadcast_to(shared, alone.shape), ours)]
 
     return _mean_curve(("local", "global", "personal"), curve, datasets, case)
 
 
-def _descend(*, datasets: int, iterations: int, solver: Mapping[str, Any] = EMPTY, **case: Any) -> Iterable[Row]:
+def _descend(*, datasets: int, iterations: int, local: int = 1, **case: Any) -> Iterable[Row]:
     """Yield mean training ratio, test ratio and objective of Algorithm 1 by iteration (figure 2)."""
 
     def curve(data: Federation, U: Array, V: Array) -> Iterator[list[float]]:
-        """Yield training ratio, test ratio and objective after each iteration of Algorithm 1."""
-        for ours, shared in algorithm_1(data, U, V, iterations, **solver):
+        for ours, shared in algorithm_1(data, U, V, iterations, local=local):
             yield [data.train_ratio(ours), data.test_ratio(ours), data.objective(ours, shared)]
 
     return _mean_curve(("train", "test", "objective"), curve, datasets, case)
@@ -204,17 +191,12 @@ def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Ar
         runs[mu] = server
     model, pooled = runs["held-out"].strategy.model, runs["infinity"].strategy.model
     selected_mu: float = model.log["measured"]["mu"]
-    clients = runs["held-out"].client_manager().all()
-    records = [_records_of(clients[str(i + 1)]) for i in range(len(parties))]
+    clients: Any = runs["held-out"].client_manager().all()
+    records = [clients[str(i + 1)].context.state.array_records for i in range(len(parties))]
     pooled_components, _ = pooled.loadings()
     key = party.COMPONENTS_KEY
     bases = [record[key].to_numpy_ndarrays()[0][0] if key in record else pooled_components.T for record in records]
     return model.loadings()[1], bases, pooled_components.T, selected_mu
-
-
-def _records_of(proxy: Any) -> Any:
-    """Return the array records that a party of the loopback engine keeps between rounds."""
-    return proxy.context.state.array_records
 
 
 def _lost_share(parties: list[Array], mean: Array, components: list[Array]) -> float:
@@ -297,6 +279,5 @@ def _write(results: dict[str, list[Row]], folder: Path) -> dict[str, str]:
     return sections
 
 
-OPTIONS = {"datasets": 5, "shrink": 1, "mnist": "", **MODEL, **SOLVER}
-CHOICES = {"prior": list(PRIORS)}
-PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, _write, CHOICES)
+OPTIONS = {"datasets": 5, "shrink": 1, "mnist": ""}
+PAPER = Paper("personalised", __doc__, "Personalised PCA (Ozkara et al. 2023)", OPTIONS, steps, _write)

@@ -62,15 +62,14 @@ class PowerMethod:
 class FrequentDirections:
     """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows that shrinks when full.
 
-    With ``shrunk`` the sum of what was subtracted, ``0 <= A'A - B'B <= shrunk``; ell times that is at most the energy.
+    ``0 <= A'A - B'B <= |A|^2 / ell`` for the rows A and the sketch B; ell is twice the rank.
     """
 
-    def __init__(self, d: int, rank: int, *, ell: int = 0) -> None:
-        """Start with a sketch of 2 ell zero rows; ell is twice the rank by default."""
+    def __init__(self, d: int, rank: int) -> None:
+        """Start with a sketch of zero rows."""
         self.rank = rank
-        self.ell = ell or 2 * rank
+        self.ell = 2 * rank
         self.sketch = np.zeros((2 * self.ell, d))
-        self.shrunk = 0.0
         self._used = 0
 
     def update(self, rows: NDArray[Any]) -> None:
@@ -94,7 +93,6 @@ class FrequentDirections:
         shorter = np.sqrt(sigma[: self.ell - 1] ** 2 - delta)
         self.sketch[:] = 0.0
         self.sketch[: shorter.size] = shorter[:, None] * right[: shorter.size]
-        self.shrunk += delta
         self._used = shorter.size
 
 
@@ -127,16 +125,12 @@ class Spirit:
     """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps the energy between two bounds.
 
     A new direction starts from the next canonical one. At each row all energies are multiplied by ``forgetting``. The
-    rank grows below the share ``low`` of the energy and falls above ``high``; between two changes of it lies at least
-    one row, and ``largest`` is the highest so far.
+    rank grows below 95 % of the energy and falls above 98 %; between two changes lies at least one row.
     """
 
-    def __init__(
-        self, d: int, rank: int = 3, *, forgetting: float = 1.0, low: float = 0.95, high: float = 0.98
-    ) -> None:
+    def __init__(self, d: int, rank: int = 3, *, forgetting: float = 1.0) -> None:
         """Start with the first canonical vectors as directions, and small energies."""
-        self.forgetting, self.low, self.high = forgetting, low, high
-        self.rank = self.largest = rank
+        self.forgetting, self.rank = forgetting, rank
         self._directions = np.eye(d, rank)  # columns; those beyond the rank are not used
         self._energies = np.full(d, 0.01)
         self._captured = self._all = 0.0
@@ -170,18 +164,17 @@ class Spirit:
             self._directions[:, j] = direction / np.linalg.norm(direction)
 
     def _adapt(self) -> None:
-        """Raise the rank if the captured share of the energy is below ``low``, lower the rank if above ``high``."""
-        if self._captured < self.low * self._all:
+        """Raise the rank if the captured share of the energy is below 95 %, lower the rank if above 98 %."""
+        if self._captured < 0.95 * self._all:
             self.rank += 1
             fresh = np.arange(len(self._directions)) == self.rank - 1
             self._directions = np.column_stack([self._directions[:, : self.rank - 1], fresh.astype(np.float64)])
             self._directions = self.vectors
-        elif self._captured > self.high * self._all and self.rank > 1:
+        elif self._captured > 0.98 * self._all and self.rank > 1:
             self.rank -= 1
         else:
             return
         self._changed = self._seen
-        self.largest = max(self.largest, self.rank)
 
 
 def synthetic(alpha: float, *, seed: int, d: int, n: int, code: bool = False) -> Array:

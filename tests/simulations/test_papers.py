@@ -326,14 +326,12 @@ def low_rank(n, *, noise=0.0, seed=0):
     return rng.standard_normal((n, 4)) @ basis.T + noise * rng.standard_normal((n, 30)), basis
 
 
-@pytest.mark.parametrize("ell", [4, 8])
-def test_frequent_directions_lose_no_more_than_their_bound(ell):
+def test_frequent_directions_lose_no_more_than_their_bound():
     X = rows(500)
-    sketch = fed(FrequentDirections(12, 3, ell=ell), X)
+    sketch = fed(FrequentDirections(12, 3), X)
     lost = np.linalg.eigvalsh(X.T @ X - sketch.sketch.T @ sketch.sketch)
     assert lost.min() >= -1e-9 * np.vdot(X, X)
-    assert 0 < lost.max() <= sketch.shrunk * (1 + 1e-12)
-    assert ell * sketch.shrunk <= np.vdot(X, X)
+    assert 0 < 6 * lost.max() <= np.vdot(X, X)
 
 
 def test_frequent_directions_keep_a_low_rank():
@@ -367,11 +365,9 @@ def test_grouse_stays_orthonormal_and_turns_to_the_rows():
 def test_spirit_follows_a_hidden_variable():
     scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
     method = fed(Spirit(30, forgetting=0.96), scores * direction)
-    assert (method.rank, method.largest) == (1, 3)
+    assert method.rank == 1
     assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
-    X, _ = low_rank(100)
-    assert fed(Spirit(30, 1), X).largest > 1
-    assert fed(Spirit(30, 1, low=0.0, high=2.0), X).largest == 1
+    assert fed(Spirit(30, 1), low_rank(100)[0]).rank > 1
 
 
 # The page of what all seeds show
@@ -435,13 +431,3 @@ def test_a_quick_run_fails_outside_the_interval(tmp_path, monkeypatch):
             main(["all", "--output", str(tmp_path), "--quick"])
         assert f"notes, it, a is 2, expected from {low} to {high}" in str(stopped.value)
     assert calls == [1]
-
-
-def test_model_options_change_only_their_own_steps():
-    given = {"datasets": 1, "shrink": 10}
-    usual = {step.name: step.settings for step in personalised.steps(**given)}
-    other = {step.name: step.settings for step in personalised.steps(**given, alpha=0.5)}
-    changed = [name for name in usual if usual[name] != other[name]]
-    assert changed == [name for name in usual if name.startswith(("1a-trace", "2-", "local"))]
-    assert all("alpha" in other[name]["solver"] for name in other if name.startswith("2-"))
-    assert all(step.settings["noise"] == 0.3 for step in personalised.steps(**given, noise=0.3))
