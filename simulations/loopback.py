@@ -124,7 +124,6 @@ def _client_builder(
 
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        """Return the party's rows as a checked table."""
         return check_rows(rows, names)._replace(row_positions=places)
 
     return lambda: FACTORY.client(context, load).to_client()

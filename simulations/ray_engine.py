@@ -50,7 +50,6 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
         @server_app.main()
         def main(grid: serverapp.Grid, context: app.Context) -> None:
-            """Run the strategy on the simulation's grid."""
             run_on(grid, strategy)
 
         with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
@@ -94,7 +93,6 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
     method = METHODS.class_of(METHODS.parse_method(run_config["method"]).strategy.card.name)
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        """Read a party's rows from its file, with their names and positions."""
         (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
         return read(str(site_config))._replace(names=names[node.partition_id], row_positions=places[node.partition_id])
 

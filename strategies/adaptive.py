@@ -371,7 +371,6 @@ def _address_to_method(program: method.Program, name: str) -> method.Program:
     """Return the program, and its result, with every round's ``method`` set to ``name``, to which clients delegate."""
 
     def put(question: method.Round) -> method.Program:
-        """Yield the question with the method's text."""
         return (yield replace(question, method=name))
 
     return relay(program, put)

@@ -100,7 +100,6 @@ class RunFactory:
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
-            """Return the app's rows as a checked table."""
             table = rows()
             if config.levels:
                 return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)

@@ -123,11 +123,9 @@ def _lanczos(rows: list[Rows], components: int) -> Array:
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
 
     def chunks() -> Iterator[StandardisedCalls]:
-        """Yield the standardised genotypes of all parties in blocks."""
         return (z for part in rows for z in standardised_blocks(part, mean, unit))
 
     def multiply(v: Array) -> Any:
-        """Multiply the scatter of the standardised genotypes with a vector."""
         return sum(z.T @ (z @ v) for z in chunks())
 
     operator = LinearOperator((mean.size, mean.size), matvec=multiply, dtype=np.float64)

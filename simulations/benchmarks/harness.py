@@ -55,11 +55,9 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
     """
 
     def shrink(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-        """Use the smallest sizes as the options' defaults if ``--quick`` is given."""
         ctx.default_map = quick if value else {}
 
     def register(body: Body) -> Body:
-        """Register the generator's command, and return the generator unchanged."""
         name = body.__name__.strip("_").replace("_", "-")
         app, texts = cli.new_app(), {"help": cli.readable(body.__doc__ or ""), "epilog": f"Quoted in {page}."}
         app.command(name, cls=cli.Command, context_settings=cli.HELP_OPTIONS, **cast(Any, texts))(body)
@@ -67,7 +65,6 @@ def benchmark(page: str, *, blas_threads: int | None = None, **quick: object) ->
         call = cast(Body, command.callback)
 
         def run_and_print(text: bool, record: str, **options: Any) -> None:
-            """Run the benchmark, print its tables, and append each line to the record file, if any."""
             logging.getLogger("flwr").setLevel(logging.ERROR)
             with threadpool_limits(blas_threads, user_api="blas") if blas_threads else nullcontext():
                 for cells in print_tables(call(**options), text=text):
@@ -134,7 +131,6 @@ def cpu_seconds(program: Program) -> float:
     from resource import RUSAGE_CHILDREN, getrusage  # POSIX only
 
     def used() -> float:
-        """Return the CPU seconds of this process and its ended children so far."""
         children = getrusage(RUSAGE_CHILDREN)
         return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +16,10 @@ from fedpca_flwr.simulations.benchmarks.harness import Lines, Rows
 from fedpca_flwr.simulations.engines import run
 
 
-@harness.benchmark("docs/private-by-noise.md", dataset="digits", components=5, draws=1, epsilons=[1.0])
+@harness.benchmark("docs/private-by-noise.md", components=5, draws=1, epsilons=[1.0])
 def _privacy(
-    dataset: Literal["mnist", "images", "digits", "breast-cancer", "elliptical", "heavy-tailed"] | None = None,
+    dataset: Literal["mnist", "digits", "elliptical"] = "digits",
     data_root: str = ".",
-    file: str = "",
     parties: harness.Clients = 10,
     components: int = 50,
     draws: int = 3,
@@ -32,13 +30,13 @@ def _privacy(
 ) -> Lines:
     """Compare DP-PCA by shells or directions, which need no clip, with DP-PCA of rows clipped to given lengths.
 
-    Dirichlet 0.1 (--file of numbers by commas or spaces, and drawn rows: split evenly), delta 1e-5, distributed trust;
-    means of several draws of the noise. --clips are multiples of the rows' median length: the search for the best clip
-    used the data, and epsilon does not count that search; a user guesses a clip. Captured variance is against the exact
-    components'; claimed, what the model's own variances say. --replaced 0.05 has every twentieth row replaced by 1e6 in
-    each feature; captured variance is that of the other rows.
+    Dirichlet 0.1 (drawn rows: split evenly), delta 1e-5, distributed trust; means of several draws of the noise.
+    --clips are multiples of the rows' median length: the search for the best clip used the data, and epsilon does not
+    count that search; a user guesses a clip. Captured variance is against the exact components'; claimed, what the
+    model's own variances say. --replaced 0.05 has every twentieth row replaced by 1e6 in each feature; captured
+    variance is that of the other rows.
     """
-    rows, parts = _rows_and_parts(dataset, data_root, file, parties)
+    rows, parts = _rows_and_parts(dataset, data_root, parties)
     dense = run("p-cov", [rows], n_components=rows.shape[1])
     truth = run("p-cov", [rows], n_components=components)
     private = [part.astype(np.float64) for part in parts]
@@ -67,20 +65,13 @@ def _privacy(
     harness.plot(figure, {"": curves}, ("epsilon", "variance captured (%)"), colours=colours)
 
 
-def _rows_and_parts(dataset: str | None, root: str, file: str, parties: int) -> tuple[Rows, list[Rows]]:
-    """Read or draw a data set; return all rows (n, d), and each party's. A file's columns with gaps are left out."""
-    rows: Rows
-    if file:
-        table = np.genfromtxt(Path(file).read_text(encoding="utf-8").replace(",", " ").splitlines())
-        rows = table[:, np.isfinite(table).all(axis=0)]
-    elif dataset in ("elliptical", "heavy-tailed"):
-        # Deviations fall by 15 % from axis to axis; heavy: Student's t with 3 degrees of freedom.
-        rng = np.random.default_rng(7)
-        axes = np.linalg.qr(rng.standard_normal((40, 40)))[0]
-        factors = np.sqrt(3 / rng.chisquare(3, (20_000, 1))) if dataset == "heavy-tailed" else 1.0
-        rows = rng.standard_normal((20_000, 40)) * 0.85 ** np.arange(40) * factors @ axes + 2
-    else:
-        return datasets.load(str(dataset), root).all_rows(), harness.clients(str(dataset), root, parties)
+def _rows_and_parts(dataset: str, root: str, parties: int) -> tuple[Rows, list[Rows]]:
+    """Read or draw a data set; return all rows (n, d), and each party's."""
+    if dataset != "elliptical":
+        return datasets.load(dataset, root).all_rows(), harness.clients(dataset, root, parties)
+    rng = np.random.default_rng(7)  # deviations fall by 15 % from axis to axis
+    axes = np.linalg.qr(rng.standard_normal((40, 40)))[0]
+    rows: Rows = rng.standard_normal((20_000, 40)) * 0.85 ** np.arange(40) @ axes + 2
     return rows, np.array_split(rows, parties)
 
 

@@ -21,7 +21,6 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.strategies import METHODS
 
 PAGE = "docs/benchmarks.md"
 Pair = tuple[str, Program, Program]  # title, our program and the one beside it
@@ -88,7 +87,6 @@ def _server(parts: list[Rows], components: int, repeats: int) -> tuple[Program, 
     theirs = min((partial(eigsh, matrix, components, tol=0), direct), key=harness.wall_seconds)
 
     def serve() -> None:
-        """Let a fresh server aggregate copies of the replies."""
         servers.pop()[0].aggregate_fit(1, [(proxy, deepcopy(reply)) for proxy, reply in replies], [])
 
     return serve, theirs
@@ -107,7 +105,6 @@ def _secure(dataset: harness.Dataset = "digits", data_root: str = ".", repeats: 
         models: dict[str, PCAModel] = {}
 
         def fit(kind: str, options: dict[str, Any], method: str = method, models: Any = models) -> None:
-            """Run the method with further options, and keep the model under ``kind`` ("masked" or "clear")."""
             models[kind] = run(method, vaults, n_components=COMPONENTS, min_rows=1, **options)
 
         secure = partial(fit, "masked", {"secure_aggregation": True, "bound": bound})
@@ -176,8 +173,7 @@ def _rivals(
 
     The least: the moments of the pooled rows, ARPACK on them, and the projection of every row, without any federation.
     The ratios are CPU times measured in turn; the angle is the largest to ``PCA(svd_solver="full")``, in degrees.
-    --rows 0 takes all rows, by Dirichlet 0.1; a method can have options, as "sub-it block-size=10". Methods for columns
-    get the columns in ten equal parts.
+    --rows 0 takes all rows, by Dirichlet 0.1; a method can have options, as "sub-it block-size=10".
     """
     parts = [np.asarray(part, dtype=np.float64) for part in harness.clients(dataset, data_root)]
     pooled = np.vstack(parts)
@@ -187,7 +183,7 @@ def _rivals(
     exact = _components_by("full")(pooled, components)
     yield "program", "CPU s", "CPU, over the least", "largest angle", "rounds", "MB up", "certified"
     for program in [*methods, *RIVALS]:
-        cells, loadings = ["-"] * 3, None
+        cells, loadings = ["-"] * 3, np.empty(0)
 
         def work(program: str = program) -> None:
             """Run a method of ours or another program; keep its costs and components."""
@@ -195,17 +191,15 @@ def _rivals(
             if program in RIVALS:
                 loadings = RIVALS[program](pooled, components)
                 return
-            by_columns = METHODS[program.split()[0]].strategy.card.split == "columns"
-            vaults = np.array_split(pooled, 10, axis=1) if by_columns else parts
-            model = run(program, vaults, n_components=components, may_show="scores", progress=False)
+            model = run(program, parts, n_components=components, progress=False)
             bound, up = model.log["measured"].get("certified_angle_degrees"), max(model.bytes_up_by_party) / 1e6
             cells = [str(model.rounds), f"{up:.3g}", f"{bound:.1e}" if bound else "-"]
-            loadings = None if by_columns else model.loadings()[0]
+            loadings = model.loadings()[0]
 
         try:
             ratio = harness.time_pair(work, lambda: _lower_bound(pooled, components), repeats)
         except ImportError:
             yield program, "not installed", *["-"] * 5
             continue
-        angle = "-" if loadings is None else f"{eigen.principal_angles(loadings.T, exact.T).max():.1g}"
-        yield program, f"{ratio.ours:.2f}", ratio, angle, *cells
+        angle = eigen.principal_angles(loadings.T, exact.T).max()
+        yield program, f"{ratio.ours:.2f}", ratio, f"{angle:.1g}", *cells

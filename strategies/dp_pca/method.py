@@ -161,12 +161,8 @@ class DPPCA(method.Strategy):
         """
         if self.options.release == "directions":
             return math.inf
-        return (
-            times
-            * self.options.noise(phase).deviations[name]
-            / party_half.FIELD_STEPS[name]
-            * math.sqrt(self.quorum.expected)
-        )
+        deviation, steps = self.options.noise(phase).deviations[name], party_half.FIELD_STEPS[name]
+        return times * deviation / steps * math.sqrt(self.quorum.expected)
 
     def _estimate_variances(
         self, all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
@@ -197,18 +193,12 @@ class DPPCA(method.Strategy):
 
     def _release_clipped(self) -> method.Fitting:
         """Fit from the noisy sum and second moment of rows clipped to the option ``clip``; raise as `_row_count`."""
-        bound = self.options.clip
+        bound, d, k = self.options.clip, self.quorum.features, self.options.n_components
         assert bound is not None  # of a release that is not unbounded
         sums, noise = yield from self._release_sums("joint", {}, bound)
         centre = self._noisy_centre(sums, noise, bound)
         products = sums["products"] - centre.rows * pack(np.outer(centre.value, centre.value))
-        estimate = scatter.denoise(
-            products,
-            self.quorum.features,
-            self.options.n_components,
-            noise["products"],
-            excess=centre.subtraction_eigenvalue(),
-        )
+        estimate = scatter.denoise(products, d, k, noise["products"], excess=centre.subtraction_eigenvalue())
         return self._solution(estimate, centre.value, centre.rows, {"joint": bound})
 
     def _release_sums(

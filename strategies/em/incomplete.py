@@ -212,12 +212,7 @@ def _local_products(party: IncompleteClient, request: Fields) -> Fields:
         )
     unit = factor_unit(request, scale=party.options.scale)
     sums = factor_sums(party.gapped, model, request["centre"], unit)
-    return {
-        "first": sums.first,
-        "product": sums.product,
-        "square": np.asarray(sums.square),
-        "likelihood": np.asarray(sums.likelihood),
-    }
+    return {name: np.asarray(value) for name, value in sums._asdict().items()}
 
 
 def observed_values(run: RowsStrategy, *, scale: bool) -> Generator[Round, Any, ObservedValues]:
@@ -326,7 +321,6 @@ def pooled_expected(
     parts: dict[str, Expected] = {}
 
     def consume(fields: Fields, sender: str) -> None:
-        """Store a party's sums."""
         parts[sender] = Expected(fields["first"].copy(), fields["second"].copy())
 
     request = {**observed.model_request(model.mean), "covariance": moments.pack(model.covariance)}
