@@ -12,7 +12,7 @@ from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.papers.hierarchical import Federation
-from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_share, _records_of
+from fedpca_flwr.simulations.papers.personalised import _fit_personal, _lost_share
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.mixing import local_components
 from fedpca_flwr.strategies.personalised.party import COMPONENTS_KEY, HELD_OUT_PREFIX, PersonalisedClient
@@ -30,7 +30,7 @@ def finished(parts, **options):
     """Return the model of a finished run, and each party's own components (d, k) or None."""
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    records = [_records_of(proxy_of(server, i)) for i in range(len(parts))]
+    records = [proxy_of(server, i).context.state.array_records for i in range(len(parts))]
     return model, [
         record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records
     ]
