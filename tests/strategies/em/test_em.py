@@ -3,27 +3,28 @@
 import logging
 import shutil
 import subprocess
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import scale
+from sklearn.datasets import load_digits
 
 from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths import eigen, moments
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.strategies.em import method as em
 from fedpca_flwr.strategies.em.factor_em import FactorGaussian
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from tests.families import cut, rows
-from tests.harness import fit
+from tests.harness import CLUSTER_STEPS, fit
 from tests.hostile import HostileSession
+from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
 from tests.strategies.em.test_incomplete import plain_em, plain_ppca
 
@@ -62,7 +63,6 @@ def angle(model, vectors):
 @pytest.mark.engine
 @every_way
 def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
-    """The textbook's iteration, in the unit of the data."""
     parties = parties_of_three()
     parties[2][:, 2] = np.nan  # a party that never measured a feature
     X = np.vstack(parties)
@@ -100,7 +100,7 @@ def test_offsets_and_divisions_change_nothing(model_options, way):
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
     near = fit("em", parties, **model_options, **way)
     divided = [fit("em", [np.vstack(parties)[i::7] for i in range(7)], **model_options, **way)]
-    for size in (1e3, 1e8, 1e12, 1e14, 1e15):
+    for size in (1e8, 1e15):
         shifted = [part + size * np.array([1, -1, 0, 0.5, 1, -0.25, 1]) for part in parties]
         divided.append(fit("em", shifted, **model_options, **way | ({"bound": 10 * size} if way else {})))
     for other in divided:
@@ -126,7 +126,6 @@ def test_em_without_gaps_is_p_cov(model_options, scaled, offset):
 
 @every_way
 def test_expected_moments_are_kept(way):
-    """Without gaps the moments equal p-cov's, and with gaps the model's variances equal the stored moments'."""
     complete = cut(rows(300), 180, 100, 20)
     ours, theirs = (fit(method, complete, n_components="auto", keep="moments", **way) for method in ("em", "p-cov"))
     np.testing.assert_allclose(ours.moments_.covariance, theirs.moments_.covariance, rtol=1e-9, atol=1e-9)
@@ -137,12 +136,15 @@ def test_expected_moments_are_kept(way):
     assert any("missing values for known" in note for note in model.log["notes"])
 
 
+CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
+
+
 @pytest.mark.engine
-@every_way
-@pytest.mark.parametrize("kind", ["k-means", "mixture"])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_clusters_are_those_of_the_expected_scores(kind, scaled, way):
+@pytest.mark.parametrize(("kind", "scaled", "way"), pairwise_by_day(CLUSTERINGS, [(0, 1), (0, 2), (1, 2)]), ids=str)
+def test_clusters_are_those_of_the_expected_scores(kind, scaled, way, monkeypatch):
     """Without gaps they are those of p-cov; with gaps all rows but the empty ones are in one."""
+    if kind == "mixture":
+        monkeypatch.setattr(*CLUSTER_STEPS)
     options = {"n_components": 2, "clusters": 3, "clustering": kind, "scale": scaled, **way}
     complete = cut(rows(150, 6), 90, 40, 20)
     ours, theirs = (fit(name, complete, **options).log["clusters"] for name in ("em", "p-cov"))
@@ -162,7 +164,7 @@ def test_clusters_are_those_of_the_expected_scores(kind, scaled, way):
 
 @pytest.mark.parametrize("number", [0.2, 0.6])
 def test_levels_beside_gaps_are_those_of_the_same_em(number):
-    """The textbook's iteration on numbers with gaps beside indicators, then the units of Pages."""
+    """Indicators take the units of Pages."""
     rng = np.random.default_rng(4)
     kind = np.where(rng.random(150) < number, "a", "b")
     numbers = holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
@@ -177,27 +179,6 @@ def test_levels_beside_gaps_are_those_of_the_same_em(number):
     values, vectors = np.linalg.eigh(T / np.outer(scale, scale))
     np.testing.assert_allclose(model.singular_values_**2, values[:-3:-1], rtol=1e-8)
     assert float(principal_angles(model.components_[:, :6].T, vectors[:, :-3:-1]).max()) <= 1e-7
-
-
-@pytest.mark.parametrize(
-    ("option", "instead"),
-    [
-        ("center", "analyses.pca"),
-        ("adjust_for", "analyses.adjusted"),
-        ("harmonise", "keep='parties'"),
-        ("outliers", "analyses.outliers"),
-        ("fourth_moments", "resample"),
-        ("genotypes", "qr-pca"),
-    ],
-)
-def test_what_gaps_do_not_allow_says_what_to_do(option, instead):
-    with refused(ConfigError, f"'{option}'", instead):
-        fit("em", parties_of_three(), n_components=2, **{option: True})
-
-
-def test_weights_of_rows_with_gaps_are_refused():
-    with refused(ConfigError, "'weights'", "'em'", "run p-cov"):
-        fit("em", parties_of_three(), n_components=2, weights="0")
 
 
 def plain_moments(X, mean, S):
@@ -223,12 +204,8 @@ def test_each_party_has_the_moments_expected_of_its_rows():
         assert part.count == len(X)
         np.testing.assert_allclose(part.mean, mean, atol=1e-7)
         np.testing.assert_allclose(moments.dense_scatter(part), scatter, atol=1e-6)
-    total = sum(moments.dense_scatter(part) for part in model.moments_.parties.values())
-    means = sum(
-        part.count * np.outer(part.mean - model.mean_, part.mean - model.mean_)
-        for part in model.moments_.parties.values()
-    )
-    np.testing.assert_allclose(total + means, model.moments_.scatter, rtol=1e-9, atol=1e-9)
+    pooled = pool(list(model.moments_.parties.values()))
+    np.testing.assert_allclose(moments.dense_scatter(pooled), model.moments_.scatter, rtol=1e-9, atol=1e-9)
 
 
 def test_the_influence_of_parties_with_gaps_is_that_of_their_expected_rows():
@@ -244,48 +221,8 @@ def test_the_influence_of_parties_with_gaps_is_that_of_their_expected_rows():
         fit("em", parties, n_components=2, max_share=0.3)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"keep": "parties", **MASKED}, ["'keep'", "'parties'", "keep=moments"]),
-        ({"keep": "parties", "model": "factors"}, ["'keep'", "model='gaussian'"]),
-        ({"max_share": 0.5, "model": "factors"}, ["'max_share'", 0.5, "model='gaussian'"]),
-    ],
-)
-def test_moments_of_parties_that_nobody_has_are_refused(options, named):
-    with refused(ConfigError, *named):
-        fit("em", parties_of_three(), n_components=2, **options)
-
-
-TABLE = {  # of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds
-    ("wine", 0.05): (4.5, 10),
-    ("wine", 0.4): (21.0, 20),
-    ("breast-cancer", 0.2): (5.0, 15),
-}
-
-
 @pytest.mark.engine
-@pytest.mark.parametrize(("name", "share"), TABLE)
-def test_the_components_are_nearer_than_those_of_means(name, share):
-    X = {"wine": load_wine, "breast-cancer": load_breast_cancer}[name]().data
-    truth, (degrees, max_degrees) = PCA(3).fit(scale(X)).components_.T, TABLE[name, share]
-    ours, by_means = [], []
-    for seed in range(3):
-        Y = holes(X, share, seed)
-        model = fit("em", np.array_split(Y, 3), n_components=3, scale=True)
-        ours.append(angle(model, truth))
-        assert model.rounds <= max_degrees
-        means = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
-        by_means.append(float(principal_angles(PCA(3).fit(scale(means)).components_.T, truth).max()))
-    assert np.mean(ours) <= min(degrees, np.mean(by_means))
-
-
-@pytest.mark.engine
-def test_factors_come_nearer_than_means():
-    complete, Y = of_factors(share=0.0, noise=2.0), of_factors(share=0.4, noise=2.0)
-    means = np.where(np.isnan(Y), np.nanmean(Y, axis=0), Y)
-    truth, by_means = (fit("p-cov", [X], n_components=2).components_.T for X in (complete, means))
-    assert angle(fit("em", [Y], **WIDE), truth) < 0.8 * principal_angles(by_means, truth).max()
+def test_wide_rows_cost_few_rounds_and_bytes_of_factors():
     model = fit("em", np.array_split(of_factors(n=60, d=300), 2), **{**WIDE, "tolerance": 0.01})
     assert model.rounds <= 40
     assert max(model.bytes_up_by_party) < model.rounds * (8 * (300 * 13 + 2) + 1000)
@@ -397,13 +334,6 @@ def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
     assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
 
 
-def test_a_bound_far_beyond_the_rows_is_refused():
-    """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
-    unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
-    with refused(ConfigError, "'bound'"):
-        fit("em", unequal_parties, n_components=4, secure_aggregation=True, bound=1e17)
-
-
 @pytest.mark.engine
 @every_model
 def test_rows_without_any_value_are_counted(model_options):
@@ -477,8 +407,8 @@ def test_rows_of_unshared_gaps_are_in_no_sum(tmp_path, caplog, run):
         np.testing.assert_array_equal(mine, theirs)
     assert ours[0] == len(X) - 5
     assert any("5 rows take no part in this run" in record.getMessage() for record in caplog.records)
-    for number, node in enumerate([{"gaps": "all"}, {"min-rows": 1}]):
-        assert replies_of_a_site(tmp_path / str(number), X, run, **node)[0] == len(X)
+    assert replies_of_a_site(tmp_path / "gaps", X, run, gaps="all")[0] == len(X)
+    assert replies_of_a_site(tmp_path / "one", X, run, **{"min-rows": 1})[0] == len(X)
 
 
 def test_a_site_of_rows_whose_gaps_nobody_shares_refuses(tmp_path):
@@ -505,21 +435,44 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
 # What cannot be
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"model": "gaussian", "factors": 3}, ["'factors'", 3, "'model'", "'gaussian'"]),
-        ({"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
-        ({"factors": 1}, ["'factors'", 1, "n_components", 2]),
-        ({"n_components": 6}, [5, "model='factors'"]),
-        ({"factors": 6}, [5, "model='factors'"]),
-        ({"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
-        ({"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
-    ],
-)
-def test_what_factors_cannot_be_is_refused(options, named):
+NEEDLESS = {  # with gaps, and what to do instead
+    "center": "analyses.pca",
+    "adjust_for": "analyses.adjusted",
+    "harmonise": "keep='parties'",
+    "outliers": "analyses.outliers",
+    "fourth_moments": "resample",
+    "genotypes": "qr-pca",
+}
+OF_FACTORS = [
+    ({"model": "gaussian", "factors": 3}, ["'factors'", 3, "'model'", "'gaussian'"]),
+    ({"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
+    ({"factors": 1}, ["'factors'", 1, "n_components", 2]),
+    ({"n_components": 6}, [5, "model='factors'"]),
+    ({"factors": 6}, [5, "model='factors'"]),
+    ({"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
+    ({"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
+    ({"keep": "parties"}, ["'keep'", "model='gaussian'"]),
+    ({"max_share": 0.5}, ["'max_share'", 0.5, "model='gaussian'"]),
+]
+REFUSED = [({option: True}, [f"'{option}'", instead]) for option, instead in NEEDLESS.items()]
+REFUSED += [({**WIDE, **options}, named) for options, named in OF_FACTORS]
+REFUSED += [
+    ({"weights": "0"}, ["'weights'", "'em'", "run p-cov"]),
+    ({"keep": "parties", **MASKED}, ["'keep'", "'parties'", "keep=moments"]),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), REFUSED, ids=str)
+def test_options_that_gaps_or_factors_do_not_allow_are_refused(options, named):
     with refused(ConfigError, *named):
-        fit("em", parties_of_three(), **{**WIDE, **options})
+        fit("em", parties_of_three(), **{"n_components": 2, **options})
+
+
+def test_a_bound_far_beyond_the_rows_is_refused():
+    """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
+    unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
+    with refused(ConfigError, "'bound'"):
+        fit("em", unequal_parties, n_components=4, secure_aggregation=True, bound=1e17)
 
 
 @pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
