@@ -48,7 +48,6 @@ def test_a_rotation_is_orthogonal_and_turns_back(d):
 
 
 def test_rotations_are_haar_distributed():
-    """Entries, their products and the determinant are distributed as those of SciPy's Haar matrices."""
     d, drawn = 4, np.array([matrix(HaarRotation(key(3, i), 4), 4) for i in range(3000)])
     expected = ortho_group.rvs(d, size=3000, random_state=1)
     entries = [kstest(drawn[:, i, j], expected[:, i, j]).pvalue for i in range(d) for j in range(d)]

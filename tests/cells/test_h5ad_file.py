@@ -18,7 +18,6 @@ COUNTS = sparse.random_array((200, 30), density=0.05, rng=np.random.default_rng(
 
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
-    """Return a dense X, and layers that are sparse."""
     anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
     monkeypatch.setattr(table, "HELD_BYTES", 0)
     monkeypatch.setattr(h5ad_file, "CHUNK_ENTRIES", 0)  # blocks of 64 rows

@@ -17,15 +17,12 @@ from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
 
-WAYS = [
-    *(("p-cov", way) for way in ({}, SUMS)),
-    *(("sub-it", way) for way in ({}, SUMS, {"warm_start": "svd"})),
-    ("adaptive", {}),
-    ("adaptive", {"round_bytes": 1e9}),
-    ("qr-pca", {}),
-    ("qr-pca", {"rank": 90}),
-    ("qr-pca", {"wire": "float32"}),
-]
+WAYS = {  # no bound is needed
+    "p-cov": [{}, SUMS],
+    "sub-it": [{}, SUMS, {"warm_start": "svd"}],
+    "adaptive": [{}, {"round_bytes": 1e9}],
+    "qr-pca": [{}, {"rank": 90}, {"wire": "float32"}],
+}
 
 
 def parties_of(G):
@@ -39,7 +36,7 @@ def analysed(parties, method="qr-pca", **options):
     return fit(method, parties, **{"n_components": 2, "genotypes": True, **options})
 
 
-@pytest.mark.parametrize(("method", "way"), WAYS, ids=str)
+@pytest.mark.parametrize(("method", "way"), [(name, way) for name, ways in WAYS.items() for way in ways], ids=str)
 def test_components_are_those_of_the_standardised_genotypes(method, way):
     G = people(missing=0.05)
     G[:, 5] = 2
@@ -54,6 +51,8 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     assert measured["squared_error_per_row"] == pytest.approx(measured["predicted_squared_error_per_row"])
     assert any("1 variants have one allele only" in note for note in model.log["notes"])
     assert any("% of the calls are missing" in note for note in model.log["notes"])
+    phases = [entry["phase"] for entry in model.log["rounds"]]
+    assert phases == ["keys", "alleles", "moments", "project"] or (method, way) != ("p-cov", SUMS)
 
 
 def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
@@ -74,11 +73,6 @@ def test_adaptive_counts_alleles_once():
     assert [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]] == [False, True, False]  # frequencies
     assert all(way["options"]["genotypes"] for way in model.log["candidates"])
     assert {way["method"] for way in model.log["candidates"]} == {"p-cov", "qr-pca", "sub-it"}
-
-
-def test_masked_genotypes_need_no_bound():
-    model = analysed(PEOPLE, "p-cov", **SUMS)
-    assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "alleles", "moments", "project"]
 
 
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
@@ -156,7 +150,6 @@ def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
 
 
 def opened(called, alleles, squares):
-    """Return the result of the counts of two parties with five rows and a single variant."""
     program = genotypes.pooled_counts()
     next(program)
     counts = {"called": called, "alleles": alleles, "squares": squares}
@@ -233,7 +226,6 @@ def test_variants_that_are_not_there_are_refused(request_arrays):
 
 @pytest.mark.parametrize(("array", "place", "named"), [(0, (30, 2), []), (2, 7, ["'variants'"])])
 def test_impossible_genotype_sums_are_refused(array, place, named):
-
     def change(arrays):
         arrays[array] = arrays[array].astype(np.uint64)
         arrays[array][place] += 500
@@ -245,17 +237,10 @@ def test_impossible_genotype_sums_are_refused(array, place, named):
         finish(server)
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        (
-            genotypes.ALLELES["alleles"].limits({}, None),  # two copies of every allele at most
-            {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS},
-        ),
-    ],
-)
-def test_limits_in_closed_form(limits, expected):
-    require_limits(limits, expected)
+def test_limits_in_closed_form():
+    """A person has two copies of every allele at most."""
+    expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
+    require_limits(genotypes.ALLELES["alleles"].limits({}, None), expected)
 
 
 def test_what_counts_tell_of_standardised_genotypes():

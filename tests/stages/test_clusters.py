@@ -29,7 +29,6 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
 def written(folder, what="clusters"):
-    """Return the rows of the files that the sites have written."""
     return np.vstack([np.loadtxt(folder / f"{i}-{what}.csv", delimiter=",", skiprows=1) for i in range(3)])
 
 
@@ -68,18 +67,11 @@ def test_a_mixture_is_that_of_scikit_learn(way, tmp_path):
     model = fit("p-cov", PARTIES, clustering="mixture", scores=paths, **options, **way)
     before = fit("p-cov", PARTIES, **options)
     result, start, scores = analyses.clusters(model), analyses.clusters(before), before.transform(X)
-    spread = np.eye(3) * len(X) * 3 / before.log["clusters"]["inertia"]
     regular = clustering.RIDGE_SHARE * model.explained_variance_.mean()
-    theirs = GaussianMixture(
-        3,
-        tol=1e-9,
-        max_iter=100,
-        reg_covar=regular,
-        weights_init=(np.array(start.rows) + 1) / (len(X) + 3),
-        means_init=start.centres,
-        precisions_init=[np.linalg.inv(np.linalg.inv(spread) + regular * np.eye(3))] * 3,
-    )
-    theirs.fit(scores)
+    spread = before.log["clusters"]["inertia"] / len(X) / 3 + regular
+    weights, precisions = (np.array(start.rows) + 1) / (len(X) + 3), [np.eye(3) / spread] * 3
+    starts = {"weights_init": weights, "means_init": start.centres, "precisions_init": precisions}
+    theirs = GaussianMixture(3, tol=1e-9, max_iter=100, reg_covar=regular, **starts).fit(scores)
     assert theirs.n_iter_ == model.log["clusters"]["steps"]
     assert model.log["clusters"]["mean_log_density"] == pytest.approx(theirs.lower_bound_, rel=1e-9)
     order = np.argsort(-theirs.weights_, kind="stable")
@@ -122,10 +114,11 @@ def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
 
 
 def test_runs_and_models_that_have_no_clusters_say_why():
+    plain = fit("p-cov", PARTIES, n_components=2)
     with refused(ContractError, "clusters=4"):
-        analyses.clusters(fit("p-cov", PARTIES, n_components=2))
+        analyses.clusters(plain)
     with refused(ContractError, "clustering='harmony'"):
-        analyses.harmonised(fit("p-cov", PARTIES, n_components=2), X, 0)
+        analyses.harmonised(plain, X, 0)
     for way in ("k-means", "harmony"):
         with refused(DisclosureError, "scores", "distribution"):
             fit("p-cov", PARTIES, n_components=2, clusters=2, clustering=way, may_show="distribution")
@@ -143,7 +136,6 @@ NO_MOVES = np.empty((0, 0, 0, 0))
 
 
 def session(folder, **options):
-    """Return a site that has been asked for its moments."""
     request = HostileSession(folder, X, {**RUN, **options})
     assert request.ask("moments", [])[0]
     return request
@@ -204,7 +196,6 @@ HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 
 
 def drawn():
-    """Three batches of four kinds of cells, in unequal shares, each batch shifted."""
     rng = np.random.default_rng(0)
     kinds, shifts = rng.normal(0, 3, (4, 12)), rng.normal(0, 1.2, (3, 12))
     mixtures = [[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]]
@@ -309,7 +300,6 @@ def test_one_party_has_nothing_taken_off():
 
 
 def test_a_described_batch_needs_one_correction():
-    """The objective is zero then, and nothing is better by a share of zero."""
     rows = np.repeat([[-3.0], [5.0]], 20, axis=0)
     model = fit("p-cov", [rows], n_components=1, clusters=2, clustering="harmony", seed=1)
     assert model.log["harmony"]["objective"] == 0
@@ -338,36 +328,19 @@ PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        (
-            questions._cell_limits({"centres": PLACES[None]}, 2.5),
-            {
-                "counts": 2 * MAX_ROWS,
-                "sums": [2 * MAX_ROWS * 5.5, 2 * MAX_ROWS * 6.5],
-                "inertia": 2 * MAX_ROWS * (5.5**2 + 6.5**2),
-            },
-        ),
-        (
-            questions._share_limits({"means": PLACES}, 2.5),
-            {
-                "counts": 2 * MAX_ROWS,
-                "sums": 2 * MAX_ROWS * FARTHEST,
-                "products": 2 * MAX_ROWS * np.einsum("mi,mj->mij", FARTHEST, FARTHEST),
-                "log_density": 2 * MAX_ROWS * clustering.MAX_LOG_DENSITY,
-            },
-        ),
-        (
-            steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5),
-            {
-                "counts": 2 * MAX_ROWS,
-                "units": 2 * MAX_ROWS,
-                "sums": 5 * MAX_ROWS,
-                "objective": 2 * MAX_ROWS * (4 + CLUSTER_WIDTH * np.log(4)),
-            },
-        ),
-    ],
-)
-def test_limits_in_closed_form(limits, expected):
-    require_limits(limits, expected)
+CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
+SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
+MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
+LIMITS = {
+    "cells": (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
+    "shares": (
+        questions._share_limits({"means": PLACES}, 2.5),
+        {**SHARES, "log_density": clustering.MAX_LOG_DENSITY},
+    ),
+    "mixed": (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
+}
+
+
+@pytest.mark.parametrize(("limits", "of_one_row"), LIMITS.values(), ids=LIMITS)
+def test_limits_in_closed_form(limits, of_one_row):
+    require_limits(limits, {name: 2 * MAX_ROWS * value for name, value in of_one_row.items()})

@@ -32,7 +32,6 @@ def weigh(method="p-cov", parties=None, **options):
 
 
 def oracle(weights, k, *, scale=False):
-    """Variances (k,) and components (k, d) of weighted rows, by the definition."""
     centred = X - np.average(X, axis=0, weights=weights)
     if scale:
         centred = centred / np.sqrt(np.average(centred**2, axis=0, weights=weights))
@@ -148,7 +147,6 @@ def test_a_site_says_itself_which_column_has_its_weights(tmp_path):
 
 
 def test_moments_in_blocks_are_those_of_all_weighted_rows():
-    """Blocks, bytes and sparse rows give the same moments, and so do parts that are pooled."""
     counts = np.random.default_rng(1).poisson(0.3, (400, 5)).astype(np.uint8)
     weights = np.random.default_rng(2).uniform(0, 3, 400)
     expected = np.cov(counts.T, aweights=weights, ddof=0) * weights.sum()

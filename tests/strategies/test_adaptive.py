@@ -154,7 +154,6 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
 
 
 def test_variance_between_parties_is_along_all_means():
-    """The means of three parties lie in a plane."""
     parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
     means, pooled = np.array([part.mean(axis=0) for part in parts]), np.vstack(parts)
     share = 40 * np.square(means - means.mean(axis=0)).sum() / np.square(pooled - pooled.mean(axis=0)).sum()

@@ -39,7 +39,6 @@ def truth(parts, k=2):
 
 
 def observed(method, parts, **options):
-    """Return the model of a finished run, and each party's arrays down and up in all rounds but the last."""
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
     exchanged = [heard(server, party) for party in range(len(parts))]
     model = finish(server)
@@ -48,8 +47,6 @@ def observed(method, parts, **options):
 
 
 def program(method, A, W, first, step, iterations):
-    """Return each party's X and followed direction after each iteration of the papers' formulas."""
-
     def directions(X):
         return np.array([a @ x - x @ np.triu(x.T @ a @ x) for a, x in zip(A, X, strict=True)])
 

@@ -62,7 +62,6 @@ def fitted(method, way, parties):
 
 
 def counts(n=150, d=12):
-    """Return small integers, most of which are 0, from factors of falling strength."""
     rng = np.random.default_rng(4)
     strengths = rng.gamma(1.0, 1.0, size=(n, 6)) * [4, 2, 1, 0.5, 0.25, 0.1]
     return rng.poisson(strengths @ rng.gamma(0.3, 1.0, size=(6, d))).clip(max=100).astype(np.int8)
@@ -87,7 +86,6 @@ KINDS = {
 
 @pytest.mark.parametrize(("method", "way", "kinds"), [(*one, list(KINDS)[i % 2]) for i, one in enumerate(FITTING_RUNS)])
 def test_numbers_of_any_kind_give_the_bits_of_an_array_of_floats(method, way, kinds):
-    """Whatever is the kind of each party's: blocks of any size, data frames, sparse rows, small integers."""
     parties = parties_of(method, counts())
     floats = [part.astype(np.float64) for part in parties]
     of_kinds = [kind(part) for kind, part in zip(KINDS[kinds], parties, strict=True)]
@@ -127,7 +125,6 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
 @pytest.mark.engine
 @pytest.mark.parametrize("way", ["clear", "masked"])
 def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_path):
-    """Columns of `vertical` and of the scores of new rows stay sparse and in blocks."""
     X = few_entries()
     cuts = np.split(X, [20, 60], axis=1)
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]

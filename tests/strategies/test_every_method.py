@@ -52,13 +52,11 @@ OF_OPTIONS = ["means shifted by ten deviations", "wide", "constant columns", "of
 
 
 def scalings(method):
-    """Options of that name, which take turns in the families above."""
     options = [{"scale": True}, {"center": False}, {"scale": True, "center": False}]
     return [chosen for chosen in options if chosen.keys() <= CARDS[method].options.model_fields.keys()]
 
 
 def exact_runs():
-    """Yield every exact method, and SAPCA without truncation, with families and options."""
     for method in EXACT:
         yield from ((method, name, {}) for name in FAMILIES)
         for options in scalings(method):  # about zero, components beside such an offset are too small to be resolved
@@ -114,7 +112,6 @@ def test_every_model_is_well_formed(method, name):
 @pytest.mark.parametrize(("name", "epsilon"), list(zip(FAMILIES, cycle([1.0, 100.0, "infinity"]), strict=False)))
 @pytest.mark.parametrize("method", PRIVATE)
 def test_every_private_model_is_well_formed(method, epsilon, name):
-    """All variances are unknown where no component stands out of the noise, and only there."""
     family = FAMILIES[name]
     model = fit(method, family.parties, n_components=family.k, epsilon=epsilon)
     require_directions(model, family.k)
@@ -127,14 +124,12 @@ def test_every_private_model_is_well_formed(method, epsilon, name):
 
 
 def require_directions(model, k):
-    """Components are orthonormal, and their largest loadings positive."""
     np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(k), atol=1e-10)
     largest = np.abs(model.components_).argmax(axis=1)
     assert (model.components_[np.arange(k), largest] > 0).all()
 
 
 def require_variances(model):
-    """Variances descend, and their shares are of a whole."""
     assert (np.diff(model.explained_variance_) <= 0).all()
     assert 0 < model.explained_variance_ratio_.sum() <= 1 + 1e-12
 
@@ -439,7 +434,6 @@ TOGETHER = {name: family for name, family in FAMILIES.items() if len(family.part
 
 
 def choices(method):
-    """Families with what of the model a run can choose."""
     chosen = cycle(scalings(method)[:2])
     return [*((name, {}) for name in half(method, TOGETHER)), *zip(OF_OPTIONS, chosen, strict=False)]
 

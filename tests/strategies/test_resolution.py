@@ -32,23 +32,19 @@ def notes_of(model):
 
 
 def parties_of(method, X):
-    """Return three parties, by rows or by columns as the method takes data."""
     return np.split(X, [3, 5], axis=1) if method == "vertical" else cut(X, len(X) - 50, 40, 10)
 
 
 def tied(*sizes):
-    """Return 240 rows with the given singular values."""
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((240, len(sizes))) - 1)[0]
     return np.linalg.qr(basis - basis.mean(axis=0))[0] * sizes
 
 
 def answers(n=120, d=8):
-    """Columns of 0 and 1, each with another share of ones."""
     return (np.random.default_rng(4).random((n, d)) < np.linspace(0.1, 0.5, d)).astype(float)
 
 
 def salaries(column=0):
-    """Return a column of salaries of some 1e10 beside columns of 0 and 1."""
     X = answers()
     X[:, column] = np.random.default_rng(5).normal(3e10, 1e10, len(X))
     return X

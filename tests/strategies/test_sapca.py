@@ -236,7 +236,6 @@ def test_what_one_block_leaves_out_is_told():
 
 
 def test_columns_of_other_names_are_not_merged(tmp_path):
-    """A model keeps the names of its first columns."""
     for seed, columns in enumerate(["ab" * 8, ""]):
         finish(named_columns(tmp_path, columns, seed))
     with refused(ConfigError, tmp_path):

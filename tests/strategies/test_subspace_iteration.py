@@ -25,7 +25,6 @@ def parties(d=60):
 
 
 def spiked(n, d, strengths, seed=0):
-    """Return rows of noise with components a factor larger than the noise."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
     return rng.standard_normal((n, d)) + rng.standard_normal((n, len(strengths))) * strengths @ directions.T
@@ -36,7 +35,6 @@ def fit(parts, **options):
 
 
 def certified(model):
-    """Degrees; infinite where nothing is told."""
     angle = model.log["measured"]["certified_angle_degrees"]
     return math.inf if angle == 90 else angle
 

@@ -72,7 +72,6 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
 
 
 def authors_program(blocks, component, scaling):
-    """Return a component (n,) after four periods, the first of which is isolated."""
     values, vectors = [], []
     for period in range(4):
         start = np.random.default_rng((42, component, period)).random(len(X))

@@ -116,7 +116,6 @@ def test_compressed_measurements_are_as_documented():
 
 
 def with_altered_replies(change, **options):
-    """Return a server of a run in which client 1's replies are altered on their way."""
     server = server_of("compressed", parties(), n_components=4, **options)
     tamper_arrays(server, 1, change)
     return server
@@ -201,7 +200,6 @@ def test_a_party_answers_about_no_other_block(block, bits, what):
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
-    """Both sides decode the same orthonormal columns, whatever the bits."""
     tall, errors = ORTHONORMAL[:, :14], []
     for number in range(4):
         bits = block_bits(number)

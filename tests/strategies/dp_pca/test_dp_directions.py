@@ -25,7 +25,6 @@ def parties(scale=1.0, offset=0.0):
 
 
 def captured_share(model, data):
-    """Return the variance along the components, as a share of that along the best components."""
     centred = data - data.mean(axis=0)
     best = np.linalg.svd(centred, compute_uv=False)[: model.n_components_]
     return float(((centred @ model.components_.T) ** 2).sum() / (best**2).sum())
@@ -34,7 +33,6 @@ def captured_share(model, data):
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 @pytest.mark.parametrize(("scale", "offset"), [(1.0, 0.0), (1e-30, 0.0), (1e12, 1e13), (1.0, 300.0)])
 def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relation):
-    """The components and variances of the pooled rows: at 300 deviations from zero, too."""
     data = parties(scale, offset)
     truth = pooled_pca(np.vstack(data), 3)
     model = fit("dp-pca", data, n_components=3, epsilon=8.0, relation=relation)
@@ -81,7 +79,6 @@ def test_shares_are_told_of_what_stands_out_only():
 
 
 def with_far_rows(rng, share, factor):
-    """Return rows of which a share is multiplied by a factor."""
     X = rng.standard_normal((1500, 6)) * [5, 4, 3, 2, 1, 1]
     X[: round(share * len(X))] *= factor
     return X[rng.permutation(len(X))]

@@ -63,7 +63,6 @@ def ask(server, phase="joint", request=(), party=0):
 
 
 def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
-    """Return a field of an answer without noise."""
     centre = np.zeros(data.shape[1]) + centre
     if name == "products" and shells is not None:
         return integer_shell_products(data, centre, shells)
@@ -78,7 +77,6 @@ def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
 
 
 def noise_of(running, release):
-    """Return the noise of a party's answers and its expected deviation, by phase and field."""
     deviations = {}
     for phase, request in REQUESTS[release].items():
         sums, _, metrics = ask(running, phase, request.values())
@@ -94,7 +92,6 @@ def noise_of(running, release):
 @every_way
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
-    """Each number as large as its deviation."""
     monkeypatch.setattr(
         "fedpca_flwr.strategies.dp_pca.integer_sums.discrete_gaussian",
         lambda size, deviation, source: np.full(size, deviation),
@@ -187,7 +184,6 @@ def test_budgets_are_spent_and_weights_are_as_said():
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():
-    """The noise of a fixed seed differs from phase to phase, too."""
     replies = noise_of(server("shells", noise_seed=7), "shells")
     first, second = (replies[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
     assert (first != second).mean() > 0.9
@@ -262,7 +258,6 @@ def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
 def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
-    """Whatever the server names, answers are integers within the limits of so many rows."""
     data = rows(20)
     fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
     for centre in (0.0, size):

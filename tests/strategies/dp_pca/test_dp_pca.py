@@ -289,7 +289,6 @@ WAYS = [{}, JOINT, {"count": "public"}, {**DISTRIBUTED, "honest_parties": 2}]
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 def test_the_model_is_that_without_bit_for_bit(options):
-    """With the same noise: sums of whole numbers lose nothing on their way."""
     data, options = [part * 3 + 1 for part in parties()], {"n_components": 3, "epsilon": 2.0, **options}
     plain, secure = (harness.fit("dp-pca", data, secure_aggregation=way, **options) for way in (False, True))
     assert not differences(plain, secure)

@@ -182,7 +182,6 @@ def test_levels_beside_gaps_are_those_of_the_same_em(number):
 
 
 def plain_moments(X, mean, S):
-    """Return the mean and scatter expected of a party's rows, row by row."""
     filled, missing_scatter = X - mean, np.zeros_like(S)
     for row in filled:
         u = np.isnan(row)
@@ -534,7 +533,6 @@ def test_impossible_covariances_are_refused(monkeypatch):
 @every_way
 @pytest.mark.parametrize(("model", "field"), [("gaussian", "second"), ("factors", "product")])
 def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, field, way):
-    """The larger of two parties changes the sign of its answer."""
     honest = IncompleteClient.statistics
 
     def statistics(self, phase, request):

@@ -49,7 +49,6 @@ def gapped(rows):
 
 
 def sums_of(rows, model):
-    """Return the E-step of rows that are standardised."""
     return expected_sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
 
 
@@ -233,7 +232,6 @@ def rows_with_gaps():
 
 
 def log_density(rows, S):
-    """Compute the log density of the observed values, but for the constant."""
     total = 0.0
     for row in rows:
         o = ~np.isnan(row)
@@ -259,7 +257,6 @@ def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
 
 @pytest.mark.parametrize("elements", [2**22, 1])
 def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
-    """Take rows of which some share their gaps, loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = rows_with_gaps()
     rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])

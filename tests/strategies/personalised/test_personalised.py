@@ -22,12 +22,10 @@ from tests.refusals import refused
 
 
 def related(spread=0.04, m=6, n=30, d=16, r=3):
-    """Parties about a common V, with a mean that is not zero."""
     return list(Federation.draw(d=d, r=r, m=m, n=n, spread=spread, seed=1).rows + np.arange(d))
 
 
 def finished(parts, **options):
-    """Return the model of a finished run, and each party's own components (d, k) or None."""
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
     records = [proxy_of(server, i).context.state.array_records for i in range(len(parts))]
@@ -42,7 +40,6 @@ def centred(parts):
 
 
 def strength_of(parts, mu):
-    """Return the strength with which three shared components draw each party's own."""
     return mu * np.linalg.svd(np.vstack(centred(parts)), compute_uv=False)[2] ** 2 / len(parts)
 
 

@@ -198,7 +198,6 @@ def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
 
 
 def inflate(reply):
-    """Multiply the rows and the sums of a reply by 10,000."""
     arrays = parameters_to_ndarrays(reply.parameters)
     reply.num_examples *= 10_000
     reply.parameters = ndarrays_to_parameters([(10_000 * array).astype(array.dtype) for array in arrays])
