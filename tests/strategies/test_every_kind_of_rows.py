@@ -176,16 +176,15 @@ def with_cell(value):
     return lambda part: np.where(np.arange(part.size).reshape(part.shape) == 2 * part.shape[1] + 1, value, part)
 
 
+UNSQUARED = {
+    "nodata": (with_cell(-1.797e308), "1e+140"),
+    "huge": (with_cell(1e171), "1e+140"),
+    "tiny": (lambda part: part * np.where(np.arange(part.shape[1]) == 1, 1e-200, 1.0), "1e-140"),
+}
+
+
 @pytest.mark.parametrize(("method", "way"), RUNS, ids=str)
-@pytest.mark.parametrize(
-    ("change", "limit"),
-    [
-        (with_cell(-1.797e308), "1e+140"),
-        (with_cell(1e171), "1e+140"),
-        (lambda part: part * np.where(np.arange(part.shape[1]) == 1, 1e-200, 1.0), "1e-140"),
-    ],
-    ids=["nodata", "huge", "tiny"],
-)
+@pytest.mark.parametrize(("change", "limit"), UNSQUARED.values(), ids=UNSQUARED)
 def test_rows_without_squares_are_refused_first(method, way, change, limit, caplog, tmp_path):
     """Its square is infinite or zero, and beside infinity, or with a square of zero, a column passes for constant."""
     parties, site = parties_of(method, rows(60)), {}
@@ -231,8 +230,6 @@ def test_a_constant_feature_of_any_size_hides_no_variance(method):
 
 
 SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
-
-
 SCALED = [(name, {"scale": True}) for name in SCALING]
 SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
 

@@ -66,10 +66,9 @@ def test_uncentred_averages_are_of_the_raw_rows():
     np.testing.assert_allclose(model.explained_variance_ratio_, singular[:4] ** 2 / (singular**2).sum(), atol=1e-10)
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.999])
-def test_a_variance_fraction_is_scikit_learns(fraction):
-    theirs = PCA(fraction, svd_solver="full").fit(rows(300))
-    assert fit("p-cov", three(rows(300)), n_components=fraction).n_components_ == theirs.n_components_
+def test_a_variance_fraction_is_scikit_learns():
+    theirs = PCA(0.9, svd_solver="full").fit(rows(300))
+    assert fit("p-cov", three(rows(300)), n_components=0.9).n_components_ == theirs.n_components_
 
 
 def test_shifted_clients_need_the_correction():

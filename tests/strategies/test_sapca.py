@@ -1,6 +1,7 @@
 """SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,11 @@ from fedpca_flwr.strategies.sapca.method import sends_at_level, tree_levels
 from fedpca_flwr.strategies.sapca.stream_state import RunningModel
 from fedpca_flwr.strategies.sapca.streams import merge_in_tree, track
 from tests.families import cut, rows
-from tests.harness import client_of, fail_at, finish, say, server_of, tamper_arrays
+from tests.harness import fail_at, finish, say, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.killed import STEPS, dies
 from tests.refusals import refused, unnamed
+from tests.strategies.dp_pca.test_dp_noise import ask
 
 FILE = "running-model.sqlite"
 
@@ -103,18 +105,12 @@ def test_what_does_not_go_together_is_named(options, named):
 
 def test_parties_of_which_a_reply_is_no_subspace_are_named():
     measures = {(0, 1, 0, 2): "2.22507e-308", (60, -1, 0, 2): -1, (60, 1, -1, 2): -1, (60, 1, 0, 0): "rank is 0"}
-    for place, array, named in (
-        (-1, np.empty((0, 0)), "'directions'"),
-        *((1, np.array(numbers, float), named) for numbers, named in measures.items()),
-    ):
+    false = [(1, np.array(numbers, float), named) for numbers, named in measures.items()]
+    for place, array, named in [(-1, np.empty((0, 0)), "'directions'"), *false]:
         server = server_of("sapca", parties(100, 80, 60), n_components=2)
         tamper_arrays(server, 2, lambda arrays, at=place, new=array: [*arrays[:at], new, *arrays[at:][1:]])
         with refused(ContractError, "client 2", named):
             finish(server)
-
-
-def ask_client(client, phase, arrays=()):
-    return client.fit(list(arrays), {"phase": phase})
 
 
 def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
@@ -122,11 +118,11 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
     server = server_of("sapca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
     nothing = [np.zeros(4), np.empty(0), np.empty(0), np.empty((0, 0))]
     for party, turn in ((1, 0), (6, 1), (4, 2)):
-        sent = [ask_client(client_of(server, party), "summary")[0]]
-        sent += [ask_client(client_of(server, party), "merged", nothing)[0] for _ in range(2)]
+        sent = [ask(server, "summary", party=party)[0]]
+        sent += [ask(server, "merged", nothing, party=party)[0] for _ in range(2)]
         assert [reply[-1].size > 0 for reply in sent] == [level == turn for level in range(3)]
         assert not any(array.any() for reply in sent[1:] if not reply[-1].size for array in reply[1:])
-    repeated = ask_client(client_of(server, 4), "merged", nothing)[2]["message"]
+    repeated = ask(server, "merged", nothing, party=4)[2]["message"]
     assert not unnamed(repeated, "'merged'", 3, 2)
 
 
@@ -236,17 +232,11 @@ def test_what_one_block_leaves_out_is_told():
 
 
 def test_columns_of_other_names_are_not_merged(tmp_path):
-    for seed, columns in enumerate(["ab" * 8, ""]):
-        finish(named_columns(tmp_path, columns, seed))
-    with refused(ConfigError, tmp_path):
-        finish(named_columns(tmp_path, "cd" * 8, 2))
-
-
-def named_columns(folder, columns, seed):
-    server = server_of("sapca", parties(50, 40, seed=seed), state=str(folder), n_components=2)
-    for party in (0, 1):
-        say(server, party, columns=columns or None)
-    return server
+    for seed, columns in enumerate(["ab" * 8, None, "cd" * 8]):
+        server = server_of("sapca", parties(50, 40, seed=seed), state=str(tmp_path), n_components=2)
+        say(say(server, 0, columns=columns), 1, columns=columns)
+        with refused(ConfigError, tmp_path) if seed == 2 else nullcontext():
+            finish(server)
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,8 @@ def noise_of(running, release):
         sums, _, metrics = ask(running, phase, request.values())
         assert "error" not in metrics
         bound = {"bound": 5.0} if release == "joint" else {}
-        for (name, deviation), array in zip(
-            client_of(running, 0).options.noise(phase).deviations.items(), sums, strict=True
-        ):
+        expected = client_of(running, 0).options.noise(phase).deviations
+        for (name, deviation), array in zip(expected.items(), sums, strict=True):
             deviations[phase, name] = array - exact(name, rows(50), **{**bound, **request}), deviation
     return deviations
 
@@ -92,10 +91,7 @@ def noise_of(running, release):
 @every_way
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
-    monkeypatch.setattr(
-        "fedpca_flwr.strategies.dp_pca.integer_sums.discrete_gaussian",
-        lambda size, deviation, source: np.full(size, deviation),
-    )
+    monkeypatch.setattr(integer_sums, "discrete_gaussian", lambda size, deviation, source: np.full(size, deviation))
     for (_, name), (noise, deviation) in noise_of(server(release, parties=3, **way), release).items():
         if name == "products":
             off_diagonal = np.delete(noise, diagonal_positions(D), axis=-1)
@@ -144,13 +140,11 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
 
     def tell(data):
         """Return the sums in deviations of their noise; off-diagonal products count twice with half the variance."""
-        statistics = {
-            name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()
-        }
-        statistics = {
-            name: values * (two_entries if name == "products" else 1.0) for name, values in statistics.items()
-        }
-        return np.concatenate([np.ravel(values) / deviations[name] for name, values in statistics.items()])
+        parts = []
+        for name, fields in TELLS[phase].items():
+            values = exact(name, data, centre=[0.5, -2, 1, 0], **fields) / deviations[name]
+            parts.append(np.ravel(values * (two_entries if name == "products" else 1.0)))
+        return np.concatenate(parts)
 
     def change(flat):
         pair = flat.reshape(2, 1, 4)
@@ -158,9 +152,8 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
         return float(np.linalg.norm(tell(np.vstack([other_rows, pair[0]])) - tell(after)))
 
     starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
-    largest_change = max(
-        max(change(start), -minimize(lambda x: -change(x), start, method="Powell").fun) for start in starts
-    )
+    searches = [minimize(lambda x: -change(x), start, method="Powell").fun for start in starts]
+    largest_change = max(-min(searches), *map(change, starts))
     assert 0.99 * allowed <= largest_change <= allowed
 
 
@@ -170,17 +163,12 @@ def test_budgets_are_spent_and_weights_are_as_said():
     together = compose_multipliers(options.noise(phase).multiplier for phase in options.phases)
     assert together >= multiplier * (1 - 1e-12)
     # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    deviations, products = (
-        options.noise("directions").deviations,
-        multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2,
-    )
+    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
     expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
-    assert deviations == pytest.approx(expected, rel=1e-5)
-    deviations, squares = (
-        options.noise("variances").deviations,
-        multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2,
-    )
-    assert deviations == pytest.approx({"rows": squares / GRID_STEPS / 0.3, "squares": squares}, rel=1e-5)
+    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
+    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
+    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
+    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
 
 
 def test_each_phase_and_shell_has_noise_of_its_own():
@@ -261,12 +249,9 @@ def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
     data = rows(20)
     fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
     for centre in (0.0, size):
+        names = FIELD_STEPS.keys() - {"sum"}
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            statistics = {
-                name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name]
-                for name in FIELD_STEPS
-                if name != "sum"
-            }
+            statistics = {name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name] for name in names}
         statistics["products"] = statistics["products"][:, diagonal_positions(D)]
         for values in statistics.values():
             assert np.isfinite(values).all()
@@ -301,9 +286,8 @@ def test_whole_numbers_travel_as_they_are(release, phase, count):
     }
     vectors = [layout.encode({name: sign * value for name, value in site_keys.items()}) for sign in [1] * 255 + [-1]]
     total = np.sum(vectors, axis=0, dtype=np.uint64)
-    decoded = layout.decode(total)
     assert (total[0], layout.words) == (parties, 1)
     for name, value in site_keys.items():
-        high, low = (part[name] for part in decoded)
+        high, low = (part[name] for part in layout.decode(total))
         exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
         assert exact == [254 * int(v) for v in np.ravel(value)]

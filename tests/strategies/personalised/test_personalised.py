@@ -28,10 +28,8 @@ def related(spread=0.04, m=6, n=30, d=16, r=3):
 def finished(parts, **options):
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    records = [proxy_of(server, i).context.state.array_records for i in range(len(parts))]
-    return model, [
-        record[COMPONENTS_KEY].to_numpy_ndarrays()[0][0] if COMPONENTS_KEY in record else None for record in records
-    ]
+    stored = [proxy_of(server, i).context.state.array_records.get(COMPONENTS_KEY) for i in range(len(parts))]
+    return model, [record and record.to_numpy_ndarrays()[0][0] for record in stored]
 
 
 def centred(parts):
