@@ -173,9 +173,8 @@ def test_coded_bytes_are_the_parties_forecasts():
 
 @pytest.mark.engine
 def test_costly_rounds_are_avoided():
-    model = adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3)
-    assert model.log["candidates"][0]["method"] == "qr-pca"
-    parts = cut(rows(450, 150), 200, 155, 95)
+    wide, parts = cut(rows(60, 200), 25, 20, 15), cut(rows(450, 150), 200, 155, 95)
+    assert adaptive(wide, n_components=3).log["candidates"][0]["method"] == "qr-pca"
     assert adaptive(parts, n_components=3, round_bytes=1e9).log["candidates"][0]["rounds"] == 1
     weighed = [adaptive(parts, n_components=3, round_bytes=0, download_weight=weight) for weight in (0, 1, 1e3)]
     ways = [model.log["candidates"] for model in weighed]
@@ -183,7 +182,7 @@ def test_costly_rounds_are_avoided():
     assert downs[0] >= downs[1] > downs[2] == 0
     assert ways[0][0]["method"] == "compressed"
     with refused(DisclosureError, "client 0", "qr-pca", "allowed_methods"):
-        adaptive(cut(rows(60, 200), 25, 20, 15), n_components=3, allowed_methods="adaptive")
+        adaptive(wide, n_components=3, allowed_methods="adaptive")
 
 
 @pytest.mark.engine
@@ -232,10 +231,8 @@ def test_small_components_come_from_factors():
 
 
 def test_a_server_chooses_once_more_at_most(tmp_path):
-    session = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2})
-    assert session.client._chosen_client("p-cov").card.name == "p-cov"
-    with refused(ContractError, "twice"):
-        session.client._chosen_client("compressed")
-    assert session.client._chosen_client("qr-pca").card.name == "qr-pca"
-    with refused(ContractError, "twice"):
-        session.client._chosen_client("sub-it")
+    client = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2}).client
+    for chosen, further in (("p-cov", "compressed"), ("qr-pca", "sub-it")):
+        assert client._chosen_client(chosen).card.name == chosen
+        with refused(ContractError, "twice"):
+            client._chosen_client(further)

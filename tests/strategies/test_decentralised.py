@@ -85,15 +85,14 @@ def test_the_server_only_relays(method, graph, tmp_path):
             for received, sent_blocks in zip(down[i][t], zip(*neighbours, strict=True), strict=True):
                 assert [block.tobytes() for block in received] == [block.tobytes() for block in sent_blocks]
     # The step is that of the largest eigenvalue that any party may have, and of the graph.
-    pooled = np.vstack(parts)
-    between = [len(part) * np.sum((part.mean(axis=0) - pooled.mean(axis=0)) ** 2) for part in parts]
-    within = [np.linalg.norm(part - part.mean(axis=0), 2) ** 2 for part in parts]
-    largest = np.add(within, between).max()
-    total, W = np.sum((pooled - pooled.mean(axis=0)) ** 2), metropolis_weights(adjacency)
+    pooled, W = np.vstack(parts), metropolis_weights(adjacency)
+    centred = [part - pooled.mean(axis=0) for part in parts]
+    between = [len(part) * np.sum(part.mean(axis=0) ** 2) for part in centred]
+    within = [np.linalg.norm(part - part.mean(axis=0), 2) ** 2 for part in centred]
+    largest, total = np.add(within, between).max(), np.sum(np.vstack(centred) ** 2)
     step = model.log["measured"]["step_size"]
     assert step == pytest.approx(min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest), rel=0.01)
     # The iterates, what is reported of the last, and what the server makes of the reports.
-    centred = [part - pooled.mean(axis=0) for part in parts]
     A = [6 * part.T @ part / total for part in centred]
     iterates = program(method, A, W, up[0][-4][0], step, 3)
     for i in range(6):

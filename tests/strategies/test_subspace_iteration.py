@@ -89,15 +89,14 @@ def test_bytes_follow_the_width_of_blocks():
     narrow, broad = fit(parties(), block_size=3), fit(parties())
     assert len(narrow.log["rounds"]) > len(broad.log["rounds"])
     assert sum(r["up"][0] for r in narrow.log["rounds"]) < sum(r["up"][0] for r in broad.log["rounds"])
-    first, second = fit(parties()).log["rounds"][:2]
+    first, second = broad.log["rounds"][:2]
     assert first["down"] == [0] * 3  # the first block is made from the seed
     assert second["down"] == [60 * 14 * 4 + 128] * 3
     assert second["up"] == [60 * 14 * 8 + 128] * 3
     warm = fit(parties(), warm_start="svd", max_rounds=2)
     assert [entry["phase"] for entry in warm.log["rounds"]] == ["sketch", "refine", "project"]
     assert warm.log["rounds"][0]["up"] == [8 * (60 + 3) + 4 * 16 * 60 + 6 * 128] * 3  # of four times the components
-    seed_one, seed_two = fit(parties(), seed=1), fit(parties(), seed=2)
-    np.testing.assert_allclose(seed_one.components_, seed_two.components_, atol=1e-9)
+    np.testing.assert_allclose(fit(parties(), seed=1).components_, broad.components_, atol=1e-9)
 
 
 def test_a_sketch_comes_as_it_was_sent_in_float32():
@@ -155,7 +154,7 @@ def test_an_early_end_tells_what_is_certified():
     assert f"{first} of 8 components certified: 1" in model.log["notes"][1]
 
 
-@pytest.mark.parametrize("unit", [1e-45, 1e-18, 1e-12, 1.0, 1e12, 1e45])
+@pytest.mark.parametrize("unit", [1e-45, 1.0, 1e45])
 @pytest.mark.parametrize("wire", ["float64", "float32"])
 def test_a_warm_start_certifies_in_any_unit(unit, wire):
     """Factors and products travel in float32, which ends at 3e38."""
@@ -177,9 +176,8 @@ def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):
 def test_scaled_features_cost_one_round_more():
     X = rows(400, 40) * 10.0 ** np.linspace(-45, 5, 40)
     fit_certified(cut(X, 200, 150, 50), scale=True, block_size=8)
-    phases = [entry["phase"] for entry in fit(parties(), scale=True).log["rounds"]]
+    phases = [entry["phase"] for entry in fit(parties(), scale=True, max_rounds=2).log["rounds"]]
     assert phases[:3] == ["heads", "product", "product"]
-    assert fit(parties(), scale=True, max_rounds=2).log["rounds"][2]["phase"] == "product"
 
 
 @pytest.mark.parametrize("d", [12, 60])

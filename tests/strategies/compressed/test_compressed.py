@@ -66,16 +66,15 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
     assert angles[-1] < 1e-3
 
 
-@pytest.mark.parametrize(
-    ("base", "max_corrections", "times_smaller"),
-    [
-        ({"codec": "shared-step", "step": 1e-2}, 1, 5),
-        ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
-        ({"bits": 6}, 1, 5),
-        ({"codec": "low-rank", "rank": 16, "bits": 8}, 3, 10),
-    ],
-    ids=str,
-)
+CORRECTED = [
+    ({"codec": "shared-step", "step": 1e-2}, 1, 5),
+    ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
+    ({"bits": 6}, 1, 5),
+    ({"codec": "low-rank", "rank": 16, "bits": 8}, 3, 10),
+]
+
+
+@pytest.mark.parametrize(("base", "max_corrections", "times_smaller"), CORRECTED, ids=str)
 def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, max_corrections, times_smaller):
     """Without error feedback the rounding of the first correction would stay."""
     measured = [fit_and_measure(**base, corrections=times) for times in range(max_corrections + 1)]
