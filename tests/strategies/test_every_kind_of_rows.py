@@ -11,7 +11,6 @@ import pytest
 from scipy import sparse
 from scipy.linalg import subspace_angles
 
-from fedpca_flwr import run
 from fedpca_flwr.data import table
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.errors import DataError
@@ -129,12 +128,11 @@ def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_pat
     cuts = np.split(X, [20, 60], axis=1)
     kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
     options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
-    scores = "vertical-scores", {**options, "min_rows": 1}
-    dense = [run(name, cuts, **run_options).scores_ for name, run_options in [("vertical", options), scores]]
+    dense = [fit(name, cuts, **options).scores_ for name in ("vertical", "vertical-scores")]
     monkeypatch.setattr(Columns, "X", None)
     for name in ("to_array", "dense_rows"):
         monkeypatch.setattr(blocks, name, None)
-    mixed = [run(name, kinds, **run_options).scores_ for name, run_options in [("vertical", options), scores]]
+    mixed = [fit(name, kinds, **options).scores_ for name in ("vertical", "vertical-scores")]
     for expected, scores_of_kinds in zip(dense, mixed, strict=True):
         np.testing.assert_allclose(expected, scores_of_kinds, atol=1e-7)
 

@@ -239,42 +239,30 @@ def test_columns_of_other_names_are_not_merged(tmp_path):
             finish(server)
 
 
-@pytest.mark.parametrize(
-    ("options", "answers"),
-    [
-        ({"block-size": 199, "forgetting": 1e-200}, False),
-        ({"block-size": 1, "forgetting": 0.5}, False),
-        ({"block-size": 7, "forgetting": 0.5}, False),
-        ({"block-size": 100, "forgetting": 1e-200}, True),
-        ({"block-size": 1, "forgetting": 0.99}, True),
-        ({"block-size": 199, "forgetting": 1.0}, True),
-    ],
-    ids=str,
-)
-def test_forgetting_tells_nothing_of_few_rows(options, answers, tmp_path):
-    """The fault: the last row alone had a weight, and the answer was that row."""
+FEW = [  # the fault: the last row alone had a weight, and the answer was that row
+    ({"block-size": 199, "forgetting": 1e-200}, False),
+    ({"block-size": 1, "forgetting": 0.5}, False),
+    ({"block-size": 7, "forgetting": 0.5}, False),
+    ({"block-size": 100, "forgetting": 1e-200}, True),
+    ({"block-size": 1, "forgetting": 0.99}, True),
+    ({"block-size": 199, "forgetting": 1.0}, True),
+]
+PERMISSIONS = [  # the order of rows, and the blocks that a run chooses, are in the answer
+    ({}, False),
+    ({"may-show": "nothing"}, False),
+    ({"allowed-methods": "p-cov, em"}, False),
+    ({"allowed-methods": "p-cov, sapca"}, True),
+    ({"may-show": "distribution"}, True),
+    ({"may-show": "scores"}, True),
+]
+ANSWERS = [(options, {"min-rows": 20, "allowed-methods": "sapca"}, answers) for options, answers in FEW]
+ANSWERS += [({}, {"may-show": "", **node}, answers) for node, answers in PERMISSIONS]
+
+
+@pytest.mark.parametrize(("options", "node", "answers"), ANSWERS, ids=str)
+def test_answers_of_few_rows_and_beyond_moments_need_permission(options, node, answers, tmp_path):
     run = {"method": "sapca", "n-components": 2, **options}
-    session = HostileSession(tmp_path, rows(200, 6), run, **{"min-rows": 20, "allowed-methods": "sapca"})
-    replied, metrics = session.ask("summary", [])
-    assert bool(replied) == answers
-    assert answers or not unnamed(metrics["message"], "'min-rows'", 20)
-
-
-@pytest.mark.parametrize(
-    ("node", "answers"),
-    [
-        ({}, False),
-        ({"may-show": "nothing"}, False),
-        ({"allowed-methods": "p-cov, em"}, False),
-        ({"allowed-methods": "p-cov, sapca"}, True),
-        ({"may-show": "distribution"}, True),
-        ({"may-show": "scores"}, True),
-    ],
-    ids=str,
-)
-def test_answers_beyond_moments_need_permission(node, answers, tmp_path):
-    """The order of rows, and the blocks that a run chooses, are in the answer."""
-    session = HostileSession(tmp_path, rows(60, 4), {"method": "sapca", "n-components": 2}, **{"may-show": "", **node})
-    replied, metrics = session.ask("summary", [])
+    replied, metrics = HostileSession(tmp_path, rows(200, 6), run, **node).ask("summary", [])
     assert bool(replied) == answers
     assert answers or metrics["error"] == "DisclosureError"
+    assert answers or not options or not unnamed(metrics["message"], "'min-rows'", 20)

@@ -26,7 +26,7 @@ from tests.harness import CLUSTER_STEPS, fit
 from tests.hostile import HostileSession
 from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
-from tests.strategies.em.test_incomplete import plain_em, plain_ppca
+from tests.strategies.em.test_incomplete import plain_em, plain_ppca, textbook, with_holes
 
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
@@ -35,22 +35,15 @@ every_model = pytest.mark.parametrize("model_options", MODELS.values(), ids=MODE
 every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"])
 
 
-def holes(X, share, seed):
-    """X with so much missing completely at random, but for rows that would have nothing left."""
-    missing = np.random.default_rng(seed).random(X.shape) < share
-    missing[missing.all(axis=1)] = False
-    return np.where(missing, np.nan, X)
-
-
 def parties_of_three(share=0.2):
-    return cut(holes(rows(150, 6), share, 1), 90, 40, 20)
+    return cut(with_holes(rows(150, 6), share, 1), 90, 40, 20)
 
 
 def of_factors(n=120, d=40, k=2, share=0.2, noise=0.5, seed=0):
     """Rows of k factors with so much missing completely at random, in a unit of their own."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, k)) * np.arange(k + 1, 1, -1) @ rng.standard_normal((k, d))
-    return holes(50 + 10 * (X + noise * rng.standard_normal((n, d))), share, seed)
+    return with_holes(50 + 10 * (X + noise * rng.standard_normal((n, d))), share, seed)
 
 
 def angle(model, vectors):
@@ -167,7 +160,7 @@ def test_levels_beside_gaps_are_those_of_the_same_em(number):
     """Indicators take the units of Pages."""
     rng = np.random.default_rng(4)
     kind = np.where(rng.random(150) < number, "a", "b")
-    numbers = holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
+    numbers = with_holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
     frame = pd.DataFrame(numbers, columns=list("wxyz")).assign(kind=kind)
     options = {"n_components": 2, "scale": True, "levels": {"kind": ["a", "b"]}, "prior": 100.0, "tolerance": 1e-9}
     model = fit("em", [frame[:90], frame[90:130], frame[130:]], **options)
@@ -181,17 +174,6 @@ def test_levels_beside_gaps_are_those_of_the_same_em(number):
     assert float(principal_angles(model.components_[:, :6].T, vectors[:, :-3:-1]).max()) <= 1e-7
 
 
-def plain_moments(X, mean, S):
-    filled, missing_scatter = X - mean, np.zeros_like(S)
-    for row in filled:
-        u = np.isnan(row)
-        slopes = S[np.ix_(u, ~u)] @ np.linalg.inv(S[np.ix_(~u, ~u)])
-        missing_scatter[np.ix_(u, u)] += S[np.ix_(u, u)] - slopes @ S[np.ix_(~u, u)]
-        row[u] = slopes @ row[~u]
-    centred = filled - filled.mean(axis=0)
-    return mean + filled.mean(axis=0), centred.T @ centred + missing_scatter
-
-
 def test_each_party_has_the_moments_expected_of_its_rows():
     parties = dict(zip(("north", "south", "west"), parties_of_three(), strict=True))
     parties["west"] = np.vstack([parties["west"], np.full((2, 6), np.nan)])  # which have no part
@@ -199,10 +181,10 @@ def test_each_party_has_the_moments_expected_of_its_rows():
     assert list(model.moments_.parties) == list(parties)
     for name, part in model.moments_.parties.items():
         X = parties[name][~np.isnan(parties[name]).all(axis=1)]
-        mean, scatter = plain_moments(X, model.mean_, model.covariance_)
+        y, C = textbook(X - model.mean_, model.covariance_)
         assert part.count == len(X)
-        np.testing.assert_allclose(part.mean, mean, atol=1e-7)
-        np.testing.assert_allclose(moments.dense_scatter(part), scatter, atol=1e-6)
+        np.testing.assert_allclose(part.mean, model.mean_ + y.mean(axis=0), atol=1e-7)
+        np.testing.assert_allclose(moments.dense_scatter(part), np.cov(y.T, ddof=0) * len(y) + C, atol=1e-6)
     pooled = pool(list(model.moments_.parties.values()))
     np.testing.assert_allclose(moments.dense_scatter(pooled), model.moments_.scatter, rtol=1e-9, atol=1e-9)
 
@@ -281,8 +263,8 @@ def test_r_finds_the_same_where_its_model_is_the_same(tmp_path, share):
 )
 def test_new_rows_are_completed_by_what_is_expected_of_them(complete, options, share, better, tmp_path):
     earlier, new = complete[:-50], complete[-50:]
-    model = fit("em", np.array_split(holes(earlier, 0.2, 0), 3), **options)
-    truth, incomplete = model.transform(new), holes(new, share, 4)
+    model = fit("em", np.array_split(with_holes(earlier, 0.2, 0), 3), **options)
+    truth, incomplete = model.transform(new), with_holes(new, share, 4)
     by_means = model.transform(np.where(np.isnan(incomplete), model.mean_, incomplete))
     assert np.linalg.norm(model.transform(incomplete) - truth) < better * np.linalg.norm(by_means - truth)
     loaded = PCAModel.load(model.save(tmp_path / "model"))
@@ -505,7 +487,7 @@ def test_pixels_that_few_rows_have_do_not_hold_the_iteration_up():
     """A gap in one of the few rows that decide about a pixel makes EM slow: SQUAREM stood still until max-rounds."""
     rows = load_digits().data[::3, 8:40]
     rows = rows[:, rows.std(axis=0) > 0]
-    parties = np.array_split(holes(rows, 0.05, 0), 2)
+    parties = np.array_split(with_holes(rows, 0.05, 0), 2)
     model, last = (fit("em", parties, n_components=5, tolerance=tolerance) for tolerance in (0.01, 1e-6))
     assert model.log["measured"]["degrees_ahead"] <= 0.01
     assert model.rounds < 60
