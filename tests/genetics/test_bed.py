@@ -325,20 +325,15 @@ def test_kinship_is_the_robust_estimate_of_those_called_at_both():
 
 
 def test_those_with_most_relatives_go_until_nobody_is_related(tmp_path, capsys, monkeypatch):
-    read = []
-
-    def noted(blocks):
-        read.extend(blocks)
-        return kinship(read)
-
+    read, expected = [], [4, 9, 10, 11]
     monkeypatch.setattr(relatives, "BLOCK_VARIANTS", 700)
-    monkeypatch.setattr(relatives, "kinship", noted)
-    assert np.flatnonzero(unrelated_exclusions(kinship([families()]))).tolist() == [4, 9, 10, 11]
+    monkeypatch.setattr(relatives, "kinship", lambda blocks: read.extend(blocks) or kinship(read))
+    assert np.flatnonzero(unrelated_exclusions(kinship([families()]))).tolist() == expected
     main(["site", "relatives", write(tmp_path / "b.bed", families(), variants(3000)), "--json"])
-    assert json.loads(capsys.readouterr().out) == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
+    assert json.loads(capsys.readouterr().out) == [f"0 person_{number}" for number in expected]
     np.testing.assert_array_equal(np.hstack(read), families())
     main(["site", "relatives", str(tmp_path / "b.bed")])
-    assert capsys.readouterr().out.splitlines() == ["0 person_4", "0 person_9", "0 person_10", "0 person_11"]
+    assert capsys.readouterr().out.splitlines() == [f"0 person_{number}" for number in expected]
 
 
 def test_excluded_people_have_scores(tmp_path):

@@ -98,14 +98,6 @@ def test_averaging_leaves_nothing_out_uncentred():
     assert scaled.log["measured"][share] == pytest.approx(1 - within, rel=1e-9)
 
 
-def test_bright_and_dark_bytes_are_added_up_exactly():
-    """Sorted rows: blocks of 1,024 would exceed 2^24, where float32 loses whole numbers."""
-    rng = np.random.default_rng(3)
-    X = np.vstack([rng.integers(0, 9, (9000, 6)), rng.integers(240, 256, (1500, 6))]).astype(np.uint8)
-    model, truth = fit("p-cov", [X, X[::-1][:2000]], n_components=6), pooled_pca(np.vstack([X, X[::-1][:2000]]), 6)
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
-
-
 @pytest.mark.parametrize("transport", [{}, {"bound": 9.0}, {"bound": 9.0, "survivors": 4}], ids=len)
 def test_averages_of_parties_without_any_variance_are_refused(transport):
     """Single rows have none of their own; the model claimed 0 % of the variance, and a predicted error of NaN."""

@@ -123,7 +123,6 @@ def test_float32_rounds_half_a_last_place():
         ({**WARM, "center": False}, ["warm_start", "'svd'"]),
         ({**WARM, "acceleration": "none"}, ["warm_start", "'svd'"]),
         ({"n_components": 0.9}, ["n_components", "0.9"]),
-        ({"block_size": 2, "max_rounds": 1}, ["max_rounds", 1, 2]),
         ({"block_size": 3, "acceleration": "none"}, ["block_size", 3, "acceleration='none'", 4]),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -60,7 +61,6 @@ def test_rows_that_are_far_off_do_no_harm():
 
 
 def test_rows_far_off_in_every_direction_change_directions_little():
-    """With `shells` they have a sum of their own, whose weight is that of their distances."""
     data, rng = np.vstack(parties()), np.random.default_rng(3)
     dirty = data.copy()
     dirty[::20] = 1e6 * rng.standard_normal((len(data[::20]), data.shape[1]))
@@ -184,25 +184,17 @@ def test_noisy_centres_do_not_count_as_components():
 
 def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
     """Squares of lengths choose the bound of the variances, and how far the centre has moved the shells."""
-    moved, powers, reach = [], [], private_scatter.row_reach
-
-    def choose(*of, **by):
-        moved.append(by["centre_shift"])
-        return choose_shells(*of, **by)
-
-    def row_reach(*of, **by):
-        powers.append(by.get("power"))
-        return reach(*of, **by)
-
+    choose, reach = Mock(wraps=choose_shells), Mock(wraps=private_scatter.row_reach)
     monkeypatch.setattr(method, "choose_shells", choose)
-    monkeypatch.setattr(private_scatter, "row_reach", row_reach)
+    monkeypatch.setattr(private_scatter, "row_reach", reach)
     running = server_of("dp-pca", parties(offset=3.0), n_components=2, noise_seed=1, epsilon=8.0)
     exchanged = heard(running, 0)
     finish(running)
     before, after = (exchange.asked[0] for exchange in exchanged if exchange.phase in ("nearer_octaves", "directions"))
-    assert moved == [pytest.approx(np.linalg.norm(after - before))]
-    assert moved[0] > 0.1
-    assert powers == [None, None, 2]
+    (moved,) = (call.kwargs["centre_shift"] for call in choose.call_args_list)
+    assert moved == pytest.approx(np.linalg.norm(after - before))
+    assert moved > 0.1
+    assert [call.kwargs.get("power") for call in reach.call_args_list] == [None, None, 2]
 
 
 def test_a_centre_stays_where_no_number_of_rows_stands_out(monkeypatch):

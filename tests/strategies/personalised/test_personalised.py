@@ -143,13 +143,11 @@ def test_held_out_rows_measure_the_error():
     out = [validation_rows(X, 42) for X in parts]
     used = [X[~chosen] for X, chosen in zip(parts, out, strict=True)]
     mean, V = np.vstack(used).mean(axis=0), pooled_pca(np.vstack(used), 3).components_.T
-    errors = {"local": 0.0, "global": 0.0}
-    for X, chosen, fitted in zip(parts, out, used, strict=True):
-        for which, U in (("local", local_components(fitted - mean, V)), ("global", V)):
-            errors[which] += np.square((X[chosen] - mean) @ (np.eye(16) - U @ U.T)).sum() / 18
-    for which, expected in errors.items():
+    components = {"local": [local_components(fitted - mean, V) for fitted in used], "global": [V] * 3}
+    for which, by_party in components.items():
+        rest = [(X[chosen] - mean) @ (np.eye(16) - U @ U.T) for X, chosen, U in zip(parts, out, by_party, strict=True)]
         measured = model.log["measured"][f"{which}_held_out_squared_error_per_row"]
-        assert measured == pytest.approx(expected, rel=1e-4)
+        assert measured == pytest.approx(np.square(rest).sum() / 18, rel=1e-4)
 
 
 def test_every_party_projects_by_its_own_components(tmp_path):
