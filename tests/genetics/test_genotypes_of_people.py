@@ -1,5 +1,7 @@
 """PCA of standardised genotypes by the textbook, whoever holds which people, and of the retained variants."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
 
-WAYS = {  # no bound is needed
+WAYS: dict[str, list[dict[str, Any]]] = {  # no bound is needed
     "p-cov": [{}, SUMS],
     "sub-it": [{}, SUMS, {"warm_start": "svd"}],
     "adaptive": [{}, {"round_bytes": 1e9}],
