@@ -30,7 +30,13 @@ from tests.foreign import JSON_VALUES, paths_in
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
 
 X = rows(120, 5)
-DRAWS = 120
+
+
+def by_day(few: int, many: int) -> list[Any]:
+    """Return the seeds of so many draws, of which the first few are drawn by day."""
+    return [range(few), pytest.param(range(few, many), marks=pytest.mark.nightly)]
+
+
 SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
@@ -118,10 +124,11 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("seeds", by_day(40, 120), ids=len)
 @pytest.mark.parametrize("name", ["k-means", "mixture", "harmony", "dp-pca"])
-def test_foreign_models_are_used_or_refused_in_a_sentence(name, folder, tmp_path):
+def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, tmp_path):
     used = 0
-    for seed in range(DRAWS):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         change = f"seed {seed}: {spoil_archive(rng, folder / f'{name}.npz', tmp_path / 'other.npz')}"
         try:
@@ -141,11 +148,12 @@ def test_foreign_models_are_used_or_refused_in_a_sentence(name, folder, tmp_path
             "save": partial(model.save, tmp_path / "again"),
         }
         use(found, change)
-    assert 0 < used < DRAWS
+    assert 0 < used < len(seeds)
 
 
-def test_foreign_federations_are_used_or_refused_in_a_sentence(folder, tmp_path):
-    for seed in range(60):
+@pytest.mark.parametrize("seeds", by_day(20, 60), ids=len)
+def test_foreign_federations_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
+    for seed in seeds:
         there = shutil.copytree(folder / "federation", tmp_path / str(seed))
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, federation.SCHEMA)}"
         try:
@@ -164,8 +172,9 @@ def test_foreign_federations_are_used_or_refused_in_a_sentence(folder, tmp_path)
         use(found, change)
 
 
-def test_foreign_streams_are_used_or_refused_in_a_sentence(folder, tmp_path):
-    for seed in range(40):
+@pytest.mark.parametrize("seeds", by_day(14, 40), ids=len)
+def test_foreign_streams_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
+    for seed in seeds:
         there = shutil.copytree(folder / "running", tmp_path / str(seed))
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, stream_state.SCHEMA)}"
         more = partial(run, "sapca", cut(X + 1, 60, 60), n_components=2, state=str(there), reference=False)

@@ -1,4 +1,4 @@
-"""Profiles of hypothesis: `ci`, a minute in all, and `hunt` (`HYPOTHESIS_PROFILE=hunt`), which has a database."""
+"""Profiles of hypothesis: `ci`, by day, and `hunt` (`HYPOTHESIS_PROFILE=hunt`), by night, which has a database."""
 
 import os
 
@@ -13,5 +13,5 @@ settings.load_profile("hunt" if HUNT else "ci")
 
 
 def examples(number: int) -> settings:
-    """Return settings of so many examples; of thirty times as many in a hunt."""
-    return settings(max_examples=number * 30 if HUNT else number)
+    """Return settings of so many examples; of ninety times as many in a hunt."""
+    return settings(max_examples=number * 90 if HUNT else number)

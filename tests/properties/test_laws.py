@@ -73,7 +73,7 @@ def isolated(X, k):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@examples(5)
+@examples(2)
 @given(data=st.data(), X=whole_tables(), scale=st.booleans())
 def test_rows_divided_in_three_ways_give_the_same_model(method, data, X, scale):
     k = data.draw(st.integers(1, min(X.shape)))
@@ -93,7 +93,7 @@ def test_rows_divided_in_three_ways_give_the_same_model(method, data, X, scale):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@examples(5)
+@examples(2)
 @given(data=st.data(), X=whole_tables())
 def test_an_offset_moves_the_mean_alone(method, data, X):
     k = data.draw(st.integers(1, min(X.shape)))
@@ -105,7 +105,7 @@ def test_an_offset_moves_the_mean_alone(method, data, X):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@examples(5)
+@examples(2)
 @given(data=st.data(), X=whole_tables())
 def test_components_do_not_depend_on_their_number(method, data, X):
     few, many = sorted(data.draw(st.tuples(*[st.integers(1, min(X.shape))] * 2)))
@@ -116,7 +116,7 @@ def test_components_do_not_depend_on_their_number(method, data, X):
 
 
 @pytest.mark.parametrize("method", EXACT)
-@examples(5)
+@examples(2)
 @given(data=st.data(), X=whole_tables())
 def test_negated_rows_have_components_of_the_same_signs(method, data, X):
     k = data.draw(st.integers(1, min(X.shape)))
@@ -133,7 +133,7 @@ def test_negated_rows_have_components_of_the_same_signs(method, data, X):
 
 
 @pytest.mark.parametrize("method", SMOOTH)
-@examples(12)
+@examples(4)
 @given(data=st.data())
 def test_rows_of_equal_moments_have_equal_variances(method, data):
     run = data.draw(ordinary(method, calm=True))

@@ -27,14 +27,14 @@ def assert_right(run):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@examples(14)
+@examples(5)
 @given(data=st.data())
 def test_a_model_is_what_it_says_and_a_refusal_has_a_reason(method, data):
     assert_right(data.draw(runs(method)))
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
-@examples(8)
+@examples(3)
 @given(data=st.data())
 def test_certificates_of_stopped_iterations_hold(method, data):
     assert_right(data.draw(unfinished(method)))

@@ -109,4 +109,4 @@ class Federation(RuleBasedStateMachine):
 
 @pytest.mark.engine
 def test_every_run_is_of_the_current_rows_of_all_members():
-    run_state_machine_as_test(Federation, settings=settings(examples(12), stateful_step_count=8))
+    run_state_machine_as_test(Federation, settings=settings(examples(4), stateful_step_count=8))
