@@ -15,7 +15,6 @@ from tests.refusals import refused
 WINE = load_wine(as_frame=True).data
 NAMES = list(WINE.columns)
 GROUPS = {"body": NAMES[:5], "phenols": NAMES[5:9], "colour": NAMES[9:]}
-PARTS = [WINE[0::3], WINE[1::3], WINE[2::3]]
 POOLED = SecondMoments.of(WINE)
 
 EIGENVALUES = [2.1019407858852039, 1.3741348142081811, 0.8384293750423036, 0.4969759701477313, 0.4393310064840696]
@@ -78,33 +77,7 @@ def test_components_are_singular_vectors_of_weighted_rows():
     np.testing.assert_allclose(result.reading.communalities, np.sum(result.reading.correlations**2, axis=0))
 
 
-def test_groups_of_one_feature_each_are_a_scaled_pca():
-    result = analyses.multiple_factor_analysis(POOLED, {name: [name] for name in NAMES}, 3)
-    model = analyses.pca(POOLED, 3, scale=True)
-    np.testing.assert_allclose(result.model.transform(WINE), model.transform(WINE), atol=1e-9)
-    np.testing.assert_allclose(result.group_eigenvalues, 1)
-
-
-def test_a_group_counts_no_more_when_its_features_are_repeated():
-    X = rows(80, 6)
-    once = analyses.multiple_factor_analysis(SecondMoments.of(X), {"a": [0, 1, 2], "b": [3, 4, 5]}, 3)
-    twice = SecondMoments.of(np.column_stack([X, X[:, :3]]))
-    again = analyses.multiple_factor_analysis(twice, {"a": [0, 1, 2, 6, 7, 8], "b": [3, 4, 5]}, 3)
-    np.testing.assert_allclose(again.eigenvalues, once.eigenvalues, rtol=1e-10)
-    np.testing.assert_allclose(again.contributions, once.contributions, atol=1e-10)
-
-
-def test_groups_of_three_parties_are_those_of_pooled_rows(tmp_path):
-    pooled = analyses.multiple_factor_analysis(POOLED, GROUPS, 3)
-    moments = run("p-cov", PARTS, n_components=1, keep="moments").moments_
-    result = analyses.multiple_factor_analysis(moments, GROUPS, 3)
-    np.testing.assert_allclose(result.eigenvalues, pooled.eigenvalues, rtol=1e-10)
-    np.testing.assert_allclose(result.reading.correlations, pooled.reading.correlations, atol=1e-10)
-    model = PCAModel.load(result.model.save(tmp_path / "groups"))  # as sites get it
-    np.testing.assert_allclose(model.transform(PARTS[0]), pooled.model.transform(PARTS[0]), atol=1e-9)
-
-
-def test_secure_sums_change_groups_by_their_rounding():
+def test_groups_of_masked_parties_are_those_of_pooled_rows(tmp_path):
     X = rows(150, 8)
     groups = {"a": [0, 1, 2, 3], "b": [4, 5, 6, 7]}
     secure = {"secure_aggregation": True, "bound": 1e6}
@@ -113,28 +86,23 @@ def test_secure_sums_change_groups_by_their_rounding():
     np.testing.assert_allclose(masked.eigenvalues, pooled.eigenvalues, rtol=1e-12)
     np.testing.assert_allclose(masked.reading.correlations, pooled.reading.correlations, atol=1e-12)
     np.testing.assert_allclose(masked.contributions, pooled.contributions, atol=1e-12)
+    model = PCAModel.load(masked.model.save(tmp_path / "groups"))  # as sites get it
+    np.testing.assert_allclose(model.transform(X), pooled.model.transform(X), atol=1e-9)
 
 
 def test_groups_that_are_no_partition_are_refused():
-    with refused(ConfigError, "'groups'", "ash", match="more than one"):
-        analyses.multiple_factor_analysis(POOLED, {**GROUPS, "ashes": ["ash"]})
-    with refused(ConfigError, "'groups'", "hue", "proline", match="no group"):
-        analyses.multiple_factor_analysis(POOLED, {**GROUPS, "colour": NAMES[9:10] + NAMES[11:12]})
-    with refused(ConfigError, "'sugar'"):
-        analyses.multiple_factor_analysis(POOLED, {**GROUPS, "sweet": ["sugar"]})
-    for groups in ({}, NAMES, None):
-        with refused(ConfigError, "'groups'"):
-            analyses.multiple_factor_analysis(POOLED, groups)
-    with refused(ConfigError, "'k'", 14, 13):
-        analyses.multiple_factor_analysis(POOLED, GROUPS, 14)
-    still = SecondMoments.of(np.column_stack([rows(30, 2), np.full((30, 2), 3.0)]))
-    with refused(DataError, "'b'"):
-        analyses.multiple_factor_analysis(still, {"a": [0, 1], "b": [2, 3]}, 1)
-    few = SecondMoments.of(WINE[:4])
-    with refused(ConfigError, "'k'", 4, 3):
-        analyses.multiple_factor_analysis(few, GROUPS, 4)
-    twins = SecondMoments.of(np.column_stack([X := rows(30, 2), X]))
-    with refused(ContractError, 3):
-        analyses.multiple_factor_analysis(twins, {"a": [0, 1], "b": [2, 3]}, 3)
-    with refused(ConfigError, "'moments'", "NoneType", "keep='moments'"):
-        analyses.multiple_factor_analysis(run("p-cov", PARTS, n_components=1).moments_, GROUPS)
+    X, pairs, torn = rows(30, 2), {"a": [0, 1], "b": [2, 3]}, {**GROUPS, "colour": [NAMES[9], NAMES[11]]}
+    still, twins = (SecondMoments.of(np.column_stack([X, other])) for other in (np.full((30, 2), 3.0), X))
+    for moments, groups, k, error, named, match in (
+        (POOLED, {**GROUPS, "ashes": ["ash"]}, 2, ConfigError, ["'groups'", "ash"], "more than one"),
+        (POOLED, torn, 2, ConfigError, ["'groups'", "hue", "proline"], "no group"),
+        (POOLED, {**GROUPS, "sweet": ["sugar"]}, 2, ConfigError, ["'sugar'"], None),
+        *((POOLED, wrong, 2, ConfigError, ["'groups'"], None) for wrong in ({}, NAMES, None)),
+        (POOLED, GROUPS, 14, ConfigError, ["'k'", 14, 13], None),
+        (still, pairs, 1, DataError, ["'b'"], None),
+        (SecondMoments.of(WINE[:4]), GROUPS, 4, ConfigError, ["'k'", 4, 3], None),
+        (twins, pairs, 3, ContractError, [3], None),
+        (None, GROUPS, 2, ConfigError, ["'moments'", "NoneType", "keep='moments'"], None),
+    ):
+        with refused(error, *named, match=match):
+            analyses.multiple_factor_analysis(moments, groups, k)

@@ -214,17 +214,11 @@ def test_tables_have_each_number_below_its_head():
     assert {name: float(text) for name, text in lines} == pytest.approx(shown, rel=1e-3)
     pair = str(analyses.canonical_correlations(moments, ["v", "w"], ["x", "y", "z"], k=1)).splitlines()[-1]
     assert [name in "vw" for name in re.findall(r"[v-z]", pair)] == [True] * 2 + [False] * 3
+    of_sure = ["variance", "at least", "at most", "largest error of a loading"]
+    of_spikes = ["variance in the population", "degrees from the population's"]
     for result, heads, numbers in (
-        (
-            sure,
-            ["variance", "at least", "at most", "largest error of a loading"],
-            [sure.variances[0], *sure.variance_intervals[0], sure.loading_errors[0].max()],
-        ),
-        (
-            spikes,
-            ["variance in the population", "degrees from the population's"],
-            [spikes.variances[0], spikes.angles[0]],
-        ),
+        (sure, of_sure, [sure.variances[0], *sure.variance_intervals[0], sure.loading_errors[0].max()]),
+        (spikes, of_spikes, [spikes.variances[0], spikes.angles[0]]),
     ):
         _, head, first, *_ = (re.split(r"  +", line.strip()) for line in str(result).splitlines())
         assert (head, first) == (heads, ["PC1", *(f"{number:.4g}" for number in numbers)])

@@ -100,7 +100,6 @@ def test_odd_rows_are_named_and_contributions_add_up(model):
 
 
 def off(model):
-    """Take a direction that no component has."""
     return np.linalg.svd(model.components_)[2][-1]
 
 

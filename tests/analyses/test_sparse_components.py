@@ -1,7 +1,6 @@
 """Sparse components of all parties' rows: what their scores explain, their bounds, and what is refused."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.datasets import load_wine
 
@@ -13,7 +12,6 @@ from tests.families import cut, rows
 from tests.refusals import refused
 
 WINE = load_wine(as_frame=True).data
-PARTS = [WINE[0::3], WINE[1::3], WINE[2::3]]
 POOLED = SecondMoments.of(WINE)
 
 
@@ -35,24 +33,7 @@ def test_adjusted_variances_are_those_of_scores_by_qr(scale):
     assert result.features == tuple(WINE.columns)
 
 
-def test_with_all_loadings_they_are_the_principal_components():
-    result = analyses.sparse_components(POOLED, 3, 13, scale=True)
-    model = analyses.pca(POOLED, 3, scale=True)
-    np.testing.assert_allclose(result.components, model.components_, atol=1e-9)
-    np.testing.assert_allclose(result.adjusted_variances, model.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(result.bounds, model.explained_variance_, rtol=1e-9)
-
-
-def test_components_of_three_parties_are_those_of_pooled_rows():
-    pooled = analyses.sparse_components(POOLED, 3, 4, scale=True)
-    moments = run("p-cov", PARTS, n_components=1, keep="moments").moments_
-    result = analyses.sparse_components(moments, 3, 4, scale=True)
-    np.testing.assert_allclose(result.components, pooled.components, atol=1e-10)
-    np.testing.assert_allclose(result.bounds, pooled.bounds, rtol=1e-10)
-    np.testing.assert_allclose(result.mean, WINE.mean(), rtol=1e-12)
-
-
-def test_secure_sums_change_a_variance_by_their_error_at_most():
+def test_masked_parties_change_a_variance_by_the_error_of_their_sums():
     X = rows(150, 8)
     secure = {"secure_aggregation": True, "bound": 1e6}
     moments = run("p-cov", cut(X, 60, 50, 40), n_components=1, keep="moments", **secure).moments_
@@ -82,15 +63,13 @@ def test_a_number_of_loadings_that_cannot_be_is_refused(count):
 
 
 def test_components_that_cannot_be_are_refused():
-    for k in (0, 14, "2", None):
-        with refused(ConfigError, "'k'", repr(k), 1, 13):
-            analyses.sparse_components(POOLED, k, 2)
-    with refused(ConfigError, "'k'", 4, 3):
-        analyses.sparse_components(SecondMoments.of(WINE[:4]), 4, 2)
-    with refused(ConfigError, "'loadings'", 3, 2):
-        analyses.sparse_components(POOLED, 2, [4, 4, 4])
-    alike = SecondMoments.of(pd.DataFrame(np.outer(np.arange(9.0), [1.0, -2.0, 3.0])))
-    with refused(ContractError, 2):
-        analyses.sparse_components(alike, 2, 1)
-    with refused(ConfigError, "'moments'", "NoneType", "keep='moments'"):
-        analyses.sparse_components(run("p-cov", PARTS, n_components=1).moments_, 2, 3)
+    alike = SecondMoments.of(np.outer(np.arange(9.0), [1.0, -2.0, 3.0]))
+    for moments, k, loadings, error, named in (
+        *((POOLED, k, 2, ConfigError, ["'k'", repr(k), 1, 13]) for k in (0, 14, "2", None)),
+        (SecondMoments.of(WINE[:4]), 4, 2, ConfigError, ["'k'", 4, 3]),
+        (POOLED, 2, [4, 4, 4], ConfigError, ["'loadings'", 3, 2]),
+        (alike, 2, 1, ContractError, [2]),
+        (None, 2, 3, ConfigError, ["'moments'", "NoneType", "keep='moments'"]),
+    ):
+        with refused(error, *named):
+            analyses.sparse_components(moments, k, loadings)

@@ -143,16 +143,6 @@ SPCA = {
 }
 """By R's elasticnet 1.3, ``spca(pitprops, K, para, type = "Gram", sparse = "varnum")$pev``: the adjusted variances."""
 
-SPCA_LOADINGS = [
-    {0: -0.477, 1: -0.469, 4: 0.180, 6: -0.290, 7: -0.343, 8: -0.414, 9: -0.383},
-    {0: 0.003, 2: 0.785, 3: 0.619, 7: -0.029},
-    {4: -0.656, 5: -0.589, 6: -0.470, 7: 0.048},
-    {10: 1.0},
-    {11: 1.0},
-    {12: 1.0},
-]
-"""Its components of 7, 4, 4, 1, 1 and 1 loadings."""
-
 
 def pitprops():
     C = np.eye(13)
@@ -168,13 +158,3 @@ def test_components_explain_as_much_as_those_of_elasticnet(counts):
         variances.append(component.variance / 13)
         C = deflate(C, component.loadings)
     assert (np.cumsum(variances) >= np.cumsum(SPCA[counts]) - 1e-9).all()
-
-
-def test_after_the_same_components_the_next_explains_as_much():
-    C = pitprops()
-    for entries in SPCA_LOADINGS:
-        v = np.zeros(13)
-        v[list(entries)] = list(entries.values())
-        v /= np.linalg.norm(v)
-        assert sparse_component(C, len(entries)).variance >= v @ C @ v - 1e-12
-        C = deflate(C, v)

@@ -94,100 +94,73 @@ def test_federations_and_streams_have_measurements(models):
             assert models[name].log["measured"][f"{word}_members"] == len(names)
 
 
+def told(line, text, **measured):
+    return line, measured, text
+
+
+def angles_to(key):
+    return {f"angle_to_{key}_max_degrees": 2.0, f"angle_to_{key}_mean_degrees": 0.5}
+
+
+def spent(rounds, up, down):
+    return {"spent_rounds": rounds, "spent_bytes_up_per_party": up, "spent_bytes_down_per_party": down}
+
+
+HELD = "one party holds 50.0% of a component at most; without one, the first turns by up to 5 degrees"
+TURNS = {"influence_component_share": 0.5, "influence_axis_degrees": 5.0, "influence_subspace_degrees": 9.0}
+DISTANCES = ("score", "means", "covariances", "spectra", "variances")
+UNLIKE = {f"heterogeneity_{name}": i / 8 for i, name in enumerate(DISTANCES)}
+OF_ROWS = {f"{of}held_out_squared_error_per_row": i for i, of in enumerate(("", "local_", "global_"), 1)}
 TEXTS = [
-    *(
-        ("certified angle", {"certified_angle_degrees": degrees, "certified_components": components}, text)
-        for degrees, components, text in (
-            *((90.0, 4, "no bound"), (3e-8, 4, "3e-08 degrees at most")),
-            (0.5, 3, "0.5 degrees at most, of the first 3 components"),
-        )
+    told("certified angle", "no bound", certified_angle_degrees=90.0, certified_components=4),
+    told("certified angle", "3e-08 degrees at most", certified_angle_degrees=3e-8, certified_components=4),
+    told(
+        "certified angle",
+        "0.5 degrees at most, of the first 3 components",
+        certified_angle_degrees=0.5,
+        certified_components=3,
     ),
     # A small share is never said to be zero.
-    *(
-        ("missing values", {"missing_share": share, "degrees_ahead": ahead}, f"{text} degrees to go (no bound)")
-        for share, ahead, text in ((2.7e-5, 0.0, "0.0027%; an estimated 0"), (0.0512, 1.26, "5.12%; an estimated 1.3"))
+    told("missing values", "0.0027%; an estimated 0 degrees to go (no bound)", missing_share=2.7e-5, degrees_ahead=0.0),
+    told(
+        "missing values", "5.12%; an estimated 1.3 degrees to go (no bound)", missing_share=0.0512, degrees_ahead=1.26
     ),
-    ("angle bound", {"angle_bound_degrees": 12.31}, "13 degrees (Davis and Kahan: the worst case)"),
-    ("scatter error", {"scatter_error_variance_share": 0.0121}, "0.013 of the variance at most (spectral norm)"),
-    ("fixed point", {"fixed_point_variance_share": 3.2e-9}, "rounds off 4e-09 of the variance at most"),
-    ("left out", {"left_out_directions": 1.2}, "25.0000% of the variance, spread over some 1 direction"),
-    ("left out", {"left_out_directions": 7.6}, "25.0000% of the variance, spread over some 8 directions"),
-    ("mu", {"mu": 0.0}, "0 (local PCA)"),
-    ("mu", {"mu": math.inf}, "infinity (PCA of all rows)"),
-    ("mu", {"mu": 0.5, "held_out_rows": 30}, "0.5, chosen on 30 rows held out"),
-    ("above the noise", {"components_above_noise": 1, "kept_features": 3}, "1 of 4 components; 3 of 5 features kept"),
-    ("noise / sensitivity", {"noise_multiplier_centre": 2, "noise_multiplier_joint": 4}, "2 (centre), 4 (joint)"),
-    ("influence", {"influence_component_share": 0.123}, "one party holds 12.3% of a component at most"),
-    *(
-        (
-            "influence",
-            {
-                "influence_component_share": 0.5,
-                "influence_axis_degrees": 5.0,
-                "influence_subspace_degrees": 9.0,
-                "influence_components": first,
-            },
-            f"one party holds 50.0% of a component at most; without one, the first turns by up to 5 degrees{space}",
-        )
-        for first, space in ((1, ""), (2, ", the space of the first 2 by 9"), (4, ", the space of all 4 by 9"))
-    ),
-    *(
-        (
-            f"angle to {to}",
-            {f"angle_to_{key}_max_degrees": 2.0, f"angle_to_{key}_mean_degrees": 0.5},
-            f"2 max, 0.5 {end}",
-        )
-        for to, key, end in (
-            ("exact", "exact", "mean (degrees, by the server)"),
-            ("pooled PCA", "pooled", "mean (degrees)"),
-        )
-    ),
-    ("members", {"members": 3, "member_rows": 60, "members_here": 2}, "3 with 60 rows; 2 took part in this run"),
-    ("running model", {"running_model_rows": 60, "running_model_revision": 2}, "60 rows, revision 2"),
-    ("ranks on the way", {"smallest_rank": 2, "largest_rank": 5}, "2 to 5"),
-    (
-        "tracked directions",
-        {"tracked_directions": 6, "truncated_variance_share": 0.25},
-        "6, without 0.25 of the variance",
-    ),
-    (
-        "heterogeneity",
-        {
-            f"heterogeneity_{name}": i / 8
-            for i, name in enumerate(("score", "means", "covariances", "spectra", "variances"))
-        },
-        "0.00 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)",
-    ),
-    (
-        "held-out error",
-        {f"{of}held_out_squared_error_per_row": i for i, of in enumerate(("", "local_", "global_"), 1)},
-        "1 per row, local 2, global 3",
-    ),
-    ("objective", {"objective_per_row": 2.5, "objective_iterations": 7}, "2.5 per row after 7 iterations (stiefel)"),
-    (
-        "parties' sums",
-        {"unlike_parties": 0.1, "most_unlike_party": 0.3},
-        "differ by 0.1 of their median, at most by 0.3",
-    ),
-    ("first variance", {"first_variance_low": 2.0, "first_variance_high": 3.0}, "2 to 3 (95 %, by fourth moments)"),
-    (
+    told("angle bound", "13 degrees (Davis and Kahan: the worst case)", angle_bound_degrees=12.31),
+    told("scatter error", "0.013 of the variance at most (spectral norm)", scatter_error_variance_share=0.0121),
+    told("fixed point", "rounds off 4e-09 of the variance at most", fixed_point_variance_share=3.2e-9),
+    told("left out", "25.0000% of the variance, spread over some 1 direction", left_out_directions=1.2),
+    told("left out", "25.0000% of the variance, spread over some 8 directions", left_out_directions=7.6),
+    told("mu", "0 (local PCA)", mu=0.0),
+    told("mu", "infinity (PCA of all rows)", mu=math.inf),
+    told("mu", "0.5, chosen on 30 rows held out", mu=0.5, held_out_rows=30),
+    told("above the noise", "1 of 4 components; 3 of 5 features kept", components_above_noise=1, kept_features=3),
+    told("noise / sensitivity", "2 (centre), 4 (joint)", noise_multiplier_centre=2, noise_multiplier_joint=4),
+    told("influence", "one party holds 12.3% of a component at most", influence_component_share=0.123),
+    told("influence", HELD, **TURNS, influence_components=1),
+    told("influence", f"{HELD}, the space of the first 2 by 9", **TURNS, influence_components=2),
+    told("influence", f"{HELD}, the space of all 4 by 9", **TURNS, influence_components=4),
+    told("angle to exact", "2 max, 0.5 mean (degrees, by the server)", **angles_to("exact")),
+    told("angle to pooled PCA", "2 max, 0.5 mean (degrees)", **angles_to("pooled")),
+    told("members", "3 with 60 rows; 2 took part in this run", members=3, member_rows=60, members_here=2),
+    told("running model", "60 rows, revision 2", running_model_rows=60, running_model_revision=2),
+    told("ranks on the way", "2 to 5", smallest_rank=2, largest_rank=5),
+    told("tracked directions", "6, without 0.25 of the variance", tracked_directions=6, truncated_variance_share=0.25),
+    told("heterogeneity", "0.00 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)", **UNLIKE),
+    told("held-out error", "1 per row, local 2, global 3", **OF_ROWS),
+    told("objective", "2.5 per row after 7 iterations (stiefel)", objective_per_row=2.5, objective_iterations=7),
+    told("parties' sums", "differ by 0.1 of their median, at most by 0.3", unlike_parties=0.1, most_unlike_party=0.3),
+    told("first variance", "2 to 3 (95 %, by fourth moments)", first_variance_low=2.0, first_variance_high=3.0),
+    told(
         "squared error per row",
-        {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0},
         "2 measured, 3 predicted",
+        squared_error_per_row=2.0,
+        predicted_squared_error_per_row=3.0,
     ),
-    ("rows clipped to", {"clipping_norm_variances": 2.0, "clipping_norm_joint": 3.0}, "2 (variances), 3 (joint)"),
-    ("secure aggregation", {"double_masked_parties": 2, "expected_parties": 3}, "double masks, 2 of 3 parties"),
-    ("revision", {"revision": 2, "unsaved_changes": 0}, "2"),
-    (
-        "spent",
-        {"spent_rounds": 1, "spent_bytes_up_per_party": 2.5e6, "spent_bytes_down_per_party": 1e3},
-        "1 round, 2.5 MB up and 0.001 MB down per party",
-    ),
-    (
-        "spent",
-        {"spent_rounds": 2, "spent_bytes_up_per_party": 1e3, "spent_bytes_down_per_party": 2.5e6},
-        "2 rounds, 0.001 MB up and 2.5 MB down per party",
-    ),
+    told("rows clipped to", "2 (variances), 3 (joint)", clipping_norm_variances=2.0, clipping_norm_joint=3.0),
+    told("secure aggregation", "double masks, 2 of 3 parties", double_masked_parties=2, expected_parties=3),
+    told("revision", "2", revision=2, unsaved_changes=0),
+    told("spent", "1 round, 2.5 MB up and 0.001 MB down per party", **spent(1, 2.5e6, 1e3)),
+    told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per party", **spent(2, 1e3, 2.5e6)),
     (
         "privacy",
         {"epsilon": 1.5, "delta": 1e-6, "honest_parties": 2},
