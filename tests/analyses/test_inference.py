@@ -19,8 +19,6 @@ from tests.families import cut, rows
 from tests.harness import own
 from tests.refusals import refused
 
-# How many
-
 
 def fit(X, **options):
     n = len(X)
@@ -108,8 +106,6 @@ def test_the_report_has_every_rule():
         with refused(ConfigError, "'fraction'", wrong):
             analyses.how_many(SecondMoments.of(rows(60)), fraction=wrong)
 
-
-# How sure
 
 ROWS = rows(400, 6)
 

@@ -96,9 +96,6 @@ def test_odd_rows_are_named_and_contributions_add_up(model):
     assert found.spe_contributions[7].argmax() == 7
 
 
-# Drift
-
-
 def off(model):
     return np.linalg.svd(model.components_)[2][-1]
 

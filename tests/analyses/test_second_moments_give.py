@@ -22,7 +22,6 @@ from tests.refusals import refused
 
 
 def kept(X):
-    """Return the moments that a run over three unequal parties keeps."""
     n = len(X)
     parties = cut(X, n - n // 3 - n // 10, n // 3, n // 10)
     return run("p-cov", parties, n_components=1, keep="moments", min_rows=1).moments_
@@ -99,7 +98,6 @@ def test_principal_component_regression(diabetes, k, scale):
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
 @pytest.mark.parametrize(("k", "scale"), [(1, False), (3, True), (6, False)])
 def test_partial_least_squares(diabetes, k, responses, scale):
-    """The slopes are equal in any unit."""
     X, Y = diabetes[:, :P], diabetes[:, responses]
     theirs = PLSRegression(k, scale=scale, tol=1e-20, max_iter=10**5).fit(X, Y).predict(X).reshape(len(X), -1)
     for unit in (1.0, 1e-20):

@@ -54,7 +54,6 @@ CLOUDS_MODEL = run("p-cov", CLOUDS, n_components=2)
 FEW = {"one row": X[:1], "two rows": X[1:3], "three rows": X[3:6], "rest": X[6:40]}
 MANY = {f"site {i}": rows(4000, 12, seed=i) for i in range(3)}
 HUNDRED = {f"clinic {i}": X[i::100] for i in range(100)}
-NOISE_MODEL = run("p-cov", [1e-9 * X, 1e-9 * X], n_components=1)
 
 MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
 WIDE_MOMENTS = SecondMoments.of(pd.concat(WIDE.values()))

@@ -34,8 +34,12 @@ AXES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_each_axis_says_what_is_along_it(name):
+def test_each_axis_says_what_is_along_it_in_ink_on_paper(name):
     figure = FIGURES[name]["plain"]()
+    assert to_hex(figure.get_facecolor()).upper() == PAPER
+    assert {axes.get_facecolor()[3] for axes in figure.axes} == {0.0}
+    shown = [text for text in figure.findobj(Text) if text.get_text().strip()]
+    assert {to_hex(text.get_color()).upper() for text in shown} == {INK}
     texts = [figure.get_supxlabel(), figure.get_supylabel()]
     texts += [text for axes in figure.axes for text in (axes.get_title(), axes.get_xlabel(), axes.get_ylabel())]
     assert not [text for word, text in zip(AXES[name], filter(None, texts), strict=True) if word not in text]
@@ -88,8 +92,13 @@ def test_every_figure_of_the_package_is_here():
 MAX_NAMES = 45
 """Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
 
-BY_NIGHT = {("scores", "30 parties of 58 letters"), ("scores", "30 classes")}
-"""The slowest. By day a hundred parties have as long a legend, other figures as long names, and as many classes."""
+BY_NIGHT = {
+    *(("scores", "30 parties of 58 letters"), ("scores", "30 classes"), ("scores", "100 parties")),
+    *(("projection_overlay", "30 classes"), ("projection_grid", "12 models"), ("heterogeneity", "30 parties")),
+    *(("scree", "30 models"), ("angle_by_round", "30 methods"), ("bytes_against_error", "30 methods")),
+    *(("biplot", "30 like features"), ("loadings", "500 features, ten components"), ("scores", "500 features")),
+}
+"""The slowest. By day other figures have as many parties, classes, methods, features, and as long names."""
 
 HARD = [
     pytest.param(name, what, marks=pytest.mark.nightly if (name, what) in BY_NIGHT else ())
@@ -136,16 +145,6 @@ def test_short_names_are_short_and_differ():
     assert max(map(len, short)) <= 28
     assert len(set(short)) == 33  # the same name twice is the same
     assert (short[0][:5], short[7][-3:], short[-1]) == ("xxxse", "007", "short")
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("name", FIGURES)
-def test_text_is_ink_on_paper(name):
-    figure = FIGURES[name]["plain"]()
-    assert to_hex(figure.get_facecolor()).upper() == PAPER
-    assert {axes.get_facecolor()[3] for axes in figure.axes} == {0.0}
-    texts = [text for text in figure.findobj(Text) if text.get_text().strip()]
-    assert {to_hex(text.get_color()).upper() for text in texts} == {INK}
 
 
 def test_ink_is_legible_on_paper_and_lines_are_seen_without_it():

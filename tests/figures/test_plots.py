@@ -42,7 +42,6 @@ def bars_of(axes) -> list[Any]:
 
 
 def texts_of(figure) -> list[str]:
-    """Return the entries of the figure's legend."""
     (legend,) = figure.legends
     return [text.get_text() for text in legend.get_texts()]
 
@@ -218,9 +217,6 @@ def test_heterogeneity_measures_each_client_by_its_name():
     np.testing.assert_allclose(lengths(axes[1]), distances / np.sqrt(12 * 300 / 299))
 
 
-# Models beside the pooled PCA
-
-
 def test_an_exact_models_crosses_lie_in_their_circles():
     figure = plots.projection_overlay(TRUTH, MODEL, X, LABELS)
     circles_and_crosses = points(figure.axes[0])
@@ -301,9 +297,6 @@ def test_a_table_in_markdown_is_its_head_and_its_lines():
     text = "| name | number |\n| --- | --- |\n| a | 1 |\n| b | 2.5 |"
     assert markdown.table(["name", "number"], [["a", 1], ["b", 2.5]]) == text
     assert "\n".join([markdown.head(["name", "number"]), markdown.row(["a", 1]), markdown.row(["b", 2.5])]) == text
-
-
-# What analyses find
 
 
 def test_a_scree_has_the_band_and_a_line_for_each_rule():

@@ -97,9 +97,6 @@ def test_directions_of_the_authors_program():
     np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
 
 
-# Kernels
-
-
 def test_default_gamma_and_a_centred_kernel():
     X = RNG.standard_normal((50, 6)) + np.arange(6)
     assert columns.default_gamma(X) == pytest.approx(1 / (6 * X.var()), rel=1e-12)

@@ -85,7 +85,6 @@ def test_a_fraction_takes_components_until_it_is_reached():
 
 @pytest.mark.parametrize("angle", [1e-9, 1e-3, 30.0, 90.0])
 def test_angles_and_signs_of_vectors(angle):
-    """Signs and rotations within a subspace do not matter."""
     a, t = np.eye(4)[:, :2], np.radians(angle)
     b = np.array([[1, 0], [0, np.cos(t)], [0, np.sin(t)], [0, 0]])
     np.testing.assert_allclose(principal_angles(a, b).max(), angle, rtol=1e-7)

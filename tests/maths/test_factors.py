@@ -18,13 +18,11 @@ def scatter(X):
 
 
 def factor_of(F, **left_out):
-    """Return rows F as the factor itself."""
     return Factor(Moments.from_rows(F).head, F, 1.0, **left_out)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 9, 12, 13, 40])
 def test_a_triangular_factor_is_the_scatter(n):
-    """Also of columns that depend on each other."""
     dependent = rows(n)
     dependent[:, [0, 1, 5]] = 0.0, 3.0, 0.1
     dependent[:, 8] = dependent[:, 7]
@@ -104,12 +102,10 @@ def test_no_angle_is_larger_than_what_factors_resolve(beside, apart):
 
 
 def about_zero(F, count, trace, **left_out):
-    """Return a factor of so many rows about zero."""
     return Factor(Head(count, np.zeros(F.shape[1]), np.zeros(F.shape[1])), F, trace, **left_out)
 
 
 def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
-    """Halve the error bound by the filler, and never exceed the halved bound."""
     plain = truncated_factor(rows(200), 4)
     for factor in (plain, plain.with_floor()):
         error = np.linalg.norm(scatter(rows(200)) - factor.rows.T @ factor.rows - factor.floor * np.eye(12), 2)

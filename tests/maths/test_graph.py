@@ -80,9 +80,6 @@ def test_no_rate_is_read_into_other_steps(kind):
     assert module.remaining_iterations(STEPS[kind], 1e-6) is None
 
 
-# What floods over graphs
-
-
 def parties(offset=1e8):
     X = rows(300) + offset
     X[:200] += 7
@@ -104,7 +101,6 @@ def flooded(graph, tables, times):
 
 
 def known_to_all(parts):
-    """Return the table of a party among six on a complete graph."""
     return flooded(make_graph("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0]
 
 
@@ -147,9 +143,6 @@ def test_pooled_tables_do_not_depend_on_order():
     total = sum((part**2).sum() for part in centred)
     largest = max(6 * np.linalg.norm(part, 2) ** 2 / total for part in centred)
     assert largest * (1 - 1e-12) <= known_to_all(parts).max_eigenvalue_share() <= 2 * largest
-
-
-# Products
 
 
 def test_sangers_rule_rests_at_the_eigenvectors():

@@ -105,8 +105,6 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
         np.testing.assert_allclose(noise.law_median(d / (n - 1)), np.median(values), rtol=0.02)
 
 
-# Held-out errors
-
 SIZES = (80, 50, 40, 30)
 
 
@@ -149,9 +147,6 @@ def test_loading_errors_are_of_the_pooled_rows_in_any_unit():
     assert inference._folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]
 
 
-# Laws of noise
-
-
 def scatter(n, d, strengths=(), *, seed, correlated=False):
     """Return the scatter of rows of noise, in which some directions are larger by a factor."""
     rng = np.random.default_rng(seed)
@@ -167,7 +162,6 @@ def scatter(n, d, strengths=(), *, seed, correlated=False):
 
 
 def counted(A, n, most):
-    """Its eigenvalues, and how many of so many stand out."""
     values = np.linalg.eigvalsh(A)[::-1]
     return values, MarchenkoPastur(n - 1, len(A)).count_above(values, float(np.trace(A)), most)
 
@@ -231,8 +225,6 @@ def test_counts_of_components_need_settled_bounds(bound, error, told):
     assert certified(many, values, 150.0, edge + bound, 0.0) == (bound < 0)
     assert asked == [(1, pytest.approx(50 - 3 * 2 ** (2 / 3) + 3)), (1, pytest.approx(edge - 0.5))]
 
-
-# How sure they are
 
 ONE_DEVIATION = math.erf(0.5**0.5)
 """The probability that a normal number is within one standard deviation."""

@@ -56,9 +56,6 @@ def test_shares_are_those_of_the_rows(part, center, scale):
             np.testing.assert_allclose(one.components, ((X @ pairs.vectors) ** 2).sum(axis=0) / pairs.values)
 
 
-# Turns
-
-
 def turned(parties, k, left_out, *, scale=None, center=True):
     """Compute from the rows by how many degrees each of k components, and their span, turn without a party."""
 
@@ -86,7 +83,6 @@ PARTIES = {
 
 
 def make_dear(monkeypatch):
-    """Components without each party cost too much."""
     monkeypatch.setattr(influence, "MAX_EXACT_COST", 0)
     monkeypatch.setattr(influence, "MAX_EXACT_COST_SHARE", 0)
 
@@ -201,9 +197,6 @@ def test_who_is_not_told_to_stand_out():
     assert outlying_parties([*few, one(rows=1 - 3e-10, components=(0.1, 0.1))]) == {3: ["rows"]}
 
 
-# What no rows have
-
-
 def first_of(parts):
     return leading_eigenpairs(unpack_symmetric(pool(parts).scatter, 12), 1)
 
@@ -248,7 +241,6 @@ def test_scatters_of_rows_pass_in_any_rank_and_unit(unit):
 
 
 def moments(*diagonal):
-    """Return moments with a diagonal scatter of the given eigenvalues."""
     d = len(diagonal)
     return Moments(9, np.zeros(d), np.zeros(d), pack(np.diag(diagonal)))
 

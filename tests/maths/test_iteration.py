@@ -22,7 +22,6 @@ def begin(values, *, k, width, **options):
 
 
 def run(found, A, rounds):
-    """Run rounds until the end, or so many."""
     while not found.add(found.block, A @ found.block) and found.product_count < rounds:
         pass
     return found
@@ -94,9 +93,6 @@ def test_no_angle_is_larger_than_what_is_told(kind, seed):
             assert lost(values, found.pairs.vectors, basis) <= found.certificate + 1e-8
 
 
-# Narrow blocks
-
-
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_narrow_blocks_are_certified_and_look_longer(width):
     found, angle = iterate(0.8 ** np.arange(60), k=8, width=width)
@@ -150,9 +146,6 @@ def test_narrow_blocks_find_hidden_eigenvalues():
         found = run(begin(values, k=k, width=width), with_spectrum(values)[0], 120)
         np.testing.assert_allclose(found.ritz.values[: k + 1] * found._unit, 10.0, rtol=1e-8)
         assert not found.exact
-
-
-# The certificate
 
 
 def test_the_plain_iteration_takes_longer():
@@ -240,9 +233,6 @@ def test_product_errors_end_the_iteration():
     (note,) = shortfall_notes(found, "max-rounds = 100")
     told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
     assert note.startswith(told)
-
-
-# What stands out of noise
 
 
 def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):

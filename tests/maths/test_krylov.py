@@ -19,7 +19,6 @@ from tests.families import with_spectrum
 
 
 def known_of(*products, error=0.0):
-    """Blocks and their products."""
     known = ProductBasis(len(products[0][0]))
     for block, product in products:
         known.add(block, product, error=error)
@@ -129,8 +128,6 @@ def test_full_products_remove_the_error_of_short_ones():
     assert not any(krylov.Renewal(1, 1e-6).is_due(one, last=True) for one in (ritz[0], exact))
 
 
-# Restarts
-
 VALUES = np.r_[3.0, 2.5, 2.2, np.linspace(2, 0, 197)]
 
 
@@ -205,9 +202,6 @@ def test_a_restarted_basis_stays_bounded_and_certifies_the_same(monkeypatch, k, 
     for found in (whole, bounded):
         assert principal_angles(found.pairs.vectors, np.eye(600)[:, :k]).max() <= found.certificate <= 1e-6
     assert bounded.product_count <= 1.5 * whole.product_count
-
-
-# Bounds on eigenvalues
 
 
 def ritz_of(A, Q, error=0.0):
@@ -334,9 +328,6 @@ def test_the_outside_of_a_plain_block_is_bounded_in_closed_form(residual, error)
         block, _ = np.linalg.qr(A @ block)
     assert bounds[0] == np.inf
     assert bounds[-1] < values[3]
-
-
-# Ties
 
 
 @pytest.mark.parametrize("proven_at", [(), (2,), (4,), (2, 4)])

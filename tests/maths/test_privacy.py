@@ -124,9 +124,6 @@ def test_an_accountant_of_discrete_noise_finds_no_more_spent(epsilon, monkeypatc
     assert discrete_epsilon([9, 12, 16], deviations) <= epsilon + 3 * INTERVAL
 
 
-# Rows on a grid
-
-
 def test_clipping_makes_no_row_longer():
     data = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     np.testing.assert_allclose(integer_sums.clip_rows(data, 1.0), [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], rtol=1e-11)
@@ -158,8 +155,6 @@ def test_sums_are_exact_whole_numbers(at_once, monkeypatch):
     assert [int(value) for value in integer_sums.integer_sum(data, centre, 2.0)] == list(placed.sum(axis=0))
 
 
-# Noise in whole numbers
-
 UNLIKELY = 1e-6
 LARGE = 2**30
 
@@ -176,7 +171,6 @@ def surprise(drawn, values, expected):
 
 @pytest.mark.parametrize("deviation", [1, 2, 3, 7])
 def test_each_whole_number_has_its_probability(deviation):
-    """Compare the frequencies of integers up to twelve deviations with the definition."""
     values = np.arange(-12 * deviation, 12 * deviation + 1)
     weights = np.exp(-(values**2) / (2 * deviation**2))
     drawn = discrete_gaussian(200_000, deviation, seeded_randomness(1, deviation))

@@ -58,9 +58,6 @@ def test_rows_and_scores_are_within_their_bounds():
     assert abs(module.excess_beyond(told, 2 - MIN_EXPONENT, 2) * 16 - 5 * (24 / np.log(2) - 16)) < 1e-9
 
 
-# Noisy centres
-
-
 def test_a_noisy_centre_moves_beyond_noise_only():
     """Take a step of length 5 with noise of 3: 16 / 25 of the step remain, and the rest is uncertainty."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
@@ -76,9 +73,6 @@ def test_a_noisy_centre_moves_beyond_noise_only():
     np.testing.assert_allclose(move_centre(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
     values = module.make_descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
-
-
-# Shells
 
 
 def test_shells_add_what_is_above_their_edge():
@@ -138,8 +132,6 @@ def test_shortened_rows_lose_a_bounded_variance(told, in_next, after_it):
     expected = 16 * (in_next * (1.5 / np.log(2) - 1) + after_it * (6 / np.log(2) - 1))
     assert shell_module.clipped_squares_bound(counts(told), 1.0, 4.0) == pytest.approx(expected, abs=0)
 
-
-# Known noise
 
 D = 300
 
@@ -205,9 +197,6 @@ def test_eigenvalues_lose_what_the_noise_adds():
     values = module.denoise_eigenvalues(np.linspace(5, -1, 601), 1.0)
     assert (values >= 0).all()
     assert (np.diff(values) <= 0).all()
-
-
-# In closed form
 
 
 def test_a_noisy_centre_is_off_by_its_noise():

@@ -88,9 +88,6 @@ def test_the_certificate_of_a_refined_sketch_holds(d, rank):
     assert found.proven
 
 
-# Corrections
-
-
 @pytest.mark.parametrize("gap", [0.3, 0.01])
 @pytest.mark.parametrize("noise", [1e-4, 1e-6])
 @pytest.mark.parametrize("seed", range(4))

@@ -114,9 +114,6 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
         assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
-# Shamir's shares
-
-
 def test_shares_are_those_of_the_paper():
     """Fermat's test to several bases, for the prime and against all smaller candidates."""
 
@@ -177,9 +174,6 @@ def test_a_share_alone_is_uniform():
         leading = [share[party][1] for share in shares]
         assert abs(sum(leading) / len(leading) - 127.5) < 5 * 73.9 / len(leading) ** 0.5
         assert len({share[party] for share in shares}) == len(shares)
-
-
-# Honest parties on a ring
 
 
 def gaps(parties, colluding, degree):

@@ -29,12 +29,10 @@ def synthetic(alpha, seed, *, d=400, n=4000, code=False):
 
 
 def error(X, vectors):
-    """Mean squared error of projection."""
     return (np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
 
 
 def offline(X, k):
-    """Return the first k eigenvectors of the scatter about zero."""
     return np.linalg.eigh(X.T @ X)[1][:, : -k - 1 : -1]
 
 
@@ -131,9 +129,6 @@ def test_forgetting_shrinks_weights_and_what_was_omitted():
     assert tracker.subspace.omitted == pytest.approx(0.25)
 
 
-# Merging
-
-
 def parts(sizes=(80, 50, 7), center=True):
     rng = np.random.default_rng(8)
     own = [rows(n, seed=i) + 10.0 * rng.standard_normal(12) for i, n in enumerate(sizes)]
@@ -181,9 +176,6 @@ def test_forgetting_factors_weigh_the_parts(ranks, inside):
     assert_orthonormal(merged)
     assert projector_distance(merged.vectors, left[:, :rank]) < 1e-12
     assert merged.head.n == 0.25 * 10 + 4 * 10
-
-
-# The rank
 
 
 def flat(size):

@@ -23,7 +23,6 @@ MOMENTS = Moments.from_rows(EAST)
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a saved federation of two."""
     federation = Federation.open(tmp_path / "state")
     federation.join("north", NORTH)
     federation.join("south", SOUTH)
@@ -140,7 +139,6 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error,
 
 
 def told(folder):
-    """All that a federation's folder tells."""
     federation = Federation.open(folder)
     return federation.members, federation.revision, federation.columns, federation.journal, bits(federation.moments())
 

@@ -109,7 +109,6 @@ def use(uses: dict[str, Callable[[], Any]], change: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Folder with the files that runs write."""
     folder, parties = tmp_path_factory.mktemp("written"), cut(X, 40, 40, 40)
     options = {"n_components": 2, "reference": False}
     for clustering in ("k-means", "mixture", "harmony"):

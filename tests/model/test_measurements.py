@@ -30,7 +30,6 @@ NAMES = {name for one in MEASUREMENTS for name in one.numbers}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Models of runs in which everything is measured that can be."""
     made = {f"{method} {options}": of(method, options) for method, options in RUNS}
     states = [str(tmp_path_factory.mktemp("state") / name) for name in ("streaming", "sapca")]
     wide = rows(600, 4) @ np.eye(4, 200) * 10 + np.random.default_rng(1).standard_normal((600, 200))

@@ -66,7 +66,6 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
 
 
 def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
-    """And a torn or foreign file is named."""
     file = model.save(tmp_path / "model")
     whole = file.read_bytes()
     with monkeypatch.context() as full:
@@ -265,7 +264,6 @@ def test_a_summary_without_a_history_is_one_sentence(model, tmp_path):
 
 
 def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
-    """A file may be anyone's."""
     evil = "a\x1b[2J\u202eb\nc"
     other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
     again = PCAModel.load(other.save(tmp_path / "model"))

@@ -68,13 +68,11 @@ def fit(parties, **options):
 
 @pytest.fixture(scope="module")
 def model():
-    """Model of two frames, of which the run reorders the second."""
     return fit([frame(PARTS[0]), turned("pandas", PARTS[1])])
 
 
 @pytest.fixture(scope="module")
 def bare():
-    """Model of arrays, without names."""
     return fit(PARTS)
 
 
@@ -160,9 +158,6 @@ def test_a_federation_refuses_names_in_another_order(tmp_path):
     federation.join("south", frame(PARTS[1]))
     with refused(DataError):
         federation.model(2).transform(turned("cells"))
-
-
-# Names that are known
 
 
 def test_names_of_columns_count_if_they_are_texts(bare):
@@ -274,9 +269,6 @@ def test_loadings_that_do_not_fit_together_are_refused(spoilt, tmp_path):
     Loadings(**own | spoilt).save(tmp_path / "own.npz")
     with refused(ContractError, tmp_path / "own.npz"):
         Loadings.load(tmp_path / "own.npz")
-
-
-# AnnData
 
 
 def test_cells_are_parties_of_an_estimator_too(bare):

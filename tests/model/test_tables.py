@@ -113,9 +113,6 @@ PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
 MODEL = run("p-cov", PARTIES, n_components=2)
 
 
-# Tables
-
-
 def test_tables_are_title_head_and_lines_short_and_no_markup():
     lines = [["a", 1234.5678, Share(0.25), "x"], ["bc", 2, 1, "yy"]]
     shown = DisplayTable("some", ["feature", "mean", "share", "why"], lines)

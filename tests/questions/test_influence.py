@@ -240,9 +240,6 @@ def test_shares_up_to_the_limit_are_told():
         _require_below(0.749, [party])
 
 
-# Other units
-
-
 def hospitals(count=3, seed=0):
     rng = np.random.default_rng(seed)
     return [
@@ -278,16 +275,6 @@ def test_metres_at_one_of_three_sites_are_named(method):
     assert note.startswith("client 2 seems to have features in another unit than the others: height_cm (mean ")
     assert f"(mean {here:.4g} there, {elsewhere:.4g} elsewhere)." in note
     assert told(hospitals(), method) == []
-
-
-@pytest.mark.parametrize("factor", [18.0, 1 / 18, 0.01, 88.4])
-@pytest.mark.parametrize("count", [3, 5, 8])
-def test_a_change_of_unit_is_noticed_at_any_party(count, factor):
-    for party, feature in np.ndindex(count, 3):
-        ((who, which, mean, peers),) = found(with_unit(hospitals(count), party, feature, factor))
-        assert (who, which) == (party, feature)
-        assert factor / 2 < mean / peers < 2 * factor
-    assert len(told(with_unit(hospitals(count), 0, 1, factor))) == 1
 
 
 def test_units_of_odd_parties_only_are_named():

@@ -287,9 +287,6 @@ def test_what_is_observed_of_features_in_closed_form():
     assert (result.total_rows, result.rows, result.missing_share) == (5, 4, 1 / 8)
 
 
-# What no rows have
-
-
 def test_a_site_with_more_rows_than_its_share_is_named(monkeypatch):
     assert MAX_UNRESOLVED_SHARE <= 1e-9
     monkeypatch.setattr(row_limits, "MAX_ROWS", 119)  # one party has 40 of 90
@@ -350,9 +347,6 @@ def test_squares_are_as_large_as_their_mean_says():
     np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
     with refused(ContractError, "not those of any rows"):
         pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
-
-
-# A party's own scatter
 
 
 def own(X, *, columns, state=None, parties=3):
