@@ -19,6 +19,10 @@ FILE = "federation.sqlite"
 
 NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
 MOMENTS = Moments.from_rows(EAST)
+WRONG = {"count": [-5], "mean": [np.full(12, np.nan)], "scatter": [-np.ones(78), np.ones(77)]}
+NO_MOMENTS = [replace(MOMENTS, **{name: value}) for name, values in WRONG.items() for value in values]
+NO_KEYS = [" east", "east ", "e" * 65, 3, None]
+NO_COMPONENTS = [2.5, 1.0, 0, -1, float("nan"), True, "x", None]
 
 
 @pytest.fixture
@@ -111,21 +115,9 @@ def test_members_of_equal_rows_share_moments(folder):
         (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
         (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),
-        *[
-            (lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64])
-            for key in (" east", "east ", "e" * 65, 3, None)
-        ],
-        *[
-            (lambda f, own=own: f.join("east", own), ContractError, ["'east'"])
-            for own in (
-                *(replace(MOMENTS, count=-5), replace(MOMENTS, mean=np.full(12, np.nan))),
-                *(replace(MOMENTS, scatter=scatter) for scatter in (-np.ones(78), np.ones(77))),
-            )
-        ],
-        *[
-            (lambda f, wanted=wanted: f.model(wanted), ConfigError, ["n-components"])
-            for wanted in (2.5, 1.0, 0, -1, float("nan"), True, "x", None)
-        ],
+        *((lambda f, key=key: f.join(key, EAST), ConfigError, [1, 64]) for key in NO_KEYS),
+        *((lambda f, own=own: f.join("east", own), ContractError, ["'east'"]) for own in NO_MOMENTS),
+        *((lambda f, k=k: f.model(k), ConfigError, ["n-components"]) for k in NO_COMPONENTS),
     ],
 )
 def test_what_cannot_be_done_is_named_and_changes_nothing(folder, change, error, named):
