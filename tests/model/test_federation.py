@@ -19,8 +19,8 @@ FILE = "federation.sqlite"
 
 NORTH, SOUTH, EAST = cut(rows(300), 180, 100, 20)
 MOMENTS = Moments.from_rows(EAST)
-WRONG = {"count": [-5], "mean": [np.full(12, np.nan)], "scatter": [-np.ones(78), np.ones(77)]}
-NO_MOMENTS = [replace(MOMENTS, **{name: value}) for name, values in WRONG.items() for value in values]
+NO_MOMENTS = [replace(MOMENTS, count=-5), replace(MOMENTS, mean=np.full(12, np.nan))]
+NO_MOMENTS += [replace(MOMENTS, scatter=scatter) for scatter in (-np.ones(78), np.ones(77))]
 NO_KEYS = [" east", "east ", "e" * 65, 3, None]
 NO_COMPONENTS = [2.5, 1.0, 0, -1, float("nan"), True, "x", None]
 
