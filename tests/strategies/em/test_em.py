@@ -218,7 +218,7 @@ def test_the_components_are_nearer_than_those_of_means(name, share):
     truth, (degrees, max_rounds) = PCA(3).fit(scale(X)).components_.T, TABLE[name, share]
     ours, by_means = [], []
     for seed in range(3):
-        Y = holes(X, share, seed)
+        Y = with_holes(X, share, seed)
         model = fit("em", np.array_split(Y, 3), n_components=3, scale=True)
         ours.append(angle(model, truth))
         assert model.rounds <= max_rounds
