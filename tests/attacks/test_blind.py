@@ -1,5 +1,6 @@
 """A server that attacks a blind run: what it would read without each of the protections, and that it reads nothing."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -43,35 +44,17 @@ def tell_all(server, phase, change):
         on_request(server, party, phase, change)
 
 
+def require_refusal(server, phase, change, named, kind=DisclosureError):
+    tell_all(server, phase, change)
+    with refused(kind, named):
+        finish(server)
+
+
 # What spectra tell: each protection closes one of these
 
 
-def squared_loadings(before, after, c):
-    """Squared loadings of a direction u on every component from the spectra of S and of S + c u u'."""
-    d = len(before)
-    return np.array([np.prod((after - v) / np.where(np.arange(d) == i, c, before - v)) for i, v in enumerate(before)])
-
-
-def test_two_spectra_about_other_centres_tell_loadings():
-    """Without a tag, a server that adds delta to a feature's sum has this from the spectra of two runs."""
-    centred, delta, feature = X - X.mean(0), 40.0, 2
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    shifted = centred - delta / len(X) * np.eye(6)[feature]
-    found = squared_loadings(values, np.linalg.eigvalsh(shifted.T @ shifted), delta**2 / len(X))
-    np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-9)
-
-
-def test_two_spectra_with_and_without_a_column_tell_loadings():
-    """Without the journal's rule: the eigenvector-eigenvalue identity (Denton, Parke, Tao and Zhang 2022)."""
-    S, feature = np.cov(X.T), 3
-    values, vectors = np.linalg.eigh(S)
-    minor = np.linalg.eigvalsh(np.delete(np.delete(S, feature, 0), feature, 1))
-    found = [np.prod((v - minor) / np.delete(v - values, i)) for i, v in enumerate(values)]
-    np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-9)
-
-
 def test_two_spectra_with_and_without_covariates_tell_loadings(monkeypatch):
-    """Without the journal's rule: the same identity for inverses, from what a server opens and the two traces."""
+    """Without the journal's rule: the eigenvector-eigenvalue identity (Denton et al. 2022) for inverses."""
     feature, centred = 3, X - X.mean(0)
     S = centred.T @ centred
     values, vectors = np.linalg.eigh(S)
@@ -85,6 +68,9 @@ def test_two_spectra_with_and_without_covariates_tell_loadings(monkeypatch):
 
 # The first sums
 
+ADDED = 1, -(2**150), 2**61 - 1, 2**256, 2**320
+"""A step, a delta, and what other moduli wrap at."""
+
 
 def change_place(place, change):
     """Return a function that adds to an element of a sealed sum."""
@@ -97,32 +83,23 @@ def change_place(place, change):
     return changed
 
 
-@pytest.mark.parametrize("change", [1, -(2**150), 2**61 - 1, 2**256, 2**320])
-@pytest.mark.parametrize("place", [0, 3, 7, -1])
-def test_no_number_is_added_to_the_first_sums_unseen(place, change):
-    """Places are the count, a sum, the squares and the tag; changes a step, a delta, and what other moduli wrap at."""
-    server = blind_server()
-    tell_all(server, "moments", change_place(place, change))
-    with refused(DisclosureError, "'sums'"):
-        finish(server)
-
-
-@pytest.mark.parametrize("place", [0, 3, 11, -1])
-def test_no_number_is_added_to_the_covariates_products_unseen(place):
-    """Places are the products of the two covariates with features, and the tag."""
-    server = blind_server(adjust_for="3,0")
-    tell_all(server, "moments", change_place(place, 2**300))
-    with refused(DisclosureError, "'covariates'"):
-        finish(server)
+@pytest.mark.parametrize(
+    ("options", "place", "change", "named"),
+    [
+        *(({}, place, change, "'sums'") for place in (0, 3, 7, -1) for change in ADDED),
+        *(({"adjust_for": "3,0"}, place, 2**300, "'covariates'") for place in (0, 3, 11, -1)),
+    ],
+)
+def test_no_number_is_added_to_the_first_sums_unseen(options, place, change, named):
+    """Places are the count, a sum, the squares and the tag, or products of covariates with features, and the tag."""
+    require_refusal(blind_server(**options), "moments", change_place(place, change), named)
 
 
 def test_first_sums_are_no_products_of_covariates():
     server, sums = blind_server(adjust_for="3"), []
     exchanged = heard(server, 0)
     on_request(server, 0, "covariates", lambda arrays: sums.append(arrays[0]) or arrays)
-    tell_all(server, "moments", lambda arrays: sums)
-    with refused(DisclosureError, "'covariates'"):
-        finish(server)
+    require_refusal(server, "moments", lambda arrays: sums, "'covariates'")
     assert not [entry for entry in exchanged if entry.phase == "moments" and entry.said]
 
 
@@ -134,17 +111,13 @@ def test_products_beyond_public_limits_are_refused(monkeypatch):
 
 
 def test_no_element_is_written_in_another_way():
-    server = blind_server()
-
     def beyond(arrays):
         elements = [int.from_bytes(row.tobytes(), "little") for row in arrays[0]]
         small = min(range(len(elements)), key=elements.__getitem__)
         elements[small] += PRIME
         return [elements_to_bytes(elements)]
 
-    tell_all(server, "moments", beyond)
-    with refused(DisclosureError, "'sums'"):
-        finish(server)
+    require_refusal(blind_server(), "moments", beyond, "'sums'")
 
 
 @pytest.mark.parametrize(
@@ -163,27 +136,20 @@ def test_other_sums_of_the_answers_open_for_nobody(weights):
             elements = combine_elements(elements, [weight * e for e in elements_from_bytes(answer)])
         return [elements_to_bytes(elements)]
 
-    tell_all(server, "moments", other_sum)
-    with refused(DisclosureError, "'sums'"):
-        finish(server)
+    require_refusal(server, "moments", other_sum, "'sums'")
 
 
 def test_sums_of_another_run_open_for_nobody():
     first, earlier = blind_server(), []
     on_request(first, 0, "moments", lambda arrays: earlier.append(arrays[0]) or arrays)
     finish(first)
-    server = blind_server()
-    tell_all(server, "moments", lambda arrays: [earlier[0]])
-    with refused(DisclosureError, "'sums'"):
-        finish(server)
+    require_refusal(blind_server(), "moments", lambda arrays: [earlier[0]], "'sums'")
 
 
 def test_sums_of_another_phase_open_for_nobody():
     server, sums = blind_server(), []
     on_request(server, 0, "moments", lambda arrays: sums.append(arrays[0]) or arrays)
-    tell_all(server, "project", lambda arrays: [*arrays[:-1], sums[0]])
-    with refused(DisclosureError, "'check'"):
-        finish(server)
+    require_refusal(server, "project", lambda arrays: [*arrays[:-1], sums[0]], "'check'")
 
 
 def test_the_first_sums_are_noise_to_the_server():
@@ -264,19 +230,16 @@ def test_the_secret_travels_nowhere():
 # What comes back
 
 
-def with_pairs(monkeypatch, change):
-    """Let the server make other components of the scatter that it has opened."""
+def watch_solve(patched, seen, change=lambda pairs, scatter: pairs):
+    """Note the moments that the server opens, and let it make other components of them."""
 
-    def false(moments, diagonal, **options):
+    def watching(moments, diagonal, **options):
+        scatter = unpack_symmetric(moments.scatter, diagonal.size)
+        seen.append((moments, scatter))
         solution = solve(moments, diagonal, **options)
-        return replace(solution, pairs=change(solution.pairs, unpack_symmetric(moments.scatter, diagonal.size)))
+        return replace(solution, pairs=change(solution.pairs, scatter))
 
-    monkeypatch.setattr(blind, "solve", false)
-
-
-def unit_vectors(pairs, scatter):
-    """Rows of the rotation itself, if anybody publishes the model."""
-    return replace(pairs, vectors=np.eye(6)[:, :3], values=np.diagonal(scatter)[:3])
+    patched.setattr(blind, "solve", watching)
 
 
 def turned(pairs, scatter):
@@ -287,26 +250,9 @@ def turned(pairs, scatter):
 
 def tilted(pairs, scatter):
     """Return a component that is a millionth of a degree off."""
-    other = np.linalg.eigh(scatter)[1][:, 0]
     vectors = pairs.vectors.copy()
-    vectors[:, 0] = np.cos(2e-8) * vectors[:, 0] + np.sin(2e-8) * other
+    vectors[:, 0] = np.cos(2e-8) * vectors[:, 0] + np.sin(2e-8) * np.linalg.eigh(scatter)[1][:, 0]
     return replace(pairs, vectors=vectors)
-
-
-def longer(pairs, scatter):
-    return replace(pairs, vectors=pairs.vectors * (1 + 1e-8))
-
-
-def other_values(pairs, scatter):
-    return replace(pairs, values=pairs.values + 1e-9)
-
-
-def twice_the_first(pairs, scatter):
-    return replace(pairs, vectors=pairs.vectors[:, [0, 0, 1]], values=pairs.values[[0, 0, 1]])
-
-
-def rising(pairs, scatter):
-    return replace(pairs, vectors=pairs.vectors[:, ::-1], values=pairs.values[::-1])
 
 
 def smallest(pairs, scatter):
@@ -315,29 +261,41 @@ def smallest(pairs, scatter):
     return replace(pairs, vectors=vectors[:, 2::-1], values=values[2::-1])
 
 
-@pytest.mark.parametrize(
-    "change", [unit_vectors, turned, tilted, longer, other_values, twice_the_first, rising, smallest]
-)
+def chosen(places):
+    return lambda pairs, scatter: replace(pairs, vectors=pairs.vectors[:, places], values=pairs.values[places])
+
+
+FALSE = {
+    # Rows of the rotation itself, if anybody publishes the model.
+    "unit vectors": lambda pairs, scatter: replace(pairs, vectors=np.eye(6)[:, :3], values=np.diagonal(scatter)[:3]),
+    "turned": turned,
+    "tilted": tilted,
+    "smallest": smallest,
+    "longer": lambda pairs, scatter: replace(pairs, vectors=pairs.vectors * (1 + 1e-8)),
+    "other values": lambda pairs, scatter: replace(pairs, values=pairs.values + 1e-9),
+    "twice the first": chosen([0, 0, 1]),
+    "rising": chosen([2, 1, 0]),
+}
+
+
+@pytest.mark.parametrize("change", FALSE.values(), ids=FALSE)
 def test_false_components_make_no_model(monkeypatch, tmp_path, change):
-    with_pairs(monkeypatch, change)
+    watch_solve(monkeypatch, [], change)
     with refused(FedPCAError, "components"):
         finish(blind_server(site={"model": str(tmp_path)}))
     assert not list(tmp_path.iterdir())
 
 
-def test_components_that_are_not_those_of_the_check_are_refused(tmp_path):
-    server = blind_server(site={"model": str(tmp_path)})
-    tell_all(server, "project", lambda arrays: [np.eye(6)[:3], *arrays[1:]])
-    with refused(FedPCAError, "'components'"):
-        finish(server)
+@pytest.mark.parametrize(
+    ("change", "named", "kind"),
+    [
+        (lambda arrays: [np.eye(6)[:3], *arrays[1:]], "'components'", FedPCAError),
+        (lambda arrays: [*arrays[:-1], change_place(4, 1)([arrays[-1]])[0]], "'check'", DisclosureError),
+    ],
+)
+def test_nothing_that_is_not_of_the_check_makes_a_model(tmp_path, change, named, kind):
+    require_refusal(blind_server(site={"model": str(tmp_path)}), "project", change, named, kind)
     assert not list(tmp_path.iterdir())
-
-
-def test_products_of_the_check_are_not_changed_unseen():
-    server = blind_server()
-    tell_all(server, "project", lambda arrays: [*arrays[:-1], change_place(4, 1)([arrays[-1]])[0]])
-    with refused(DisclosureError, "'check'"):
-        finish(server)
 
 
 # What the server sees
@@ -368,23 +326,18 @@ def dyadic_rotation(rng):
 def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
     """Return the bytes that a server opens of a run, and the verdict of the parties on its components."""
     seen: list = []
-
-    def watching(moments, diagonal, **options):
-        seen.append((moments.count, moments.scatter.tobytes()))
-        solution = solve(moments, diagonal, **options)
-        return replace(solution, pairs=change(solution.pairs, unpack_symmetric(moments.scatter, diagonal.size)))
-
     with monkeypatch.context() as patched:
-        patched.setattr(blind, "solve", watching)
+        watch_solve(patched, seen, change)
         for module in (blind, rotated_vault):
             patched.setattr(module, "HaarRotation", lambda key, d: Given(rotation))
         patched.setattr(blind, "NOISE", 2.0**-44)
         patched.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
+        verdict = "a model"
         try:
             finish(blind_server(parties, min_parties=2))
         except FedPCAError as error:
-            return seen, str(error).partition(": ")[2]
-    return seen, "a model"
+            verdict = str(error).partition(": ")[2]
+    return [(moments.count, moments.scatter.tobytes()) for moments, _ in seen], verdict
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -422,16 +375,11 @@ def drawn(pairs, seed):
 def opened(monkeypatch, parties, runs, **options):
     """Return the scatters (runs, d, d) that a server opens."""
     seen: list = []
-
-    def watching(moments, diagonal, **given):
-        seen.append(unpack_symmetric(moments.scatter, diagonal.size))
-        return solve(moments, diagonal, **given)
-
     with monkeypatch.context() as patched:
-        patched.setattr(blind, "solve", watching)
+        watch_solve(patched, seen)
         for _ in range(runs):
             finish(blind_server(parties, **options))
-    return np.array(seen)
+    return np.array([scatter for _, scatter in seen])
 
 
 @pytest.mark.engine
@@ -505,45 +453,33 @@ def test_the_last_replies_are_constant():
 # Several runs
 
 
+PEOPLE = cut(people(90, 6), 40, 30, 20)
+OTHER_SETTINGS = "'n-components'", "'seed'"
+
+
 @pytest.mark.parametrize(
-    ("options", "permitted"),
+    ("parties", "options", "then", "then_options", "named"),
     [
-        ({"n_components": 2, "seed": 5}, True),
-        ({"scale": True}, False),
-        ({"bound": 2e3}, False),
-        ({"adjust_for": "3"}, False),
+        (PARTIES, {}, PARTIES, {"n_components": 2, "seed": 5}, ()),
+        *((PARTIES, {}, PARTIES, other, OTHER_SETTINGS) for other in ({"scale": True}, {"bound": 2e3})),
+        (PARTIES, {}, PARTIES, {"adjust_for": "3"}, OTHER_SETTINGS),
+        (PEOPLE, {}, PEOPLE, {"genotypes": True}, OTHER_SETTINGS),
+        (PEOPLE, {"adjust_for": "0"}, PEOPLE, {"adjust_for": "1"}, OTHER_SETTINGS),
+        (PARTIES, {}, [np.delete(part, 2, axis=1) for part in PARTIES], {}, ["'min-rows'"]),
+        (PARTIES, {}, [part[1:] for part in PARTIES], {}, ["'min-rows'"]),
     ],
 )
-def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, options, permitted):
-    finish(sites(tmp_path, PARTIES, options=BLIND))
-    again = sites(tmp_path, PARTIES, options={**BLIND, **options})
-    if permitted:
+def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, parties, options, then, then_options, named):
+    rules = {"rare_values": "allow"} if parties is PEOPLE else {}
+    finish(sites(tmp_path, parties, options={**BLIND, **options}, **rules))
+    again = sites(tmp_path, then, options={**BLIND, **then_options}, **rules)
+    with refused(DisclosureError, *named) if named else nullcontext():
         finish(again)
-    else:
-        with refused(DisclosureError, "'n-components'", "'seed'"):
-            finish(again)
-
-
-@pytest.mark.parametrize(("first", "second"), [({}, {"genotypes": True}), ({"adjust_for": "0"}, {"adjust_for": "1"})])
-def test_blind_runs_of_other_units_or_covariates_are_refused(tmp_path, first, second):
-    parties = cut(people(90, 6), 40, 30, 20)
-    finish(sites(tmp_path, parties, options=BLIND | first, rare_values="allow"))
-    with refused(DisclosureError, "'n-components'", "'seed'"):
-        finish(sites(tmp_path, parties, options=BLIND | second, rare_values="allow"))
-
-
-@pytest.mark.parametrize("change", [lambda part: np.delete(part, 2, axis=1), lambda part: part[1:]])
-def test_blind_runs_without_a_column_or_a_row_are_refused(tmp_path, change):
-    finish(sites(tmp_path, PARTIES, options=BLIND))
-    with refused(DisclosureError, "'min-rows'"):
-        finish(sites(tmp_path, [change(part) for part in PARTIES], options=BLIND))
 
 
 def test_a_blind_run_that_broke_off_counts(tmp_path):
     broken = sites(tmp_path, PARTIES, options=BLIND)
-    tell_all(broken, "moments", change_place(0, 1))
-    with refused(DisclosureError, "'sums'"):
-        finish(broken)
+    require_refusal(broken, "moments", change_place(0, 1), "'sums'")
     with refused(DisclosureError, "'n-components'", "'seed'"):
         finish(sites(tmp_path, PARTIES, options={**BLIND, "scale": True}))
     finish(sites(tmp_path, PARTIES, options=BLIND))
