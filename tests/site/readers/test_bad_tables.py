@@ -33,6 +33,8 @@ def lines(*changed, before=GOOD, separator=","):
     return before.replace(",", separator) + "".join(f"{line}\n" for line in changed)
 
 
+UNITS, MARKS = ("4711 kg", "4711%", "€ 4711", "<0.4711"), ("?", "-", ".")
+AGE, WEIGHT = r"line 32, column 1 \('age'\)", r"line 32, column 2 \('weight'\)"
 in_comma_style = partial(lines, before=GOOD.replace(",", ";").replace(".", ","))
 
 CSV = {
@@ -52,16 +54,8 @@ CSV = {
     "a name twice": ("a,b,a\n1,2,3\n", "same name", "'a' in columns 1, 3"),
     "names and numbers in the first line": ("a,2,3\n4,5,6\n", "names.*numbers.*'label'", ""),
     "a first line that counts": ("0,1,2\n5.5,6,7\n", "counts", ""),
-    "one word": (
-        lines("1,lost,2"),
-        "words among.*missing=.*'leave-out'",
-        r"line 32, column 2 \('weight'\): words among",
-    ),
-    "words": (
-        lines("male,2,3", "1,2,4711 Street"),
-        "words",
-        r"line 32, column 1 \('age'\): words among numbers; line 33",
-    ),
+    "one word": (lines("1,lost,2"), "words among.*missing=.*'leave-out'", rf"{WEIGHT}: words among"),
+    "words": (lines("male,2,3", "1,2,4711 Street"), "words", rf"{AGE}: words among numbers; line 33"),
     "a column of texts": ("sex,age\n" + "f,1\n" * 9, "texts", r"lines 2, 3, 4, 5, 6 and 4 more, column 1 \('sex'\)"),
     "marks for what is missing": (
         lines("1,?,3", "1,-,3", "1,.,3"),
@@ -71,11 +65,7 @@ CSV = {
     "numbers of programs": (lines("1,4_711,3", "1,0x4711,3", "1,1+4711j,3"), "numbers", "lines 32, 33, 34, column 2"),
     "digits of another script": (lines("1,٤٧١١,3"), "numbers", "line 32, column 2"),
     "dates": (lines("1,2020-01-01,3", "1,4/7/11,3", "1,12:30,3"), "dates.*days", "32, 33, 34, column 2 .*: dates"),
-    "units": (
-        lines("1,4711 kg,3", "1,4711%,3", "1,€ 4711,3", "1,<0.4711,3"),
-        "units",
-        "32, 33, 34, 35, column 2 .*units",
-    ),
+    "units": (lines(*(f"1,{cell},3" for cell in UNITS)), "units", "32, 33, 34, 35, column 2 .*units"),
     "thousands": (lines('1,"4,711.5",3', "1,4'711,3"), "thousands", "lines 32, 33, column 2 .*: signs between"),
     "decimal commas in quotes": (lines('1,"47,11",3'), "commas.*points", "column 2"),
     "decimal commas between commas": ("weight\n47,11\n1,5\n", "1 .*2 .*decimal commas", "lines 2, 3"),

@@ -1,5 +1,7 @@
 """A site's file: every format gives the same rows, and no error's text holds a value or a path."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -127,9 +129,6 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
         np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
-# Whatever the kind
-
-
 def test_no_more_is_refused_than_what_cannot_be_squared():
     """Zeros, a tiny value beside others, and integers that float64 holds are data."""
     good = np.zeros((70, 4))
@@ -193,9 +192,7 @@ def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
 
 
 @pytest.mark.parametrize("header", ["größe,b,c", ""])
-@pytest.mark.parametrize(
-    ("separator", "comma"), [(",", False), *((sign, comma) for sign in ";\t|" for comma in (False, True))]
-)
+@pytest.mark.parametrize(("separator", "comma"), [(",", False), *product(";\t|", (False, True))])
 def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
     loaded = read(csv(tmp_path, written(separator, comma, header)))
     np.testing.assert_array_equal(loaded.rows, VALUES)
@@ -253,9 +250,8 @@ def test_an_ambiguous_separator_is_refused(text, label, first, tmp_path):
 
 
 def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
-    np.testing.assert_array_equal(
-        read(csv(tmp_path, 'age\n1.5\n \n""\n2.5\n')).rows, [[1.5], [np.nan], [np.nan], [2.5]]
-    )
+    loaded = read(csv(tmp_path, 'age\n1.5\n \n""\n2.5\n'))
+    np.testing.assert_array_equal(loaded.rows, [[1.5], [np.nan], [np.nan], [2.5]])
     path = csv(tmp_path, "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n", encoding="cp1252")
     assert read_ids(path, "id", 2) == ["müller", "meier"]
     assert read_texts(csv(tmp_path, "a,b\nx,1\n,\nNULL,2\nn/a,\n"), "a", 4) == ["x", None, None, None]
@@ -265,9 +261,6 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
     np.savetxt(path, wide, delimiter=",", fmt="%.17g")
     np.testing.assert_array_equal(read(str(path)).rows, wide)
-
-
-# Later blocks
 
 
 @pytest.mark.parametrize(

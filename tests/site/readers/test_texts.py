@@ -24,12 +24,12 @@ def body(separator=",", decimal=".", quote="", table=B):
 
 
 def numbered(text, first=""):
-    """Return the lines with their numbers in front."""
     return "".join(f"{first}{i},{line}\n" for i, line in enumerate(text.splitlines()))
 
 
-ABC = "a,b,c\n" + body()
+ABC, FEW = "a,b,c\n" + body(), "id,x_1,x_2,x_3\n"
 RISING = "".join(",".join(f"{v:.3f}" for v in row) + "\n" for row in np.cumsum(np.abs(rows(9, 9)) + 0.01, axis=1))
+POINTS, SPACES = ({"thousands": sign, "decimal": ","} for sign in (".", " "))
 READ = {
     "semicolons and decimal commas behind a mark": ("\ufeffa;b;c\n" + body(";", ","), {}, B),
     "CR ends": (ABC.replace("\n", "\r"), {}, B),
@@ -44,11 +44,7 @@ READ = {
         {"leave_out": 'id, "b, c", x_*'},
         B[:, :1],
     ),
-    "few are features": (
-        "id,x_1,x_2,x_3\n" + numbered(body(), "p"),
-        {"columns": "x_*", "leave_out": ["x_3"]},
-        B[:, :2],
-    ),
+    "few are features": (FEW + numbered(body(), "p"), {"columns": "x_*", "leave_out": ["x_3"]}, B[:, :2]),
     "a column by its number": (numbered(body(), "p"), {"leave_out": 0}, B),
     "a name twice": (ABC.replace("b", "a"), {"leave_out": "1"}, B[:, [0, 2]]),
     "marks": (ABC + "1,?,#DIV/0!\n", {"missing": "?, #DIV/0!"}, np.vstack([B, [1, NAN, NAN]])),
@@ -60,16 +56,8 @@ READ = {
     "comments": ('# "1\na,b,c\n#\n' + body() + "# end", {"comment": "#"}, B),
     "a comment within quotes": ('note,a\n"x\n# y",1\nz,2\n', {"comment": "#", "leave_out": "note"}, [[1], [2]]),
     "thousands": ('a,b\n"1,234.5",2\n"12,345",3\n', {"thousands": ","}, [[1234.5, 2], [12345, 3]]),
-    "points between thousands": (
-        "a;b\n1.234,5;2\n12.345;3\n",
-        {"thousands": ".", "decimal": ","},
-        [[1234.5, 2], [12345, 3]],
-    ),
-    "spaces between thousands": (
-        "a;b\n1\u202f234,5;2\n12\u00a0345,1;3\n",
-        {"thousands": " ", "decimal": ","},
-        [[1234.5, 2], [12345.1, 3]],
-    ),
+    "points between thousands": ("a;b\n1.234,5;2\n12.345;3\n", POINTS, [[1234.5, 2], [12345, 3]]),
+    "spaces between thousands": ("a;b\n1\u202f234,5;2\n12\u00a0345,1;3\n", SPACES, [[1234.5, 2], [12345.1, 3]]),
     "decimal commas in quotes": ('a,b\n"1,5",2\n"2,5",3\n', {"decimal": ","}, [[1.5, 2], [2.5, 3]]),
     "separators at the ends": (ABC.replace("\n", ",\n"), {"leave_out": "3"}, B),
     "pipes": (ABC.replace(",", "|"), {"delimiter": "|"}, B),
@@ -179,65 +167,57 @@ def test_a_key_that_names_no_column_is_refused(key, tmp_path):
 
 
 def test_keys_of_files_are_no_keys_of_a_database():
-    node = {
-        "partition-id": 0,
-        "num-partitions": 1,
-        "data": "site.csv",
-        "leave-out": 31,
-        "missing": -9.5,
-        "header": False,
-    }
-    keys = NodeConfig.parse(node).file_keys
+    node = {"partition-id": 0, "num-partitions": 1, "data": "site.csv"}
+    keys = NodeConfig.parse({**node, "leave-out": 31, "missing": -9.5, "header": False}).file_keys
     assert (keys["leave_out"], keys["missing"], keys["header"], keys["columns"]) == ("31", "-9.5", False, "")
     for key, value in {"leave-out": "id", "header": False, "missing": "-9"}.items():
-        config = {"partition-id": 0, "num-partitions": 1, "data": "duckdb:///a", "query": "SELECT 1", key: value}
         with refused(ConfigError, f"'{key}'", "'data'"):
-            NodeConfig.parse(config)
-
-
-# Workbooks and files of statistics
+            NodeConfig.parse({**node, "data": "duckdb:///a", "query": "SELECT 1", key: value})
 
 
 def test_a_sheet_is_read_as_a_text_is(tmp_path):
     openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
     book = openpyxl.Workbook()
     book.create_sheet("other")
-    for row in (["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["Total", 3, "4"]):
+    for row in (["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["p3", "#N/A", 1e3], ["Total", 3, "4"]):
         book.active.append(row)
     book.save(tmp_path / "site.xlsx")
     with refused(DataError, "header=true"):
         read(tmp_path / "site.xlsx")
     loaded = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
     assert loaded.names == ("1100", "1102")
-    np.testing.assert_array_equal(loaded.rows, [[1.5, 1], [NAN, 0.1]])
+    np.testing.assert_array_equal(loaded.rows, [[1.5, 1], [NAN, 0.1], [NAN, 1000]])
     assert "first" in loaded.notes[0]
-    book.active.append(["p3", "?", 2])
+    book.active.append(["p4", "?", 2])
     book.save(tmp_path / "site.xlsx")
     with pytest.raises(DataError, match="marks") as caught:
         read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
-    assert caught.value.local.startswith("line 6, column 2")
+    assert caught.value.local.startswith("line 7, column 2")
     with refused(ConfigError, "'delimiter'"):
         read(tmp_path / "site.xlsx", delimiter=";")
+    book.active.delete_rows(7)
+    book.active.append(["p4", 1e16, 1])
+    book.save(tmp_path / "site.xlsx")
+    with refused(DataError, 15):
+        read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
 
 
 @pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt"])
 def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
     pandas = pytest.importorskip("pandas")
     pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
-    frame, path = (
-        pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]}),
-        tmp_path / "s",
-    )
+    frame = pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]})
+    path = str(tmp_path / f"s{suffix}")
     labels = {} if suffix == ".xpt" else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
     write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta, ".xpt": pyreadstat.write_xport}[suffix]
-    write(frame, str(path) + suffix, **(labels or {"file_format_version": 5}))
+    write(frame, path, **(labels or {"file_format_version": 5}))
     with refused(DataError, "texts"):
-        read(str(path) + suffix)
-    loaded = read(str(path) + suffix, leave_out="W", missing="3")
+        read(path)
+    loaded = read(path, leave_out="W", missing="3")
     assert loaded.names == ("A", "SEX")
     np.testing.assert_array_equal(loaded.rows, [[0.1, 1], [NAN, 2], [NAN, 1]])
     assert len(loaded.notes) == bool(labels)
-    assert read_texts(str(path) + suffix, "SEX", 3) == ["1", "2", "1"]
+    assert read_texts(path, "SEX", 3) == ["1", "2", "1"]
 
 
 def test_what_is_not_installed_is_named(tmp_path, monkeypatch):
