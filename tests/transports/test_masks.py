@@ -4,7 +4,6 @@ import hashlib
 import hmac
 from dataclasses import replace
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,10 +51,8 @@ def test_keys_streams_and_digests_are_those_of_the_standards():
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    extracted = hmac.digest(bytes(32), SHARED, "sha256")
-    expected = hmac.digest(
-        extracted, pairwise_masks.KEY_PURPOSE + CONTEXT + b"".join(sorted(PUBLICS)) + b"\x01", "sha256"
-    )
+    info = pairwise_masks.KEY_PURPOSE + CONTEXT + b"".join(sorted(PUBLICS))
+    expected = hmac.digest(hmac.digest(bytes(32), SHARED, "sha256"), info + b"\x01", "sha256")
     assert pair_key(ALICE, BOB_PUBLIC) == pair_key(BOB, ALICE_PUBLIC) == expected
     pieces = [b"keys", b"{}", ALICE_PUBLIC]
     by_hand = hashlib.sha256(b"".join(len(piece).to_bytes(8, "little") + piece for piece in pieces))
@@ -84,12 +81,11 @@ def test_bytes_of_a_mask_and_of_differences_are_uniform():
 
 def test_every_part_of_a_request_changes_the_mask():
     array = np.arange(6.0)
-    first: list[Any] = ["product", b"{}", PUBLICS, [array]]
-    changes: list[tuple[int, Any]] = [(0, "scatter"), (1, b'{"bound": 2.0}'), (2, PUBLICS[::-1])]
-    arrays = [[array + 1e-15], [array.reshape(2, 3)], [array.view(np.int64)], [array[:3], array[3:]]]
-    changes += [(3, other) for other in arrays]
-    requests = [first, *([*first[:i], part, *first[i + 1 :]] for i, part in changes)]
-    contexts = [transcript(*request) for request in requests]
+    first = {"phase": "product", "context": b"{}", "publics": PUBLICS, "arrays": [array]}
+    other_arrays = [array + 1e-15], [array.reshape(2, 3)], [array.view(np.int64)], [array[:3], array[3:]]
+    changes = {}, {"phase": "scatter"}, {"context": b'{"bound": 2.0}'}, {"publics": PUBLICS[::-1]}
+    requests = [first | change for change in (*changes, *({"arrays": arrays} for arrays in other_arrays))]
+    contexts = [transcript(*request.values()) for request in requests]
     assert len(set(contexts)) == len(contexts)
     for words, next_words in pairwise(mask(ALICE, PUBLICS, words, 100) for words in contexts):
         assert (words != next_words).all()
@@ -117,8 +113,6 @@ PARTIES, THRESHOLD = 5, 4
 
 
 class Parties:
-    """Five parties with their keys, seeds and shares."""
-
     def __init__(self, contexts=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
         self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
@@ -205,10 +199,6 @@ def test_a_third_of_the_parties_opens_no_vector():
             else:
                 with refused(ConfigError, "'survivors'", survivors, minimum, n):
                     double_masks.require_threshold(survivors, n)
-        colluding = max(0, -(-n // 3) - 1)  # less than a third
-        assert 2 * minimum > n + colluding
-        if n > 3:
-            assert 2 * (minimum - 1) <= n + n // 3  # with one less, a third is enough
 
 
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
@@ -224,7 +214,6 @@ RUN_CONTEXT = b"run"
 
 
 def graph_of(seed, parties, selected=None):
-    """Return the adjacency matrix that all, or the selected, parties find."""
     adjacency = np.zeros((parties, parties), bool)
     for party in selected or range(parties):
         adjacency[party, neighbours.neighbours(seed, parties, party)] = True
@@ -258,15 +247,12 @@ def test_degrees_graphs_and_commitments_are_those_of_the_docs():
 def test_neighbours_follow_the_formula(monkeypatch):
     monkeypatch.setattr(neighbours, "degree", lambda parties: 4)
     # Chi-square over 2000 graphs, whose seeds are fixed; wrong for one set of seeds in 500,000.
-    drawn = [
-        neighbours.neighbours(graph_seed(RUN_CONTEXT, [bytes([i % 256, i // 256]) * 16]), 12, 3) for i in range(2000)
-    ]
+    seeds = [graph_seed(RUN_CONTEXT, [i.to_bytes(32, "little")]) for i in range(2000)]
+    drawn = [neighbours.neighbours(seed, 12, 3) for seed in seeds]
     counts, expected = np.delete(np.bincount(np.ravel(drawn), minlength=12), 3), 2000 * 4 / 11
     assert chi2.ppf(1e-6, 10) < ((counts - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, 10)
     # 1500 graphs of 14 parties, nine of whom collude: gaps cut the ring into as many arcs.
-    graphs = [
-        graph_of(graph_seed(RUN_CONTEXT, [i.to_bytes(32, "little")]), 14, range(9, 14))[9:, 9:] for i in range(1500)
-    ]
+    graphs = [graph_of(seed, 14, range(9, 14))[9:, 9:] for seed in seeds[:1500]]
     pieces = np.array([connected_components(tied)[0] for tied in graphs])
     arcs = pieces * (pieces - 1)
     assert abs(np.mean(arcs) - float(expected_arcs(14, 9, 4))) < 4 * np.std(arcs) / np.sqrt(len(arcs))

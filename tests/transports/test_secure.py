@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, QuorumError
-from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.questions.row_limits import MAX_ROWS
+from tests import harness
 from tests.families import FAMILIES, Family, cut, rows
 from tests.harness import differences, exits, finish, fit, messages_of, on_request, server_of, tamper_arrays
 from tests.refusals import refused
@@ -88,14 +88,8 @@ def test_the_order_of_parties_changes_no_bit(method):
 
 
 def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
-    server, errors, add = secure_server("vertical"), [], BlockIteration.add
-
-    def noting(self, V, AV, *, error=0.0):
-        errors.append(error)
-        return add(self, V, AV, error=error)
-
-    monkeypatch.setattr(BlockIteration, "add", noting)
-    model = finish(server)
+    server, added = secure_server("vertical"), harness.blocks_added(monkeypatch)
+    model, errors = finish(server), [error for _, error in added]
     assert len(errors) == sum(entry["phase"] == "product" for entry in model.log["rounds"])
     assert min(errors) == pytest.approx(server.strategy.rounding * np.sqrt(60 * 7), rel=1e-9)
     assert max(errors) < 10 * min(errors)  # the first block is no orthonormal one
@@ -154,29 +148,28 @@ def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
         finish(server)
 
 
-def add_word(server, place, number):
-    """Let client 1 add a number to a word of the moments that it sends, which wraps."""
+COUNT_UNIT = 2 ** (63 - int(np.frexp(float(MAX_ROWS))[1]))
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "named", "match"),
+    [
+        (1 - 12 * 13, 2**20, [], "fit"),
+        *((1, count * COUNT_UNIT, [3, "4,294,967,296"], None) for count in (-300, -301, 2**32)),
+    ],
+)
+def test_a_changed_scatter_or_count_is_noticed(place, number, named, match):
+    """A lying party can set the total count at will: 0 once passed for keys that came twice."""
+    server = secure_server()
 
     def change(arrays):
         arrays[0] = arrays[0].copy()
-        arrays[0][place : place + 1 or None] += np.array([number], np.int64).view(np.uint64)
+        arrays[0][place : place + 1 or None] += np.array([number], np.int64).view(np.uint64)  # which wraps
         return arrays
 
     tamper_arrays(server, 1, change, "moments")
-    return server
-
-
-def test_a_changed_scatter_fails_the_last_round():
-    with refused(ContractError, match="fit"):
-        finish(add_word(secure_server(), 1 - 12 * 13, 2**20))
-
-
-@pytest.mark.parametrize("said", [-300, -301, 2**32])
-def test_a_false_share_of_the_count_is_named(said):
-    """A lying party can set the total count at will: 0 once passed for keys that came twice."""
-    exponent = 63 - int(np.frexp(float(MAX_ROWS))[1])
-    with refused(ContractError, 3, "4,294,967,296"):
-        finish(add_word(secure_server(), 1, said * 2**exponent))
+    with refused(ContractError, *named, match=match):
+        finish(server)
 
 
 def test_scaling_never_takes_a_small_feature_for_constant():
@@ -263,7 +256,6 @@ def test_scaled_columns_need_no_bound():
     assert secure("vertical", parties, **options).n_components_ == 2
 
 
-@pytest.mark.engine
 def test_extreme_values_stay_within_float64():
     # A norm of variances must not square them: beyond float64 the certificate would be infinite.
     parties = cut(1e90 * rows(60), 30, 20, 10)
@@ -303,7 +295,8 @@ SURVIVING: dict[str, dict] = {
     "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0},
 }
 WAYS = [
-    *((method, {}) for method in (*ROWS, *COLUMNS, "vertical-scores")),
+    *((method, {}) for method in (*ROWS, "vertical", "vertical-scores")),
+    pytest.param("vertical solver=gram", {}, marks=pytest.mark.engine),
     *((method, {"survivors": 4, **own}) for method, own in SURVIVING.items()),
 ]
 
@@ -351,12 +344,11 @@ TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)
 COMPONENTS, BLOCK = 2, 3
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize(
     ("kind", "method", "features", "parties"),
     [
         ("masked", "p-cov", 7, 4),
-        ("masked", "p-cov", 5, 52),
+        pytest.param("masked", "p-cov", 5, 52, marks=pytest.mark.engine),
         ("masked", f"sub-it block-size={BLOCK} max-rounds=2", 9, 6),  # later blocks may have fewer columns
         ("survivors", "p-cov", 7, 4),
         ("survivors", "p-cov", 9, 6),
