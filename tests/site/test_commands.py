@@ -50,8 +50,9 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
     assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == 90
     assert load_pem_private_key((link / "server.key").read_bytes(), None).public_key() == leaf.public_key()
     assert stat.S_IMODE((link / "server.key").stat().st_mode) == 0o600
-    main(["site", "certificates", str(tmp_path / "other"), "--host", "localhost"])
-    for folder, key in ((link, tmp_path / "other"), (tmp_path / "other", authority)):
+    other = tmp_path / "other"
+    main(["site", "certificates", str(other), "--host", "localhost"])
+    for folder, key in ((link, other), (other, authority)):
         words = [str(folder), "--authority", str(key), "--host", "localhost", "--renew"]
         assert main(["site", "certificates", *words]) == 2
         assert "--authority" in capsys.readouterr().err

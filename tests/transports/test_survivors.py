@@ -34,7 +34,7 @@ BEFORE, AFTER = ("keys", "shares", "sum"), ("agree", "reveal", "project")
 
 
 def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
-    """Return a server; ``gone`` has pairs of a party and the round from which on the party is silent."""
+    """``gone`` has pairs of a party and the round from which on the party is silent."""
     secure = {"secure_aggregation": True, "bound": 20.0, "survivors": 4, "n_components": 3}
     running = server_of(method, parties, **{**secure, **(JOINT if method == "dp-pca" else {}), **options})
     for party, at in gone:
@@ -43,7 +43,6 @@ def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
 
 
 def plain(method, parties, **options):
-    """Return the model of the same method and parties, all present, without secure aggregation."""
     return fit(method, parties, **{"n_components": 3, **(JOINT if method == "dp-pca" else {}), **options})
 
 
@@ -68,9 +67,6 @@ def same(model, other):
     assert model.n_samples_ == other.n_samples_
     np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(model.mean_, other.mean_, rtol=1e-12, atol=1e-12)
-
-
-# The result
 
 
 @pytest.mark.parametrize(
@@ -119,7 +115,6 @@ def test_fewer_than_the_threshold_are_an_error(at):
         finish(server(gone=[(0, "shares"), (3, at)]))
 
 
-@pytest.mark.engine
 def test_silent_parties_are_dropped(monkeypatch):
     monkeypatch.setattr(quorum, "time", harness.Clock())
     running = server()
@@ -163,7 +158,6 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
 def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     """The party is in the sums before, and asked for nothing more; the remaining parties agree on new keys."""

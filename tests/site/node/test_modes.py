@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedpca_flwr import FedPCA, LocalGrid, PCAModel, site_app
+from fedpca_flwr import FedPCA, LocalGrid, run, site_app
 from fedpca_flwr.cli import main
 from fedpca_flwr.site.node.deployment import make_site_configs, write_site_files
 from tests.families import cut, rows
@@ -24,7 +24,6 @@ def umask(request):
 
 
 def modes(folder):
-    """By relative path, the mode of each file and folder in a folder."""
     return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
 
 
@@ -64,31 +63,13 @@ def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path):
     assert len(list(made.glob("site*/deep/er/models/model-*.npz"))) == 3 * blind
 
 
-def test_a_folder_that_exists_keeps_its_mode(tmp_path):
-    folder = tmp_path / "models"
+def test_a_servers_model_may_be_read_and_a_folder_keeps_its_mode(tmp_path):
+    model, folder = run("p-cov", [rows(20, 2)], n_components=1), tmp_path / "models"
     folder.mkdir(0o755)
     before = modes(tmp_path)
-    _model().save(folder / "model", private=True)
-    assert modes(tmp_path) == {**before, "models/model.npz": 0o600}
-
-
-def test_a_servers_model_may_be_read(tmp_path):
-    _model().save(tmp_path / "model")
-    assert modes(tmp_path) == {"model.npz": 0o644}
-
-
-def _model() -> PCAModel:
-    return PCAModel(
-        components_=np.eye(1, 2),
-        explained_variance_=np.ones(1),
-        explained_variance_ratio_=np.ones(1),
-        singular_values_=np.ones(1),
-        mean_=np.zeros(2),
-        scale_=None,
-        noise_variance_=0.0,
-        n_samples_=3,
-        log={"method": "p-cov"},
-    )
+    model.save(folder / "model", private=True)
+    model.save(tmp_path / "model")
+    assert modes(tmp_path) == {**before, "models/model.npz": 0o600, "model.npz": 0o644}
 
 
 def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path, monkeypatch):
@@ -99,8 +80,8 @@ def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path,
     main(["site", "keys", "key", "--partition-id", "0"])
     main(["site", "node-key", "node"])
     main(["site", "ids-secret", "salt"])
-    main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority"])
-    main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority", "--renew"])
+    for flags in ([], ["--renew"]):
+        main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority", *flags])
     (node,) = sites_of(tmp_path / "site", [rows(60, 4)])
     config = f"partition-id=0 num-partitions=2 data='{node['data']}'"
     words = ["--rows", "100", "--node-config", config, "--run-config", "n-components=2"]

@@ -13,6 +13,7 @@ from tests.hostile import HostileSession
 from tests.refusals import refused
 
 RUN = {"method": "p-cov", "n-components": 2}
+LOCAL = "values of few rows: columns (from 0): [2]; dominated by one row: columns (from 0): [2, 4]"
 
 
 def one_column(x, min_rows, weights):
@@ -39,9 +40,9 @@ def test_columns_are_those_of_the_definitions(kind):
         if kind == "missing":
             X[rng.random((n, d)) < rng.random()] = np.nan
         weights = rng.integers(1, 4, n).astype(float) if kind == "weighted" else np.ones(n)
-        makers = {"sparse": lambda X=X: sparse_rows(sparse.csr_array(X)), "integers": lambda X=X: X.astype(np.uint8)}
-        makers["weighted"] = lambda X=X, weights=weights: weight_rows(X, weights)
-        result = conspicuous(makers.get(kind, lambda X=X: X)(), min_rows)
+        given = X.astype(np.uint8) if kind == "integers" else X
+        given = sparse_rows(sparse.csr_array(X)) if kind == "sparse" else given
+        result = conspicuous(weight_rows(X, weights) if kind == "weighted" else given, min_rows)
         for column in range(d):
             rare, share = one_column(X[:, column], min_rows, weights)
             assert result.rare[column] == rare
@@ -66,7 +67,6 @@ def test_30_normal_rows_are_refused_hardly_ever():
 
 
 def rare(n=200):
-    """Return rows with a column in which a single row has a value, and a column that a single row dominates."""
     X = rows(n, 6)
     X[:, 2], X[:, 4] = 0.0, X[:, 4] + 1e4 * (np.arange(n) == 77)
     X[61, 2] = 1.0
@@ -83,9 +83,7 @@ def test_rare_values_are_refused_before_any_answer(secure, tmp_path, caplog):
             raise DisclosureError(reply["message"])
         assert not any(character.isdigit() for character in reply["message"])
         assert session.refusal(next(iter(session.client.script)), []).startswith("DisclosureError")
-        assert (
-            "values of few rows: columns (from 0): [2]; dominated by one row: columns (from 0): [2, 4]" in caplog.text
-        )
+        assert LOCAL in caplog.text
         caplog.clear()
     allowed = HostileSession(tmp_path / "allowed", rare(), {**RUN, **secure}, **{"rare-values": "allow"})
     assert allowed.ask(phase, [])[0]

@@ -24,6 +24,9 @@ from tests.site.rules.test_audit import changed
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
 
+NEEDED = {"personalised": {"mu": 1.0}, "robust": {"max_rounds": 4}, "em": {"max_rounds": 4}}
+"""A site draws rows to choose `mu`, which no simulation knows; four rounds have every question."""
+
 CONNECT = sqlite3.connect
 PEOPLE = np.random.default_rng(3).integers(20, 90, (40, 3)).astype(float)
 RUN = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1}
@@ -36,8 +39,7 @@ LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 def test_a_journal_changes_no_bit(method, tmp_path):
     parties, rules = cut(rows(120, 6), 50, 40, 30), {"split": "rows", "min-rows": 10}
     nodes = sites_of(tmp_path, parties, **rules, **{"may-show": METHODS[method].strategy.card.exposes})
-    needed = {"mu": 1.0} if method == "personalised" else {}  # to choose it, a site draws rows that no simulation knows
-    options = {"n_components": 3, **own(method), **needed}
+    options = {"n_components": 3, **own(method), **NEEDED.get(method, {})}
     model = finish(at_sites(server_of(method, parties, **options), nodes))
     assert model.components_.tobytes() == fit(method, parties, min_rows=10, **options).components_.tobytes()
 
@@ -46,7 +48,6 @@ def test_a_journal_changes_no_bit(method, tmp_path):
 
 
 def release(folder, party, phase, multiplier):
-    """Return the earlier releases of the run by the party, and the releases by other parties."""
     journal, seen = FileJournal(str(folder), "1", party), []
     journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
     return seen
