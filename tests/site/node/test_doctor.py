@@ -27,13 +27,11 @@ TOPICS = ["versions", "node-config", "start", "owner", "identity", "journal", "r
 
 @pytest.fixture(autouse=True)
 def quick_start(monkeypatch):
-    """Start a program that imports nothing; all else is as for a site."""
     monkeypatch.setattr(doctor, "START_PROGRAM", "pass")
 
 
 @pytest.fixture
 def site(tmp_path):
-    """Return a node-config with which everything is right."""
     np.save(tmp_path / "rows.npy", rows(40, 6))
     lines = [make_key(str(tmp_path / f"key{party}"), party) for party in range(3)]
     (tmp_path / "identities").write_text("\n".join(lines), encoding="utf-8")
@@ -81,9 +79,8 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     assert not wrong
     assert "4 values of 3 are repeated" in right["rows and run"]
     assert "running number is in 4" in right["rows and run"]
-    assert "column 4 has 99 %" in examined({"leave-out": "3", **allowed})[0]["rows and run"].replace(
-        "column 3 has", "column 4 has"
-    )
+    rest = examined({"leave-out": "3", **allowed})[0]["rows and run"]
+    assert "column 4 has 99 %" in rest.replace("column 3 has", "column 4 has")
     table = rows(40, 6)
     table[:3, 2] = np.nan
     np.save(site["data"], table)
@@ -115,10 +112,9 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
         patched.setattr(memory, "available_memory", lambda: 100)
         assert "memory" in examined()[1]["rows and run"]
     version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "2.0.1" if name == "flwr" else version(name))
-    assert "2.0.1" in examined()[1]["versions"]
-    monkeypatch.setattr(metadata, "version", lambda name: "1.40.9" if name == "flwr" else version(name))
-    assert "1.40.9" in examined()[1]["versions"]
+    for other in ("2.0.1", "1.40.9"):
+        monkeypatch.setattr(metadata, "version", lambda name, other=other: other if name == "flwr" else version(name))
+        assert other in examined()[1]["versions"]
     np.save(site["data"], np.where(rows(40, 6) > 1, np.nan, rows(40, 6)))
     assert "em" in examined()[1]["rows and run"]
 
@@ -197,14 +193,12 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
 def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monkeypatch):
     """Its paths count from its folder, and its SuperLink is asked."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "rows.npy"
-    relative = {**site, "data": folder.name, "identity": "key1", "identities": "identities", "journal": "journal"}
+    relative = {**site, "data": "rows.npy", "identity": "key1", "identities": "identities", "journal": "journal"}
     connection = toml_lines({"superlink": "127.0.0.1:1"})
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
     assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
     signs = re.findall(r"^(ok|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
-    expected = [("ok", name) for name in TOPICS]
-    assert signs == [*expected, ("TO DO", "superlink")]
+    assert signs == [*(("ok", name) for name in TOPICS), ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
         assert main(["site", "doctor", *words]) == 2
         assert "--config" in capsys.readouterr().err

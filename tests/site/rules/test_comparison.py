@@ -23,7 +23,6 @@ METHODS = {
 
 
 def finished_run(folder, method="p-cov"):
-    """Run a method on three sites with journals, save the model, and return its file and the journals."""
     journals, nodes = [folder / f"journal {party}" for party in range(3)], []
     for party, journal in enumerate(journals):
         values = np.random.default_rng(party).normal(size=(60, 4)) * [4, 3, 2, 1]
@@ -37,7 +36,6 @@ def finished_run(folder, method="p-cov"):
 
 
 def audited(capsys, model, journals):
-    """Exit code of `audit`, and its page."""
     capsys.readouterr()
     code = main(["audit", str(model), *map(str, journals)])
     return code, capsys.readouterr().out
@@ -134,25 +132,17 @@ def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys, method):
     assert audited(capsys, model, [tmp_path]) == (2, "")
 
 
-def test_a_model_with_an_infinite_measurement_is_compared(tmp_path, capsys):
+def test_odd_numbers_and_names_of_a_model_are_compared(tmp_path, capsys):
+    """A name of a question makes no cell of the table."""
     model, journals = finished_run(tmp_path)
     loaded = PCAModel.load(model)
+    entry = loaded.log["provenance"]
+    assert entry["began"] <= entry["ended"]
+    assert {"fedpca-flwr", "flwr", "numpy", "scipy", "python"} == set(entry["versions"])
+    assert json.dumps(entry)  # of plain values
     loaded.log["measured"]["condition"] = np.inf
     assert audited(capsys, loaded.save(tmp_path / "other.npz"), journals)[0] == 0
-
-
-def test_a_name_of_a_question_makes_no_cell_of_the_table(tmp_path, capsys):
-    model, journals = finished_run(tmp_path)
-    loaded = PCAModel.load(model)
     loaded.log["rounds"][0] |= {"phase": "sums | the same | the same |", "digests": {"0": ["ab" * 32, "cd" * 32]}}
     _, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[:1])
     (line,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
     assert len(re.split(r"(?<!\\)\|", line)) == 8
-
-
-def test_the_log_says_which_run_made_a_model(tmp_path):
-    model, _ = finished_run(tmp_path)
-    entry = PCAModel.load(model).log["provenance"]
-    assert entry["began"] <= entry["ended"]
-    assert {"fedpca-flwr", "flwr", "numpy", "scipy", "python"} == set(entry["versions"])
-    assert json.dumps(entry)  # of plain values
