@@ -37,7 +37,6 @@ def log(caplog):
 
 
 def assert_single_lines(log):
-    """Each record of the log is one printable line, and not a long one."""
     lines = [record.getMessage() for record in log.records if record.name.startswith("fedpca_flwr")]
     assert lines
     for line in lines:
@@ -45,14 +44,13 @@ def assert_single_lines(log):
         assert len(line) <= MAX_LINE
 
 
-def texts_of(folder):
-    """All texts of a journal's events."""
+def assert_short_texts(folder):
     with closing(sqlite3.connect(folder / "site.sqlite")) as database:
-        return [str(cell) for row in database.execute("SELECT run, kind, about FROM event") for cell in row]
+        texts = [str(cell) for row in database.execute("SELECT run, kind, about FROM event") for cell in row]
+    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
 
 
 def message_of(kind, name):
-    """Return a message as a server may send it: to the Message API, or as Flower's classic server."""
     LocalGrid(client_app(lambda context: ROWS), 1)  # sets the run of this process's messages
     config = ConfigRecord({PCA_KEY: name, "phase": "moments"})
     if kind == "classic":
@@ -62,23 +60,20 @@ def message_of(kind, name):
 
 
 def reply_of(message):
-    """Return the statement of a party in a reply, whatever API it came by."""
     records = message.content.config_records
     return dict(records["party"] if "party" in records else records["getpropertiesres.properties"])
 
 
+def node_of(folder):
+    return {"partition-id": 0, "num-partitions": 3, "journal": str(folder / "journal")}
+
+
 @pytest.fixture
 def context(tmp_path):
-    command = (
-        "import os, sys; print(*map(os.environ.get, ['FEDPCA_RUN', 'FEDPCA_REFUSAL']), file=open(sys.argv[1], 'a'))"
-    )
-    node = {
-        "partition-id": 0,
-        "num-partitions": 3,
-        "journal": str(tmp_path / "journal"),
-        "on-refusal": shlex.join([sys.executable, "-c", command, str(tmp_path / "refusals")]),
-    }
-    return Context(7, 1, node, RecordDict(), {})
+    names = "['FEDPCA_RUN', 'FEDPCA_REFUSAL']"
+    command = f"import os, sys; print(*map(os.environ.get, {names}), file=open(sys.argv[1], 'a'))"
+    refusals = shlex.join([sys.executable, "-c", command, str(tmp_path / "refusals")])
+    return Context(7, 1, {**node_of(tmp_path), "on-refusal": refusals}, RecordDict(), {})
 
 
 @pytest.mark.parametrize("kind", [QUERY, TRAIN, "classic"])
@@ -130,8 +125,7 @@ def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log)
     assert said["error"] == "ContractError"
     assert said["message"].isprintable()
     assert_single_lines(log)
-    texts = texts_of(tmp_path / "journal")
-    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
+    assert_short_texts(tmp_path / "journal")
 
 
 @pytest.mark.parametrize("parties", ["0 1 2 \x1b[2J", "0 1 2 x", " ".join(map(str, range(300_000)))])
@@ -162,18 +156,12 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: next(iter(config))[:8])
 def test_a_run_config_writes_short_lines_into_log_and_journal(config, tmp_path, log):
     np.save(tmp_path / "rows.npy", ROWS)
-    node = {
-        "partition-id": 0,
-        "num-partitions": 3,
-        "journal": str(tmp_path / "journal"),
-    }
-    if "dataset" not in config:
-        node["data"] = str(tmp_path / "rows.npy")
+    node = node_of(tmp_path) | ({} if "dataset" in config else {"data": str(tmp_path / "rows.npy")})
     context = Context(7, 1, node, RecordDict(), {"method": "p-cov", "n-components": 2, **config})
     said = FACTORY.client(context).get_properties({})
     assert len(said["message"]) <= MAX_MESSAGE_CHARACTERS
     assert_single_lines(log)
-    assert all(text.isprintable() and len(text) <= 1000 for text in texts_of(tmp_path / "journal"))
+    assert_short_texts(tmp_path / "journal")
 
 
 @pytest.mark.parametrize("run", [FORGED, LONG, "\0"])

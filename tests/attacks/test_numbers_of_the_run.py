@@ -27,7 +27,6 @@ PRODUCTS = (
 
 
 def keys_for(session):
-    """Return keys of a session, with two of nobody's, and signatures under them."""
     (key, _), _ = session.ask("keys", [])
     publics = np.stack([key, np.full_like(key, 1), np.full_like(key, 2)])
     return {"publics": publics, "signatures": signatures(session, publics)}
@@ -66,9 +65,8 @@ def test_runs_of_constant_numbers_are_answered(run, tmp_path):
 def test_a_number_that_changes_within_a_run_is_refused(run, phase, name, value, tmp_path):
     ended, message = played(tmp_path, run, phase, {name: value})
     assert ended == phase
-    assert (
-        f"'{name}' differs from the value in an earlier question of this run" in message or "ended its part" in message
-    )
+    said = f"'{name}' differs from the value in an earlier question of this run", "ended its part"
+    assert any(text in message for text in said)
 
 
 NEIGHBOUR = np.eye(D)[:, :2] @ np.array([[1.0], [1e-9]])
@@ -104,7 +102,6 @@ MASKED = {"secure-aggregation": True, "bound": 1000.0}
 
 
 def asked_about(session, means, *, secure):
-    """Return what a site says to products about each of several means of one run."""
     block, none = np.eye(D, 2), np.zeros(D)
     assert session.ask(*(("sums", list(keys_for(session).values())) if secure else ("start", [])))[0]
     return [session.ask("product", [block, mean, none]) for mean in means]
@@ -120,8 +117,6 @@ def test_a_pass_has_one_centre(run, center, tmp_path):
         assert first
         assert bool(second) == ("error" not in said) == (i == 0)
 
-
-@pytest.mark.parametrize("off", [1e6, 2.0**53])
-def test_a_pass_has_no_centre_beyond_the_bound(off, tmp_path):
-    session = HostileSession(tmp_path, ROWS, {**PERSONALISED, **MASKED})
-    assert not asked_about(session, [CENTRE + off], secure=True)[0][0]
+    for off in (1e6, 2.0**53) if run else ():  # beyond the bound
+        session = HostileSession(tmp_path / str(off), ROWS, {**PERSONALISED, **MASKED})
+        assert not asked_about(session, [CENTRE + off], secure=True)[0][0]

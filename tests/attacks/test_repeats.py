@@ -24,6 +24,7 @@ SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
 SURVIVING = {**SECURE, "survivors": 3}
 PARTIES = cut(rows(250, 4) + 2, 100, 80, 50, 20)
 THREE = PARTIES[:3]
+NOT_THE_SAME = "over 3 parties already, and this sum is over 3 parties that are not the same"
 
 
 def sites(folder, parties, method="p-cov", *, options=SECURE, **node):
@@ -33,13 +34,11 @@ def sites(folder, parties, method="p-cov", *, options=SECURE, **node):
 
 
 def without(server, party):
-    """Let a party be silent from the beginning."""
     proxy_of(server, party).fit = Mock(side_effect=TimeoutError("no reply within its deadline of 1 s"))
     return server
 
 
 def replies_to(server, phase):
-    """Return a list that fills with what the parties reply in a phase."""
     replies = []
     for party in range(len(server.client_manager().all())):
         tamper(server, party, lambda reply: replies.append(reply) or reply, phase)
@@ -71,7 +70,6 @@ def first_sum(tmp_path_factory):
 
 @pytest.fixture
 def summed(first_sum, tmp_path):
-    """Where three sites have been in a masked sum already."""
     shutil.copytree(first_sum, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
@@ -142,9 +140,7 @@ def test_sums_of_other_survivors_are_refused_first(tmp_path):
     # Four sums of three of four parties each are four equations for four shares; the same three tell nothing new.
     for _ in range(2):
         finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 3))
-    with pytest.raises(
-        DisclosureError, match="over 3 parties already, and this sum is over 3 parties that are not the same"
-    ):
+    with pytest.raises(DisclosureError, match=NOT_THE_SAME):
         finish(without(sites(tmp_path / "2", PARTIES, options=SURVIVING), 2))
 
 
@@ -156,9 +152,7 @@ def test_a_sum_with_a_replaced_member_is_refused(summed):
     for party in range(3):
         context_of(server, party).node_config["identities"] = str(summed / "list")
     context_of(server, 2).node_config["identity"] = own
-    with pytest.raises(
-        DisclosureError, match="over 3 parties already, and this sum is over 3 parties that are not the same"
-    ):
+    with pytest.raises(DisclosureError, match=NOT_THE_SAME):
         finish(server)
 
 
@@ -349,9 +343,6 @@ def test_a_bound_is_of_the_journal_or_public(tmp_path):
     # It could not remember how often it did.
     with pytest.raises(ConfigError, match="node-config names no 'journal'"):
         finish(sites(tmp_path / "2", THREE[:2], options={**SECURE, "bound": 0.1}, journal=""))
-
-
-# The journal's file
 
 
 @pytest.mark.engine

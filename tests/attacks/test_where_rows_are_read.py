@@ -25,7 +25,6 @@ BY_MOMENTS = [name for name, card in CARDS.items() if card.split == "rows" and n
 
 
 def client_of(method: str) -> Any:
-    """Return the client of a party with rows, before anything is asked."""
     rows = np.random.default_rng(1).standard_normal((N, 5))
     run = {"method": method, "n-components": 2}
     node = {"partition-id": 0, "num-partitions": 2}
@@ -56,11 +55,9 @@ def test_what_an_answer_is_given_holds_no_row(method):
 
 def test_undeclared_needs_of_rows_are_refused():
     client = client_of("p-cov")
-    client.questions = {
-        "rows": replace(
-            client.questions["moments"], needs="rows", answer=lambda party, request: {"count": party.selection.rows}
-        )
-    }
+    question = client.questions["moments"]
+    answer = {"answer": lambda party, request: {"count": party.selection.rows}}
+    client.questions = {"rows": replace(question, needs="rows", **answer)}
     with refused(ContractError):
         client.statistics("rows", {})
 

@@ -119,6 +119,7 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
     assert "em" in examined()[1]["rows and run"]
 
 
+@pytest.mark.engine
 def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
     monkeypatch.setattr(doctor, "START_PROGRAM", "import fedpca_flwr.site_app")
     monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)

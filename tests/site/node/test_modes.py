@@ -34,6 +34,7 @@ def assert_private(folder, *, readable=()):
     assert found == {**expected, **dict.fromkeys(readable, 0o644)}
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("blind", [True, False])
 def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path):
     """The model is the one secret of a blind run, since its server does not have it."""
@@ -72,6 +73,7 @@ def test_a_servers_model_may_be_read_and_a_folder_keeps_its_mode(tmp_path):
     assert modes(tmp_path) == {**before, "models/model.npz": 0o600, "model.npz": 0o644}
 
 
+@pytest.mark.engine
 def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(0o700)

@@ -23,8 +23,6 @@ ROOT = Path(__file__).parents[3]
 
 
 class StubDeployment:
-    """A deployment whose run writes a log and ends with a given status."""
-
     port = 1
 
     def __init__(self, status):
@@ -78,11 +76,8 @@ def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
     gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
-    for files, named in (
-        (data, ["3 sites", "--dropout"]),
-        (data[1:], ["2 files", 3]),
-        (gone, ["nowhere.csv", "gone.csv"]),
-    ):
+    wrong = (data, ["3 sites", "--dropout"]), (data[1:], ["2 files", 3]), (gone, ["nowhere.csv", "gone.csv"])
+    for files, named in wrong:
         with refused(ConfigError, *named):
             rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
 
@@ -131,7 +126,6 @@ esac
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
     shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return bool(shown.strip()) and not shown.strip().startswith("Z")
 
@@ -188,6 +182,7 @@ middle.wait()
 """
 
 
+@pytest.mark.engine
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux' list of processes")
 @pytest.mark.parametrize("elder", ["node, which nobody fetches", "exec"])
 def test_a_client_ends_with_its_node(elder):
