@@ -180,7 +180,6 @@ def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
 
 
 def drawn_run(method: str, seed: int) -> dict[str, Any]:
-    """Return a run of a method with drawn options, in clear or with secure sums."""
     rng = np.random.default_rng(seed)
     known = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}
     if seed % 3:  # most of what stages do a site of all defaults refuses
@@ -227,11 +226,8 @@ def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monke
 
 def error_of(chunks, components):
     """As it was: each row is projected about the server's mean."""
-    squared = 0.0
-    for centred in chunks:
-        scores = centred @ components.T
-        squared += float(np.vdot(centred, centred)) - float(np.vdot(scores, scores))
-    return max(0.0, squared)
+    parts = ((centred, centred @ components.T) for centred in chunks)
+    return max(0.0, sum(float(np.vdot(rows, rows)) - float(np.vdot(scores, scores)) for rows, scores in parts))
 
 
 def error_of_rows(self, mean, scale, components):

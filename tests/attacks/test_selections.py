@@ -23,7 +23,6 @@ OF_ROWS = [script for script in SCRIPTS if not script.columns and not script.noi
 
 
 def opened(session: HostileSession) -> list[int]:
-    """Return the numbers of rows of all sums that the journal has as opened."""
     return sorted(OpenedSum.parse(about).rows for about, _ in events(session.folder / "journal", OpenedSum.kind))
 
 
@@ -51,13 +50,13 @@ def test_rows_of_a_fold_are_searched_for_rare_values(tmp_path):
     rows = ROWS.copy()
     rows[:, 3] = np.arange(60) % 2
     run = {"method": "personalised", "n-components": 2}
-    chosen = HostileSession(tmp_path, rows, run, **{"min-rows": 8})
-    reply = chosen.client.get_properties({})
-    assert reply["error"] == DisclosureError.__name__
-    assert "rare-values" in reply["message"]
-    assert "error" not in HostileSession(
-        tmp_path / "2", rows, {**run, "mu": 1.0}, **{"min-rows": 8}
-    ).client.get_properties({})
+    chosen, given = (
+        HostileSession(tmp_path / name, rows, {**run, **mu}, **{"min-rows": 8}).client.get_properties({})
+        for name, mu in (("chosen", {}), ("given", {"mu": 1.0}))
+    )
+    assert chosen["error"] == DisclosureError.__name__
+    assert "rare-values" in chosen["message"]
+    assert "error" not in given
 
 
 def test_no_rows_are_selected_after_the_site_has_examined_its_selections(tmp_path):
@@ -109,7 +108,6 @@ SELECTING = {
 
 
 def answers(run: str, phase: str, centre, folder, rows) -> str:
-    """Return how a site answers a question whose centre the server chose: the refusal's text, or nothing."""
     method, *words = run.split()
     options = dict(word.split("=") for word in words)
     config = {name: int(value) if value.isdecimal() else value for name, value in options.items()}
