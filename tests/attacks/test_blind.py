@@ -39,7 +39,6 @@ def blind_server(parties=PARTIES, **options):
 
 
 def tell_all(server, phase, change):
-    """Let the server change the arrays of a question to every party in the same way."""
     for party in range(len(server.client_manager().all())):
         on_request(server, party, phase, change)
 
@@ -73,8 +72,6 @@ ADDED = 1, -(2**150), 2**61 - 1, 2**256, 2**320
 
 
 def change_place(place, change):
-    """Return a function that adds to an element of a sealed sum."""
-
     def changed(arrays):
         elements = elements_from_bytes(arrays[0])
         elements[place] = (elements[place] + change) % PRIME
@@ -171,11 +168,7 @@ def test_shares_beyond_public_limits_are_refused(monkeypatch):
         finish(blind_server())
 
 
-# The secret
-
-
 def swap(arrays):
-    """Hand on the contributions of two parties in each other's places."""
     return [arrays[0][[1, 0, 2]], *arrays[1:]]
 
 
@@ -243,13 +236,11 @@ def watch_solve(patched, seen, change=lambda pairs, scatter: pairs):
 
 
 def turned(pairs, scatter):
-    """Return vectors of the eigenspace that are no eigenvectors."""
     c, s = np.cos(0.3), np.sin(0.3)
     return replace(pairs, vectors=pairs.vectors @ block_diag([[c, -s], [s, c]], 1.0))
 
 
 def tilted(pairs, scatter):
-    """Return a component that is a millionth of a degree off."""
     vectors = pairs.vectors.copy()
     vectors[:, 0] = np.cos(2e-8) * vectors[:, 0] + np.sin(2e-8) * np.linalg.eigh(scatter)[1][:, 0]
     return replace(pairs, vectors=vectors)
@@ -302,8 +293,6 @@ def test_nothing_that_is_not_of_the_check_makes_a_model(tmp_path, change, named,
 
 
 class Given:
-    """A rotation that a test chooses."""
-
     def __init__(self, matrix):
         self.matrix = matrix
 
@@ -373,7 +362,6 @@ def drawn(pairs, seed):
 
 
 def opened(monkeypatch, parties, runs, **options):
-    """Return the scatters (runs, d, d) that a server opens."""
     seen: list = []
     with monkeypatch.context() as patched:
         watch_solve(patched, seen)

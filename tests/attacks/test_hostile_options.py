@@ -56,7 +56,6 @@ def raw(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
-    """Return a site in a run that no server has checked."""
     session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
     given = session.context
     session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
@@ -64,7 +63,6 @@ def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any)
 
 
 def finding(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a draw finds; empty where it finds nothing."""
     rng = np.random.default_rng(seed)
     run = drawn_run(rng)
     card = METHODS[run["method"]].strategy.card
@@ -123,12 +121,7 @@ def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
             assert not finding(seed, tmp_path / str(seed), patch)
 
 
-def main(first: int, last: int) -> None:
-    """Draw from one seed to another, and print what is found."""
-    for seed in range(first, last):
+if __name__ == "__main__":
+    for seed in range(*map(int, sys.argv[1:])):
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             print(seed, finding(seed, Path(folder), patch), flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -75,8 +75,7 @@ def layout_of(session, phase="moments"):
 
 @each_transport
 def test_keys_of_the_server_are_refused_by_every_party(transport, tmp_path):
-    sessions = sites(tmp_path, RUNS[transport])
-    real, signatures = keys_of(sessions)
+    real, signatures = keys_of(sessions := sites(tmp_path, RUNS[transport]))
     for victim, session in enumerate(sessions):
         keys = np.stack([key if party == victim else strange(real) for party, key in enumerate(real)])
         said = session.refusal(*with_keys(keys, signatures))

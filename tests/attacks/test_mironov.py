@@ -168,7 +168,6 @@ def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch)
 
 
 def floats(size, deviation, source):
-    """Draw noise as most do."""
     words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
     return deviation * ndtri((words + 0.5) * 2.0**-52)
 

@@ -27,7 +27,6 @@ METHODS = ["p-cov", "qr-pca", "adaptive", "em"]
 
 
 def arrays_in(root):
-    """Return all arrays that can be reached from an object, by attributes, entries and closures."""
     stack, seen, arrays = [root], {}, []
     while stack:
         item = stack.pop()

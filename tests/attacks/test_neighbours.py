@@ -17,8 +17,6 @@ PARTIES, VICTIM, LAST = 9, 0, 8
 
 
 class Sites:
-    """All sites of a run, and what the server has of them."""
-
     def __init__(self, folder):
         self.sessions = sites(folder, SUMS, parties=PARTIES)
         self.commitments, self.signatures = keys_of(self.sessions)
@@ -43,7 +41,7 @@ class Sites:
         return self.sessions[party].client.journal.load_secret("private")
 
     def less_masks_with(self, words, own, others, publics):
-        """Masked words without what a party shares with these others, who have handed over their private keys."""
+        """Return what is left of masked words when these others have handed over their private keys."""
         return self.unmasked(words, own, [self.private(other) for other in others], publics)
 
     def unmasked(self, words, own, privates, publics):

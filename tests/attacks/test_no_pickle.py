@@ -51,7 +51,6 @@ def array_of_objects(mark: Mark) -> bytes:
 
 
 def rewritten(file: Path, spoil: Spoil) -> Path:
-    """Return a file, or each array of an archive, spoilt."""
     if file.suffix != ".npz":
         file.write_bytes(spoil(file.read_bytes()))
         return file

@@ -56,7 +56,6 @@ def questions(d, mean, *, secure):
 
 
 def added(answer):
-    """Return an answer, or the sum of its parts, by field."""
     parts = [answer] if isinstance(answer, dict) else answer
     return {name: sum(part[name] for part in parts if name in part) for part in parts for name in part}
 
@@ -142,7 +141,6 @@ def node_of(own):
 
 
 def drawn(folder, X, *, run_id=1, repeat="refuse", seed=0):
-    """Return what a new process of a site holds out in a run."""
     node = node_of({"data": "rows.npy", "journal": "there", "min-rows": 5, "repeat": repeat})
     return held_out_rows(FileJournal(str(folder / "journal"), str(run_id), 0), node, X, seed)
 
@@ -209,7 +207,6 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path, monkeypa
 @pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
 def test_too_few_rows_to_hold_out_are_refused_first(options, tmp_path):
     run = {"method": "personalised", "n-components": 1, **options}
-
     few, enough, without_fold = (
         HostileSession(tmp_path / str(i), rows(n, 4), {**run, **more}, **{"min-rows": 10}).client.get_properties({})
         for i, (n, more) in enumerate([(49, {}), (50, {}), (49, {"mu": 1.0})])

@@ -50,8 +50,6 @@ def rows_of(run: str, party: int, rng: np.random.Generator) -> NDArray:
 
 
 class AtTheLimits(Adversary):
-    """Asks for numbers at the bound, and far below and above it."""
-
     def _value(self, field, shape):
         rng, spans = self.rng, (0.0, 1.0, 9.0)
         if field.dtypes[-1].kind == "i":

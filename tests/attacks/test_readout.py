@@ -58,7 +58,6 @@ def test_a_site_without_its_state_answers_nothing_again(tmp_path):
 def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
     """A party that dies while it computes may have answered: it does not answer again."""
     session = site(tmp_path, patients(), DP)
-
     with monkeypatch.context() as patched:
         patched.setattr(DPPCAClient, "statistics", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -116,7 +115,6 @@ def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeyp
     left, other = (HostileSession(tmp_path, patients(), SUMS, run_id=run) for run in (1, 2))
     left.ask("keys", [])
     key = left.client.journal.load_secret("private")
-
     later = SimpleNamespace(now=lambda tz=None: datetime.now(tz) + timedelta(hours=hours))
     monkeypatch.setattr(files, "datetime", later)
     other.ask("keys", [])

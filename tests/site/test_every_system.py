@@ -63,6 +63,7 @@ def test_sites_need_nothing_of_posix(tmp_path):
     assert (tmp_path / "scores1.csv").exists()
 
 
+@pytest.mark.engine
 def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
     monkeypatch.delattr(os, "killpg")
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])

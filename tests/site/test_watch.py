@@ -47,7 +47,6 @@ def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog,
 
 @pytest.fixture
 def system_log(tmp_path, monkeypatch):
-    """Return a socket in the place of the system's."""
     monkeypatch.setattr(watch, "SYSTEM_LOG", tmp_path / "log")
     monkeypatch.setattr(watch, "SYSTEM_LOG_SECONDS", 0.01)
     yield socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -27,7 +27,6 @@ SURVIVING = {**MASKED, "survivors": 5}
 
 @pytest.fixture(autouse=True)
 def few_bytes(monkeypatch):
-    """Store nothing for the parties' influence."""
     monkeypatch.setattr(arriving_moments, "MAX_INFLUENCE_BYTES", 0)
     monkeypatch.setattr(arriving_moments, "MAX_STORED_PARTIES", 0)
 
@@ -89,9 +88,6 @@ def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monk
     stored = finish(server(6, method, **way))
     assert not differences(streamed, stored)
     assert [entry["up"] for entry in streamed.log["rounds"]] == [entry["up"] for entry in stored.log["rounds"]]
-
-
-# Faults
 
 
 OTHER = Moments.from_rows(rows(20, FEATURES - 1, seed=9))

@@ -44,8 +44,6 @@ print(json.dumps({{"runs": [{{"status": status, "status-details": "why it failed
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Write a program that is `flwr` in this test."""
-
     def written(text):
         (tmp_path / "flwr").write_text(f"#!{sys.executable}\n{text}")
         (tmp_path / "flwr").chmod(0o755)

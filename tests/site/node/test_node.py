@@ -112,7 +112,7 @@ print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdi
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("forks", [80, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("forks", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_forks_under_load_all_answer(forks, tmp_path):
     """Each computes with several threads; two other processes take the cores meanwhile."""
     site_of(tmp_path)
@@ -140,12 +140,10 @@ def test_a_child_that_fails_ends_with_a_code(process):
     assert node.os.waitpid(child, 0)[1] == 256
 
 
-def sleeping():
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-
-
+@pytest.mark.engine
 def test_a_site_that_is_stopped_ends_all_that_it_has_started(process):
-    process.supernode, message = sleeping(), sleeping()
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    process.supernode, message = (subprocess.Popen(sleeping) for _ in range(2))
     process.messages.add(message.pid)
     process.reconcile()
     process.close()
@@ -153,6 +151,7 @@ def test_a_site_that_is_stopped_ends_all_that_it_has_started(process):
     assert message.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.engine
 def test_a_site_ends_with_its_supernode_and_by_its_code(process):
     process.supernode = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     process.supernode.wait(60)

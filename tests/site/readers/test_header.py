@@ -34,7 +34,6 @@ def tables(rng, n, d):
 
 
 def headers(rng, n, d):
-    """Names that are numbers, and the rows below."""
     wavelengths = np.sort(rng.uniform(400, 2500, d)).round(2)
     yield 1100 + 2 * np.arange(d), rng.normal(1, 0.2, (n, d))
     yield wavelengths, 1 + np.sin(wavelengths / 200) + rng.normal(0, 0.02, (n, d))
