@@ -1,5 +1,7 @@
 """Columns by which few rows could be read out of moments: which ones, and what a site tells of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -40,7 +42,7 @@ def test_columns_are_those_of_the_definitions(kind):
         if kind == "missing":
             X[rng.random((n, d)) < rng.random()] = np.nan
         weights = rng.integers(1, 4, n).astype(float) if kind == "weighted" else np.ones(n)
-        given = X.astype(np.uint8) if kind == "integers" else X
+        given: Any = X.astype(np.uint8) if kind == "integers" else X
         given = sparse_rows(sparse.csr_array(X)) if kind == "sparse" else given
         result = conspicuous(weight_rows(X, weights) if kind == "weighted" else given, min_rows)
         for column in range(d):
