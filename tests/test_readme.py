@@ -35,7 +35,6 @@ PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "simulations/*/README.md")
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for pattern in PATTERNS for path in ROOT.glob(pattern)}
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
 WRITE = "it is made from the methods' cards: run `python docs/method_pages.py write` in the repository's folder"
-every_page = pytest.mark.parametrize("page", PAGES)
 
 
 def blocks(page, language):
@@ -206,8 +205,8 @@ def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
     np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
 
 
-@every_page
-def test_runs_have_keys_and_values_that_there_are(page):
+def faults_of_runs(page):
+    """Yield commands with keys that there are not; a wrong value is refused."""
     variables = {"PWD": ".", **dict(re.findall(r'^(\w+)="([^"]*)"', "\n".join(blocks(page, "bash")), re.M))}
     for command in commands(page):
         told = re.search(r"--run-config \"((?:[^\"\\]|\\.)*)\"", command)
@@ -216,40 +215,44 @@ def test_runs_have_keys_and_values_that_there_are(page):
             for _ in range(2):  # a variable may hold another
                 text = re.sub(r"\$(\w+)", lambda name: variables[name[1]], text)
             given = parse_config_args([text])
-            assert set(given) <= set(CONFIG), command
+            if not set(given) <= set(CONFIG):
+                yield command
             config = RunConfig.parse({**CONFIG, **given})
             kind = METHODS.parse_method(config.method).strategy.card.options
             parse_options(config.method, kind, {"n-components": config.n_components})
 
 
-@every_page
-def test_keys_that_are_mentioned_exist(page):
+def faults_of_keys(page):
     options = {key for method in METHODS.values() for key in method_option_keys(method.strategy.card.options)}
     known = {*CONFIG, *NodeConfig.keys(), *options, "engine"}
     for text in re.findall(r"`([^`\n]*)`", prose(page)):
         if not text.startswith(("python", "PCA(", "flwr", "flower-")):
-            keys = re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)
-            assert {key.replace("_", "-") for key in keys} <= known, text
+            keys = {key.replace("_", "-") for key in re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)}
+            yield from [text] if keys - known else []
 
 
-@every_page
-def test_modules_and_tests_that_are_run_exist(page):
+def faults_of_commands(page):
     for command in commands(page):
         words = shlex.split(command, posix=False) if command.startswith("python -m") else []
-        if words:
-            assert importlib.util.find_spec(words[2]), command
-            assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), command
+        tests = [ROOT / word for word in words[3:] if word.startswith("tests/")]
+        if words and not (importlib.util.find_spec(words[2]) and all(path.exists() for path in tests)):
+            yield command
 
 
-@every_page
-def test_links_between_files_resolve(page):
+def faults_of_links(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         file, _, anchor = target.partition("#")
-        if "://" in target:
-            continue
         path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
-        assert path.exists(), target
-        assert not anchor or anchor in headings(str(path.relative_to(ROOT))), target
+        if "://" not in target and not (
+            path.exists() and (not anchor or anchor in headings(str(path.relative_to(ROOT))))
+        ):
+            yield target
+
+
+@pytest.mark.parametrize("faults", [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links])
+def test_what_pages_name_exists(faults):
+    """Run-configs, keys, modules and tests that are run, and links."""
+    assert [f"{page}: {fault}" for page in PAGES for fault in faults(page)] == []
 
 
 def test_every_public_name_is_on_the_page_of_python():

@@ -33,11 +33,7 @@ CORE = {
     "fedpca_flwr.strategies",
 }
 """What tables and contracts name, and every run or test needs."""
-TABLES = {
-    "fedpca_flwr/stages/__init__.py",
-    "strategies/__init__.py",
-    "fedpca_flwr/site/readers/file_format.py",
-}
+TABLES = {"fedpca_flwr/stages/__init__.py", "strategies/__init__.py", "fedpca_flwr/site/readers/file_format.py"}
 """Tables each of whose entries is a room."""
 COMMANDS = "fedpca_flwr/cli.py"
 OTHERS = {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse"}
