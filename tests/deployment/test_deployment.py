@@ -50,10 +50,7 @@ def database():
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory, database):
-    """Return the node-configs of two hospitals.
-
-    One has a file, the other PostgreSQL where it is installed, else DuckDB.
-    """
+    """Return the node-configs of a hospital with a file, and one with PostgreSQL or, where that is not, DuckDB."""
     folder = tmp_path_factory.mktemp("hospitals")
     nodes = make_site_configs(folder, "hospital", write_site_files(folder, NAMES, HOSPITALS))
     url = database.url if database else f"duckdb:///{folder}/cohort.duckdb"
@@ -118,6 +115,7 @@ def test_a_file_and_a_database_give_the_bits_of_loopback(hospitals, tmp_path):
         np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
 
 
+@pytest.mark.nightly
 def test_messages_from_party_to_party_give_the_bits_of_loopback(hospitals, tmp_path):
     model, _ = of_markers(hospitals, "sapca", tmp_path, topology="tree")
     assert not differences(model, run("sapca", HOSPITALS, n_components=5, topology="tree"))
@@ -133,6 +131,7 @@ def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 def test_no_log_has_the_password_of_a_database(hospitals, database):
     need(database, "postgresql")
     with psycopg.connect(database.url, password=database.password) as connection:
@@ -177,6 +176,7 @@ def test_a_site_runs_no_code_of_the_archive(hospitals, tmp_path, monkeypatch):
     assert all("flwr-serverapp" in program for program in programs), programs
 
 
+@pytest.mark.nightly
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_path):
     hospitals.processes["node1"].terminate()
     hospitals.processes["node1"].wait()
@@ -200,6 +200,7 @@ def test_columns_give_the_bits_of_loopback(banks, tmp_path):
         np.testing.assert_allclose(scores, model.scores_, atol=1e-10)
 
 
+@pytest.mark.nightly
 def test_a_doctor_checks_a_key_and_activates_no_node(lab, tmp_path):
     link, ca, key = f"{HOST}:{lab.port}", lab.folder / "ca.crt", tmp_path / "site"
     public = make_node_key(key)
@@ -212,8 +213,5 @@ def test_a_doctor_checks_a_key_and_activates_no_node(lab, tmp_path):
 
 
 def online(lab):
-    return {
-        node["node-id"]
-        for node in lab.flwr.list_json("supernode", "list", "lab")["nodes"]
-        if node["status"] == "online"
-    }
+    nodes = lab.flwr.list_json("supernode", "list", "lab")["nodes"]
+    return {node["node-id"] for node in nodes if node["status"] == "online"}

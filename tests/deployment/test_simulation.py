@@ -20,10 +20,7 @@ from tests.refusals import refused
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 SECURE = {"secure_aggregation": True, "bound": 100.0}
-WAYS = [
-    ("personalised", {"mu": 1.0, "solver": "stiefel"}),
-    ("vfedpca", {"graph": "ring", "periods": 2}),
-]
+WAYS = [("personalised", {"mu": 1.0, "solver": "stiefel"}), ("vfedpca", {"graph": "ring", "periods": 2})]
 """State at a party, messages of its own for each party, and from party to party; new rows have masks, below."""
 
 SPLIT = {name: method.strategy.card.split for name, method in METHODS.items()}
@@ -51,10 +48,10 @@ NIGHTLY = [
 
 @pytest.fixture(scope="module", autouse=True)
 def one_ray():
-    """One Ray for all simulations of this file, with one worker: every start of either takes seconds."""
+    """One Ray for all simulations of this file, with one worker: every start of either takes seconds. It stays."""
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     ray.init(num_cpus=1, runtime_env={"env_vars": path}, **ray_engine.BACKEND["init_args"])
-    yield
+    yield ray.get_runtime_context().get_job_id()
     ray.shutdown()
 
 
@@ -72,10 +69,12 @@ def both(method, parties, **options):
 
 
 @pytest.mark.parametrize("way", [*WAYS, *(pytest.param(way, marks=pytest.mark.nightly) for way in NIGHTLY)], ids=str)
-def test_simulation_gives_the_bits_of_loopback(way):
+def test_simulation_gives_the_bits_of_loopback_and_leaves_ray(way, one_ray):
     method, options = way
     parties = hospitals(250, 100, 50) if SPLIT[method] == "rows" else banks()
     assert not differences(*both(method, parties, n_components=5 if SPLIT[method] == "rows" else 3, **options))
+    assert ray.is_initialized()
+    assert ray.get_runtime_context().get_job_id() == one_ray
 
 
 def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
@@ -85,6 +84,7 @@ def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
     assert not differences(*both("vertical-scores", new, loadings=kept, **SECURE | {"bound": 1e3}))
 
 
+@pytest.mark.nightly  # by day a blind run on a SuperLink: test_blind.py
 def test_the_workers_of_a_blind_simulation_have_the_model():
     """A worker has the stages of methods, too: without these it would send sums that open."""
     parties = hospitals(250, 100, 50)
@@ -134,10 +134,3 @@ def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
     instead_of(monkeypatch, 1, lambda answers, *question: os._exit(1))
     with refused(QuorumError, 3, "client 1", match="process"):
         run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")
-
-
-def test_a_ray_that_runs_already_stays():
-    job = ray.get_runtime_context().get_job_id()
-    run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")
-    assert ray.is_initialized()
-    assert ray.get_runtime_context().get_job_id() == job
