@@ -40,28 +40,10 @@ def estimators():
     return [FederatedPCA(method=card.name, run_options=own) for card, own in zip(forgetful, options, strict=True)]
 
 
-def scikit_learns_checks(of):
-    return parametrize_with_checks(of, expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
-
-
+@pytest.mark.nightly  # by day our own, below
 @pytest.mark.filterwarnings("ignore")
-@scikit_learns_checks(estimators()[:1])
+@parametrize_with_checks(estimators(), expected_failed_checks=lambda one: NOT_FOR.get(one.method, {}))
 def test_scikit_learns_own_checks(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.engine
-@pytest.mark.filterwarnings("ignore")
-@scikit_learns_checks(estimators()[1::6])
-def test_scikit_learns_own_checks_with_some_other_methods(estimator, check):
-    """Of every sixth method: most of the checks are of the one class that all methods share."""
-    check(estimator)
-
-
-@pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore")
-@scikit_learns_checks([one for i, one in enumerate(estimators()[1:]) if i % 6])
-def test_scikit_learns_own_checks_with_the_other_methods(estimator, check):
     check(estimator)
 
 

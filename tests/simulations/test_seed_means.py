@@ -122,6 +122,7 @@ def test_the_page_has_means_and_both_figures(several, monkeypatch):
 
 
 @pytest.mark.engine
+@pytest.mark.nightly  # by day the page of 32 runs, above
 def test_a_page_of_a_thousand_runs_is_small(several, monkeypatch):
     """The page of so many settings had a section and four figures for each."""
     drawn, honest = [], report_drawing.figures
@@ -138,10 +139,8 @@ def test_a_page_of_a_thousand_runs_is_small(several, monkeypatch):
 def test_commands_repeat_each_method_with_its_seeds(several):
     runs = [run for run in several if (run["alpha"], run["clients"]) == (0.1, 2)]
     later = [run for run in runs if run["method"] == "p-cov" or run["seed"] < 2]
-    assert [re.findall(r"--methods (\S+) .*--seeds ([\d ]+) --", line) for line in repeat_commands(later)] == [
-        [("p-cov", "0 1 2 3")],
-        [("ap-cov", "0 1")],
-    ]
+    found = [re.findall(r"--methods (\S+) .*--seeds ([\d ]+) --", line) for line in repeat_commands(later)]
+    assert found == [[("p-cov", "0 1 2 3")], [("ap-cov", "0 1")]]
 
 
 def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
@@ -185,14 +184,7 @@ def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
 
 
 def test_single_values_are_lists_of_one():
-    (record,) = compare(
-        methods="ap-cov",
-        datasets="wine",
-        partitions="quantity",
-        alphas=np.float64(0.5),
-        clients=3,
-        seeds=7,
-        components=2,
-    )
+    setting = {"datasets": "wine", "partitions": "quantity", "alphas": np.float64(0.5), "clients": 3, "seeds": 7}
+    (record,) = compare(methods="ap-cov", components=2, **setting)
     assert (record["alpha"], record["clients"], record["seed"], record["bound"]) == (0.5, 3, 7, 0.0)
     assert math.isfinite(record["max angle"])

@@ -45,7 +45,9 @@ def drawn(draw, V, n, *, scale=False, population=np.inf, draws=DRAWS, parties=PA
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("n", "k", "scale"), [(179, 4, False), (300, 3, False), (400, 3, True)])
+@pytest.mark.parametrize(
+    ("n", "k", "scale"), [(179, 4, False), (400, 3, True), pytest.param(300, 3, False, marks=pytest.mark.nightly)]
+)
 def test_forecasts_hold_for_one_to_ten_parties(n, k, scale):
     rng = np.random.default_rng(1)
     V = components(DIGITS, k, scale)
