@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from fedpca_flwr import cli, run
+from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
@@ -28,8 +28,3 @@ PLACES = {
 def test_a_former_name_is_refused_with_what_to_take_instead(place):
     with refused(ConfigError, "docs/genotypes.md"):
         PLACES[place]()
-
-
-def test_a_former_command_is_refused_with_what_to_take_instead(capsys):
-    assert cli.main(["associate", "model.npz", "common.bim", "--output", "height"]) == 2
-    assert "docs/genotypes.md" in capsys.readouterr().err

@@ -166,31 +166,28 @@ def test_a_level_of_few_rows_with_the_same_gaps_is_refused(gaps, refuses, tmp_pa
     assert ("gaps='all'" in reply.get("message", "")) == refuses
 
 
-def test_levels_are_counted_among_rows_that_take_part():
-    frame = pd.DataFrame({"x": np.arange(45.0), "sex": ["f"] * 30 + ["m"] * 15})
-    encoded_elsewhere = encoded(frame, {"sex": ["f", "m"]}, "X")
-    one, twenty, thirty = (NodeConfig.parse({**NODE, "min-rows": 12, "round-rows": n}) for n in (1, 20, 30))
-    for node in (one, thirty):
-        permit_levels(node, encoded_elsewhere, encoded_elsewhere.names[1:])
-    with refused(DisclosureError, 12):
-        permit_levels(twenty, encoded_elsewhere, encoded_elsewhere.names[1:])
-
-
 @pytest.mark.parametrize("heavy", [[1.0] + [0.0] * 9, [3.0] + [1.0] * 9])
 @pytest.mark.parametrize("before", [30, 3 * 64], ids=["first piece", "last piece"])
 def test_a_level_of_few_rows_is_refused_by_the_site(before, heavy, monkeypatch):
-    """If weights leave few rows, the sums would be nearly those of a single row."""
+    """If weights or rounded numbers of rows leave few, the sums would be nearly those of a single row."""
     monkeypatch.setattr(policy, "chunks", lambda rows: row_chunks(rows, 64))
     n = before + 10
     frame = pd.DataFrame({"x": np.arange(float(n)), "sex": ["f"] * before + ["m"] * 10})
     table = encoded(frame, {"sex": ["f", "m"]}, "X")  # indicators may have been made elsewhere
-    ten, eleven = (NodeConfig.parse({**NODE, "min-rows": n}) for n in (10, 11))
-    permit_levels(ten, table, table.names[1:])
-    permit_levels(ten, table._replace(weights=np.ones(n)), table.names[1:])
+
+    def permit(min_rows, table=table, round_rows=1):
+        node = NodeConfig.parse({**NODE, "min-rows": min_rows, "round-rows": round_rows})
+        permit_levels(node, table, table.names[1:])
+
+    permit(10)
+    permit(10, table._replace(weights=np.ones(n)))
+    permit(7, round_rows=n - 3)  # of the last ten rows seven are left
+    with refused(DisclosureError, 8):
+        permit(8, round_rows=n - 3)
     with refused(DisclosureError, 11):
-        permit_levels(eleven, table, table.names[1:])
+        permit(11)
     with refused(DisclosureError, 10):
-        permit_levels(ten, table._replace(weights=np.array([1.0] * before + heavy)), table.names[1:])
+        permit(10, table._replace(weights=np.array([1.0] * before + heavy)))
 
 
 @pytest.mark.parametrize(
@@ -302,8 +299,8 @@ def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
     for i, part in enumerate(own):
         path = tmp_path / f"{i}{suffix}"
         part.to_csv(path, index=False) if suffix == ".csv" else part.to_parquet(path, index=False)
-        own_side = {"data": str(path), "journal": str(tmp_path / f"journal{i}"), "categories": "sex, island"}
-        nodes.append({**own_side, "min-rows": 1})
+        node = {"data": str(path), "journal": str(tmp_path / f"journal{i}"), "categories": "sex, island", "min-rows": 1}
+        nodes.append(node)
     options = {"n_components": 2, "scale": True, **transport}
     of_frames = fit("p-cov", own, **options, levels=LEVELS)
     server = server_of("p-cov", [np.zeros((len(part), 1)) for part in own], **options, levels=json.dumps(LEVELS))

@@ -178,10 +178,9 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    with refused(ConfigError, ".[vision]"):
-        datasets.load("cifar10")
-    with refused(ConfigError, ".[vision]"):
-        datasets.download("mnist", "somewhere")
+    for ask in (lambda: datasets.load("cifar10"), lambda: datasets.download("mnist", "somewhere")):
+        with refused(ConfigError, ".[vision]"):
+            ask()
 
 
 def test_people_left_out_stay_out_of_weighted_rows():

@@ -14,30 +14,23 @@ OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
 
 
 @pytest.mark.parametrize(
-    ("method", "found", "exact"),
+    ("method", "angle", "certified", "exact"),
     [
-        ("sub-it", {"certificate": 0.0}, True),
-        ("sub-it", {"certificate": EXACT_ANGLE_DEGREES}, True),
-        ("sub-it", {"certificate": OVER}, False),
-        ("sub-it", {"certificate": 90.0}, False),
-        ("ap-cov", {"certificate": 0.0}, False),
-        ("qr-pca", {}, True),
-        ("qr-pca rank=4", {}, False),
-        ("qr-pca wire='float32'", {}, False),
-        ("compressed tolerance=1e-6", {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": True}, True),
-        ("compressed tolerance=1.0", {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": True}, True),
-        ("compressed tolerance=0.0", {"proven_angle_degrees": 0.0, "variances_certified": True}, False),
-        (
-            "compressed tolerance=1e-6",
-            {"proven_angle_degrees": EXACT_ANGLE_DEGREES, "variances_certified": False},
-            False,
-        ),
-        ("compressed tolerance=1e-6", {"proven_angle_degrees": OVER, "variances_certified": True}, False),
+        *(("sub-it", angle, True, angle <= EXACT_ANGLE_DEGREES) for angle in (0.0, EXACT_ANGLE_DEGREES, OVER, 90.0)),
+        ("ap-cov", 0.0, True, False),
+        *((method, None, True, method == "qr-pca") for method in ("qr-pca", "qr-pca rank=4", "qr-pca wire='float32'")),
+        *((f"compressed tolerance={most}", EXACT_ANGLE_DEGREES, True, True) for most in (1e-6, 1.0)),
+        ("compressed tolerance=0.0", 0.0, True, False),
+        ("compressed tolerance=1e-6", EXACT_ANGLE_DEGREES, False, False),
+        ("compressed tolerance=1e-6", OVER, True, False),
     ],
 )
-def test_exact_models_are_certified_to_1e_6_degrees(method, found, exact):
+def test_exact_models_are_certified_to_1e_6_degrees(method, angle, certified, exact):
     strategy = FACTORY.strategy(METHODS.run_config({"method": method, "n-components": 2, "clients": 3}))
-    vars(strategy).update(found)
+    if method.startswith("compressed"):
+        vars(strategy).update(proven_angle_degrees=angle, variances_certified=certified)
+    elif angle is not None:
+        strategy.certificate = angle
     assert strategy.exact is exact
     assert EXACT_ANGLE_DEGREES == 1e-6
 

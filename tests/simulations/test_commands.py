@@ -55,9 +55,10 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "substitute"), [("monitor", "analyses.drift(model, rows)"), ("rehearse", "site rehearse")]
-)
+SUBSTITUTES = {"monitor": "analyses.drift(model, rows)", "rehearse": "site rehearse", "associate": "docs/genotypes.md"}
+
+
+@pytest.mark.parametrize(("name", "substitute"), SUBSTITUTES.items())
 def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, capsys):
     assert cli.main([name, "some", "words"]) == 2
     printed = capsys.readouterr()

@@ -154,56 +154,50 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
 
 
 RESULTS = ("max angle", "mean angle", "explained variance", "knn accuracy", "MB up", "MB down", "seconds")
-WHOLE = {
-    **dict.fromkeys(RESULTS, 0.5),
-    "method": "p-cov",
-    "options": {},
-    "dataset": "",
-    "data root": ".",
-    "partition": "iid",
-    "alpha": None,
-    "clients": 3,
-    "components": 2,
-    "seed": 0,
-    "engine": "loopback",
-    "bound": 0.0,
-    "rounds": 2,
-    "model": None,
-    "knn": False,
-    "exact": True,
-    "measured": {},
+SETTING = {"dataset": "", "data root": ".", "partition": "iid", "alpha": None, "clients": 3, "components": 2, "seed": 0}
+RUN = {"method": "p-cov", "options": {}, "engine": "loopback", "bound": 0.0, "knn": False, "exact": True}
+WHOLE = {**dict.fromkeys(RESULTS, 0.5), **SETTING, **RUN, "rounds": 2, "model": None, "measured": {}}
+
+
+WRONG = {
+    "model": [
+        "../models/0123456789abcdef.npz",
+        "models/0123456789abcdef.npz/../../x.npz",
+        "models/0123456789ABCDEF.npz",
+    ],
+    "method": ["no such method"],
+    "max angle": ["0", float("nan"), 180],
+    "alpha": [float("inf"), 0.5],
+    "clients": [-1, 2**63, 0],
+    "notes": [["x" * 10_001], ["a", 3]],
+    "knn": [1],
+    "partition": ["halves"],
+    "engine": ["moon"],
+    "components": [2**40],
+    "rounds": [None],
+    "options": [{"epsilon": []}],
 }
+ALLOWED = [
+    ({"partition": "halves"}, ["'halves'", "'iid'", "'shards'"]),
+    ({"alpha": 0.5}, ["'alpha'", 0.5, "'iid'"]),
+    ({"partition": "dirichlet"}, ["'alpha'", "'dirichlet'"]),
+    ({"partition": "dirichlet", "alpha": -0.5}, ["'alpha'", -0.5, 0]),
+    ({"notes": ["a", 3]}, [3]),
+    ({"max angle": 180}, [180]),
+]
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("model", "../models/0123456789abcdef.npz"),
-        ("model", "models/0123456789abcdef.npz/../../x.npz"),
-        ("model", "models/0123456789ABCDEF.npz"),
-        ("method", "no such method"),
-        ("max angle", "0"),
-        ("max angle", float("nan")),
-        ("alpha", float("inf")),
-        ("clients", -1),
-        ("clients", 2**63),
-        ("notes", ["x" * 10_001]),
-        ("knn", 1),
-        ("partition", "halves"),
-        ("alpha", 0.5),
-        ("engine", "moon"),
-        ("clients", 0),
-        ("components", 2**40),
-        ("rounds", None),
-    ],
+    ("values", "named"), [*(({key: value}, []) for key, values in WRONG.items() for value in values), *ALLOWED]
 )
-def test_a_record_is_what_it_must_be(key, value, tmp_path):
+def test_a_refused_record_names_value_and_what_is_allowed(values, named, tmp_path):
     for model in ("models/0123456789abcdef.npz", None):
         append_record(tmp_path, {**WHOLE, "model": model})
     assert len(read_records(tmp_path)) == 1
-    (tmp_path / RUNS).write_text(json.dumps({**WHOLE, key: value}) + "\n")
-    is_json = not isinstance(value, float) or math.isfinite(value)
-    with refused(ConfigError, str(tmp_path / RUNS), "line 1", *([f"'{key}'"] if is_json else [])):
+    (tmp_path / RUNS).write_text(json.dumps({**WHOLE, **values}) + "\n")
+    is_json = all(not isinstance(value, float) or math.isfinite(value) for value in values.values())
+    keys = [f"'{key}'" for key in values] if is_json and not named else named
+    with refused(ConfigError, str(tmp_path / RUNS), "line 1", *keys):
         read_records(tmp_path)
 
 
