@@ -8,10 +8,7 @@ from pathlib import Path
 
 
 def built(project: Path, folder: Path, kind: str, version: str = "standard") -> Path:
-    """Return the ``wheel`` or the ``sdist`` of a project, in a folder.
-
-    The ``editable`` wheel only points to the project.
-    """
+    """Return the ``wheel`` or the ``sdist`` of a project; the ``editable`` wheel only points to the project."""
     from hatchling.builders.sdist import SdistBuilder
     from hatchling.builders.wheel import WheelBuilder
 

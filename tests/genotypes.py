@@ -16,7 +16,6 @@ def people(n: int = 90, d: int = 120, *, missing: float = 0.0, seed: int = 0):
 
 
 def standardised_by_hand(G):
-    """Return the standardised genotypes, by the formula."""
     p = np.nanmean(G, axis=0) / 2
     variance = 2 * p * (1 - p)
     return np.nan_to_num((G - 2 * p) / np.sqrt(np.where(variance > 0, variance, 1)))

@@ -65,7 +65,6 @@ def own(method: str) -> dict[str, Any]:
 
 
 def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
-    """Return a loopback run on parties of any size."""
     return run(method, parties, engine="loopback", **{"min_rows": 1, **own(method), **options})
 
 
@@ -212,10 +211,7 @@ def fail_at(server: PCAServer, party: int, phase: str) -> None:
 
 
 def late(server: PCAServer, party: int, phase: str = "") -> list[float]:
-    """Let one party hang, in a phase or always, until its deadline has passed, which it does at once here.
-
-    Fills with the deadlines, in seconds, that it was given.
-    """
+    """Let one party hang, in a phase or always, until its deadline, which passes at once; fills with its deadlines."""
     proxy, given = proxy_of(server, party), []
     honest, prompt = proxy.fit, proxy.make
 
@@ -270,8 +266,6 @@ def on_config(server: PCAServer, party: int, phase: str, config: Mapping[str, An
 
 
 class Heard(NamedTuple):
-    """A question to a party, and its answer."""
-
     phase: str
     asked: list[NDArray]
     said: list[NDArray]
@@ -292,10 +286,7 @@ def heard(server: PCAServer, party: int) -> list[Heard]:
 
 
 def messages_of(server: PCAServer) -> list[bytes]:
-    """Return a list that fills with what every party of a secure run sends.
-
-    Each message tells nothing in clear beside its arrays.
-    """
+    """Return a list that fills with what every party of a secure run sends: nothing in clear beside its arrays."""
     messages: list[bytes] = []
 
     def listen(reply: Any) -> Any:

@@ -43,20 +43,7 @@ def released(folder: Path) -> list[str]:
 
 
 class HostileSession:
-    """One site in one run, asked by whoever holds the server; a new client for each message, as in a deployment.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the site has its files.
-    rows : ndarray
-    run : dict
-        The method, its options and the keys of the run, side by side.
-    parties, index : int
-        How many there are, and which this is.
-    node
-        Its policy.
-    """
+    """One site in one run, with its policy, asked by whoever holds the server: a new client for each message."""
 
     def __init__(
         self,
@@ -145,16 +132,7 @@ def shape_of(outcome: tuple[list[NDArray], dict[str, Any]]) -> tuple:
 
 
 class Adversary:
-    """Asks whatever a script names, in the right form, with numbers of a subclass's choice; those of the run stay.
-
-    Parameters
-    ----------
-    seed : int
-    sizes : dict
-        What the symbols in the shapes stand for.
-    told : dict, optional
-        Arrays that are chosen already, by the names of fields or of numbers of the run.
-    """
+    """Asks what a script names, in the right form, with a subclass's numbers but for those ``told`` by name."""
 
     def __init__(self, seed: int, sizes: dict[str, int], told: Mapping[str, NDArray] = MappingProxyType({})) -> None:
         self.rng = np.random.default_rng(seed)

@@ -24,7 +24,6 @@ KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text(
 
 @cache
 def options_of(program: str) -> set[str]:
-    """Return the options that one of Flower's programs says it takes."""
     path = shutil.which(program, path=Path(sys.executable).parent)
     assert path
     said = subprocess.run([path, "--help"], capture_output=True, text=True, check=True).stdout

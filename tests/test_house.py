@@ -97,11 +97,9 @@ def singled_out(code: str) -> set[str]:
     return {text for text in texts if isinstance(text, str) and text in METHODS}
 
 
-def test_what_a_method_is_stands_on_its_card():
-    """Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
-    files = [*(ROOT / "fedpca_flwr").rglob("*.py"), *(ROOT / "simulations").glob("*.py")]
-    found = {str(path.relative_to(ROOT)): singled_out(path.read_text()) for path in files}
-    assert not {path: names for path, names in found.items() if names}, "say it on a MethodCard, or by an option's name"
+ABOUT_METHODS = ("strategies/", "simulations/benchmarks/", "simulations/papers/", "simulations/examples/")
+"""Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
+OF_METHODS = [f"strategies/{name}" for name in NAMES]
 
 
 TRANSPORTS = {"transport", "sums_only", "secure_aggregation", "survivors"}
@@ -119,15 +117,6 @@ def decides_by_transport(code: str) -> set[str]:
     return {part.attr for part in known if part.attr in TRANSPORTS and id(part) not in called}
 
 
-def test_questions_and_methods_compare_no_transport():
-    """What is had in another way where only sums open says so by `by_transport`."""
-    files = {path: code for path, code in CODE.items() if path.startswith("fedpca_flwr/questions/")}
-    files |= {f"strategies.{module}": code for module, code in MODULES.items()}
-    found = {path: decides_by_transport(code) for path, code in files.items()}
-    assert len(files) > len(MODULES) >= len(METHODS)
-    assert not {path: names for path, names in found.items() if names}
-
-
 def looks_for_options(code: str) -> list[str]:
     """Return calls of `getattr` and `hasattr` on options: what not all of them have."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
@@ -135,29 +124,40 @@ def looks_for_options(code: str) -> list[str]:
     return [text for text in found if "options" in text.split(",")[0]]
 
 
-def test_what_options_mean_is_a_property_of_theirs():
-    found = {path: looks_for_options(code) for path, code in CODE.items() if not path.startswith("simulations/")}
-    assert not {path: calls for path, calls in found.items() if calls}, "every `PCAOptions` says it"
+SEEN = {
+    singled_out: [
+        'one == "em"',
+        'one in {"em", "dsa"}',
+        'known = frozenset({"em"})',
+        'of = {"em": 1}',
+        'a in ("em", 1)',
+    ],
+    decides_by_transport: [
+        'if config.transport == "clear": pass',
+        "if config.secure_aggregation: pass",
+        "more = [1] if self.transport.sums_only else []",
+        "few = config.survivors and options.rank > 1",
+        "while not config.survivors: pass",
+    ],
+    looks_for_options: ['getattr(self.options(card.options), "genotypes", False)'],
+}
+"""What code must not do, in every form."""
 
 
 @pytest.mark.parametrize(
-    ("finds", "code"),
+    ("finds", "belongs"),
     [
-        (singled_out, 'one == "em"'),
-        (singled_out, 'one in {"em", "dsa"}'),
-        (singled_out, 'known = frozenset({"em"})'),
-        (singled_out, 'of = {"em": 1}'),
-        (singled_out, 'one in ("em", 1)'),
-        (decides_by_transport, 'if config.transport == "clear": pass'),
-        (decides_by_transport, "if config.secure_aggregation: pass"),
-        (decides_by_transport, "more = [1] if self.transport.sums_only else []"),
-        (decides_by_transport, "few = config.survivors and options.rank > 1"),
-        (decides_by_transport, "while not config.survivors: pass"),
-        (looks_for_options, 'getattr(self.options(card.options), "genotypes", False)'),
+        (singled_out, lambda path: not path.startswith(ABOUT_METHODS)),
+        (decides_by_transport, lambda path: path.startswith(("fedpca_flwr/questions/", *OF_METHODS))),
+        (looks_for_options, lambda path: not path.startswith("simulations/")),
     ],
 )
-def test_what_code_must_not_do_is_seen_in_every_form(finds, code):
-    assert finds(code)
+def test_methods_transports_and_options_say_what_they_are(finds, belongs):
+    """On a MethodCard or by an option's name, by `by_transport`, and by `PCAOptions`."""
+    files = {path: code for path, code in CODE.items() if belongs(path)}
+    assert len(files) > len(MODULES) >= len(METHODS)
+    assert {path: faults for path, code in files.items() if (faults := finds(code))} == {}
+    assert all(finds(code) for code in SEEN[finds])
 
 
 def test_the_words_of_the_code_are_in_the_code():

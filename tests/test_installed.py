@@ -36,13 +36,11 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
-    """Return the wheel of the source, as package indices and `pip` build it."""
     return built(source, tmp_path_factory.mktemp("wheel"), "wheel")
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Return the Python of an environment with the wheel."""
     return fresh_environment(tmp_path_factory.mktemp("installed") / "fresh", wheel)
 
 
@@ -116,7 +114,6 @@ def decoy(folder, *names):
 
 
 def python(command, *arguments, at, paths=()):
-    """Return what a program in the folder ``at`` says, and its errors."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     done = subprocess.run([command, *arguments], cwd=at, env=environment, capture_output=True, text=True, check=False)

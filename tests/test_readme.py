@@ -42,10 +42,7 @@ def blocks(page, language):
 
 
 def commands(page):
-    """Return the command lines of a page, also those between backticks.
-
-    A command that is continued by a backslash is one.
-    """
+    """Return the command lines of a page, also those between backticks; one may be continued by a backslash."""
     lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return lines + [re.sub(r"\s+", " ", text) for text in re.findall(r"`([^`]*)`", prose(page))]
 
@@ -166,7 +163,6 @@ def test_apps_on_the_page_are_examples():
 
 @pytest.mark.parametrize("name", APPS)
 def test_the_example_apps_run(name, capsys, monkeypatch, tmp_path):
-    """On a grid of this process."""
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(APPS[name], name, "exec"), names)

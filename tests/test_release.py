@@ -24,15 +24,8 @@ ADDRESS, VERSION = "https://github.com/a-group/its-fork", PROJECT["project"]["ve
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 CODEMETA = json.loads((ROOT / "codemeta.json").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
-METADATA = (
-    "pyproject.toml",
-    "CITATION.cff",
-    "codemeta.json",
-    "conda-recipe/recipe.yaml",
-    "README.md",
-    "hatch_build.py",
-    ".ci/address",
-)
+METADATA = ("pyproject.toml", "CITATION.cff", "codemeta.json", "conda-recipe/recipe.yaml")
+FILES = (*METADATA, "README.md", "hatch_build.py", ".ci/address")
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
 
 
@@ -42,7 +35,7 @@ def addressed(tmp_path_factory):
     if sys.platform == "win32":
         pytest.skip("a release is made by Linux's shell")
     folder = tmp_path_factory.mktemp("release")
-    for name in METADATA:
+    for name in FILES:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for address in ("https://example.org/an/earlier", ADDRESS):  # the second replaces the first
@@ -51,7 +44,7 @@ def addressed(tmp_path_factory):
 
 
 def test_one_command_writes_the_address_of_the_repository_into_every_file(addressed):
-    project, citation, codemeta, recipe = METADATA[:4]
+    project, citation, codemeta, recipe = METADATA
     urls = tomllib.loads((addressed / project).read_text())["project"]["urls"]
     about = yaml.safe_load((addressed / recipe).read_text())["about"]
     others = {"homepage": about["homepage"], "recipe": about["repository"], "repository": urls["Repository"]}
@@ -59,7 +52,7 @@ def test_one_command_writes_the_address_of_the_repository_into_every_file(addres
     others["codemeta"] = json.loads((addressed / codemeta).read_text())["codeRepository"]
     assert set(others.values()) == {ADDRESS}
     assert all(url.startswith(ADDRESS) for url in urls.values())
-    assert not any("an/earlier" in (addressed / name).read_text() for name in METADATA)
+    assert not any("an/earlier" in (addressed / name).read_text() for name in FILES)
 
 
 def test_every_file_names_this_version():
@@ -73,9 +66,8 @@ def test_every_file_names_this_version():
 def test_the_recipe_needs_what_the_project_needs():
     """Ray is a package of its own there, which pip gets by an extra."""
     wanted = set(PROJECT["project"]["dependencies"])
-    told = {
-        text.replace(" ", "", 1).replace("_", "-") for text in RECIPE["requirements"]["run"]
-    }  # conda-forge writes some with "_"
+    # conda-forge writes some with "_"
+    told = {text.replace(" ", "", 1).replace("_", "-") for text in RECIPE["requirements"]["run"]}
     assert told == {"python>=3.11", "ray-core", *wanted}
     assert set(CODEMETA["softwareRequirements"]) == {re.split(r"[<>=]", text)[0] for text in wanted}
     assert PROJECT["tool"]["flwr"]["app"]["fab-format-version"] == 1
@@ -129,11 +121,9 @@ def test_the_release_is_published_without_a_password():
 def test_a_tag_of_another_version_or_repository_is_not_published(addressed, fork, tag):
     steps = WORKFLOWS["publish"]["jobs"]["build"]["steps"]
     (step,) = (step["run"] for step in steps if step.get("name", "").startswith("The tag"))
-    told = {
-        "GITHUB_SERVER_URL": "https://github.com",
-        "GITHUB_REPOSITORY": ADDRESS.removeprefix("https://github.com/") + fork,
-        "GITHUB_REF_NAME": f"v{VERSION}{tag}",
-    }
+    repository = ADDRESS.removeprefix("https://github.com/") + fork
+    told = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": repository}
+    told["GITHUB_REF_NAME"] = f"v{VERSION}{tag}"
     done = subprocess.run(["bash", "-e", "-c", step], cwd=addressed, env={**os.environ, **told}, check=False)
     assert (done.returncode == 0) == (not fork and not tag)
 

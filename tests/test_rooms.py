@@ -42,7 +42,6 @@ BY_DAY = "fedpca_flwr.stages.clusters"
 
 
 def module_name(file: str) -> str:
-    """Return the name under which a file is imported."""
     parts = ("fedpca_flwr", *Path(file).with_suffix("").parts)
     return ".".join(parts[file.startswith("fedpca_flwr") :]).removesuffix(".__init__")
 

@@ -294,7 +294,6 @@ def test_a_lacking_column_of_categories_is_named():
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("transport", [{}, {"secure_aggregation": True, "bound": 1e4}], ids=str)
 def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
-    """The model is that of the same rows as data frames."""
     own, nodes = parts(table()), []
     for i, part in enumerate(own):
         path = tmp_path / f"{i}{suffix}"

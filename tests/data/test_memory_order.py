@@ -84,7 +84,6 @@ def test_new_rows_moments_and_the_reference_have_the_same_bits(held):
 
 @pytest.mark.parametrize(("method", "kind"), [("p-cov", "float32"), ("sub-it", "float64"), ("p-cov", "int16")])
 def test_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
-    """In files and in memory."""
     of_files, of_arrays = [], []
     for order in "CF":
         parts = [part.astype(kind, order=order) for part in PARTS]

@@ -32,10 +32,7 @@ def programs() -> Path | None:
 
 @contextmanager
 def running() -> Iterator[Server]:
-    """Return a server, until the end of the block.
-
-    Root starts it as 'postgres' or 'nobody', as it refuses to be root's.
-    """
+    """Return a server; root starts it as 'postgres' or 'nobody', as it refuses to be root's."""
     folder = programs()
     if folder is None:
         raise SystemExit("PostgreSQL's server is not installed (Debian's package 'postgresql')")

@@ -213,7 +213,6 @@ APP_PROGRAMS = (b"site\0node", b"flwr-serverapp")  # of a site: its resident pro
 
 
 def _members(group: int) -> Iterator[int]:
-    """Yield the processes of a process group."""
     for path in Path("/proc").iterdir():
         with suppress(ValueError, ProcessLookupError):
             if os.getpgid(int(path.name)) == group:
@@ -262,7 +261,6 @@ def soak(minutes: float, sites: int, seed: int) -> Lines:
 
 
 def main(minutes: float = 30, sites: int = 5, seed: int = 0) -> None:
-    """Print the table of `soak`."""
     for _ in print_tables(soak(minutes, sites, seed)):
         pass
 

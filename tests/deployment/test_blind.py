@@ -18,8 +18,6 @@ NAMES = [f"marker_{j}" for j in range(8)]
 
 
 class RecordingLab(Lab):
-    """Lab whose SuperLink has its database in a file."""
-
     def spawn(self, name, command):
         super().spawn(name, [*command, "--database", "state.db"] if name == "superlink" else command)
 

@@ -43,7 +43,6 @@ def fill(connection, X):
 
 @pytest.fixture(scope="module")
 def database():
-    """PostgreSQL's server, where it is installed."""
     with running() if programs() else nullcontext() as server:
         yield server
 
@@ -93,7 +92,6 @@ def banks(lab, tmp_path):
 
 
 def deployed(lab, method, folder, **options):
-    """Return the model of a run that must succeed, and its log."""
     status, log = lab.run(told(method, **options, output=str(folder / "model")))
     assert status == "finished:completed", log
     return PCAModel.load(folder / "model"), log

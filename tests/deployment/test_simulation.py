@@ -64,7 +64,6 @@ def banks():
 
 
 def both(method, parties, **options):
-    """Return the models of loopback and of the simulation."""
     return [run(method, parties, engine=engine, **own(method) | options) for engine in ("loopback", "ray")]
 
 

@@ -43,12 +43,8 @@ def test_errors_tables_and_clients_hold_no_foreign_text():
 
 def test_the_server_shows_none_of_a_hostile_partys(capfd):
     server = server_of("p-cov", cut(rows(300), 180, 100, 20), n_components=2)
-
-    def say(reply):
-        reply.metrics = {"partition-id": 1, "error": "DataError", "message": f"{EVIL}\nclient 0: lied"}
-        return reply
-
-    tamper(server, 1, say)
+    said = {"partition-id": 1, "error": "DataError", "message": f"{EVIL}\nclient 0: lied"}
+    tamper(server, 1, lambda reply: setattr(reply, "metrics", said) or reply)
     with pytest.raises(FedPCAError) as caught:
         finish(server)
     assert all(line.startswith("client 1: ") and line.isprintable() for line in str(caught.value).split("\n"))

@@ -37,13 +37,9 @@ ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 NAMES = ["age", "height", "weight", "dose"]
 
 
-def _rows():
-    X = np.random.default_rng(0).normal(5000, 1500, (60, 4))
-    X[3, 1] = X[40, 2] = MARKER
-    return X
-
-
-X = _rows()
+RNG = np.random.default_rng(0)
+X = RNG.normal(5000, 1500, (60, 4))
+X[3, 1] = X[40, 2] = MARKER
 FRAME = pd.DataFrame(X, columns=NAMES)
 PARTIES = {"north": FRAME[:35], "south": FRAME[35:]}
 
@@ -55,7 +51,6 @@ def model(**options):
 
 @cache
 def grid():
-    """Run a PCA in an app, and return the strategy and its grid."""
     app = client_app(lambda context: X[context.node_config["partition-id"] :: 3], "p-cov", n_components=2)
     nodes, strategy = fedpca_flwr.LocalGrid(app, 3), fedpca_flwr.FedPCA("p-cov", n_components=2, clients=3)
     return nodes, strategy, strategy.start(nodes)
@@ -70,14 +65,9 @@ def federation(folder):
 
 def table(folder, suffix):
     file = folder / f"rows{suffix}"
-    if suffix == ".csv":
-        FRAME.to_csv(file, index=False)
-    elif suffix == ".parquet":
-        FRAME.to_parquet(file, index=False)
-    elif suffix == ".npz":
-        sparse.save_npz(file, sparse.csr_matrix(X))
-    else:
-        np.save(file, X)
+    writers = {".csv": FRAME.to_csv, ".parquet": FRAME.to_parquet, ".npy": lambda file: np.save(file, X)}
+    writers[".npz"] = lambda file: sparse.save_npz(file, sparse.csr_matrix(X))
+    writers[suffix](file, **({"index": False} if suffix in (".csv", ".parquet") else {}))
     return read(file)
 
 
@@ -90,10 +80,8 @@ def comparison():
 
 
 OBJECTS = {
-    "read .csv": (lambda folder: table(folder, ".csv"), ["60", "4", *NAMES]),
-    "read .parquet": (lambda folder: table(folder, ".parquet"), ["60", "4", *NAMES]),
-    "read .npz": (lambda folder: table(folder, ".npz"), ["60", "4"]),
-    "read .npy": (lambda folder: table(folder, ".npy"), ["60", "4"]),
+    **{f"read {kind}": (partial(table, suffix=kind), ["60", "4", *NAMES]) for kind in (".csv", ".parquet")},
+    **{f"read {kind}": (partial(table, suffix=kind), ["60", "4"]) for kind in (".npz", ".npy")},
     "table of blocks": (lambda folder: check_rows(blocks(), tuple(NAMES)), ["60", "4", *NAMES]),
     "rows of a table": (lambda folder: blocks(), ["60", "4"]),
     "Federation": (federation, ["north", "south", "4"]),
@@ -163,11 +151,8 @@ def test_a_value_in_every_row_is_not_shown_either(tmp_path):
     constant = FRAME.assign(dose=MARKER)
     constant.to_csv(tmp_path / "rows.csv", index=False)
     fitted = run("p-cov", [constant[:35], constant[35:]], n_components=2)
-    for thing in (
-        read(tmp_path / "rows.csv"),
-        fitted,
-        Vault(constant.to_numpy(), State(RecordDict()), columns=0, parties=2),
-    ):
+    vault = Vault(constant.to_numpy(), State(RecordDict()), columns=0, parties=2)
+    for thing in (read(tmp_path / "rows.csv"), fitted, vault):
         assert not any(SHOWN_MARKER.search(text) for text in texts_of(thing))
 
 
@@ -175,34 +160,26 @@ def test_every_public_name_is_here():
     """The strategies are below, and errors hold no value by another test."""
     objects = {name: getattr(fedpca_flwr, name) for name in fedpca_flwr.__all__}
     strategies = [entry.strategy for entry in fedpca_flwr.METHODS.values()]
-    others = {
-        name
-        for name, thing in objects.items()
-        if thing not in strategies and not (isinstance(thing, type) and issubclass(thing, Exception))
-    }
+    errors = [thing for thing in objects.values() if isinstance(thing, type) and issubclass(thing, Exception)]
+    others = {name for name, thing in objects.items() if thing not in [*strategies, *errors]}
     assert others - {"__version__", "run", "read"} <= set(OBJECTS)
 
 
 # Errors
 
 
-def _object_rows():
-    cells = X.astype(object)
-    cells[3, 1] = f"{MARKER} kg"
+def with_cell(value):
+    cells = X.astype(object if isinstance(value, str) else float)
+    cells[3, 1] = value
     return cells
 
 
-def _with(value):
-    rows = X.copy()
-    rows[5, 2] = value
-    return rows
-
-
+TEXT = with_cell(f"{MARKER} kg")
 WRONG_ROWS = {
-    "a text in a frame": pd.DataFrame(_object_rows(), columns=NAMES),
-    "a text": _object_rows(),
-    "NaN": _with(np.nan),
-    "infinity": _with(np.inf),
+    "a text in a frame": pd.DataFrame(TEXT, columns=NAMES),
+    "a text": TEXT,
+    "NaN": with_cell(np.nan),
+    "infinity": with_cell(np.inf),
     "too large": X * 1e200,
     "one axis": X[:, 1],
     "three axes": X[None],
@@ -220,18 +197,14 @@ def app_of(rows):
     return fedpca_flwr.FedPCA("p-cov", n_components=2, clients=2).start(fedpca_flwr.LocalGrid(app, 2))
 
 
-def estimator():
-    return fedpca_flwr.FederatedPCA(n_components=2)
-
-
 TAKERS = {
     "run": lambda rows: run("p-cov", [FRAME, rows], n_components=2),
     "run of one": lambda rows: run("p-cov", rows, n_components=2),
     "em": lambda rows: run("em", [FRAME, rows], n_components=2),
     "compare": lambda rows: compare([FRAME, rows], methods=["p-cov"], components=2),
-    "fit": lambda rows: estimator().fit(rows),
-    "fit of parties": lambda rows: estimator().fit([X, rows]),
-    "estimator.transform": lambda rows: estimator().fit([X, X]).transform(rows),
+    "fit": fedpca_flwr.FederatedPCA(n_components=2).fit,
+    "fit of parties": lambda rows: fedpca_flwr.FederatedPCA(n_components=2).fit([X, rows]),
+    "estimator.transform": lambda rows: fedpca_flwr.FederatedPCA(n_components=2).fit([X, X]).transform(rows),
     "model.transform": lambda rows: model().transform(rows),
     "inverse_transform": lambda rows: model().inverse_transform(rows),
     "pooled_pca": lambda rows: pooled_pca(rows, 2),

@@ -23,10 +23,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Script:
-    """Run-config, and how often each phase may be asked, in order.
-
-    Answers in the phases of ``constant`` are the same whatever the values of the rows.
-    """
+    """Run-config, and how often each phase may be asked; answers of ``constant`` phases do not depend on the rows."""
 
     run: Mapping[str, Any]
     times: Mapping[str, int]

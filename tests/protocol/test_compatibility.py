@@ -65,9 +65,6 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
 
 @pytest.mark.parametrize("method", [name for name, card in BY_ROWS.items() if card.beyond_moments])
 def test_levels_and_weights_need_methods_of_moments(method):
-    """Under noise, in streams and in groups of gaps a level or a weight could be that of a few rows.
-
-    A site counts its levels in each group of gaps (`test_a_level_of_few_rows_with_the_same_gaps_is_refused`).
-    """
+    """Under noise, in streams and in groups of gaps a level or a weight could be that of a few rows."""
     assert not BY_ROWS[method].mixed or BY_ROWS[method].incomplete
     assert not (BY_ROWS[method].weighted)

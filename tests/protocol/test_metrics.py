@@ -37,10 +37,7 @@ SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
 
 
 def samples(file):
-    """Return the samples of a file by name and labels.
-
-    The file is held to the form: each family is announced, and the last line is its end.
-    """
+    """Return the samples of a file by name and labels; each family is announced, and the last line is its end."""
     *lines, last = file.read_text().splitlines()
     assert last == "# EOF"
     found, kinds = {}, {}

@@ -36,6 +36,7 @@ def libraries():
     measure_run(400, ROWS, PARTIES, "masked", TracedMeter)
 
 
+@pytest.mark.engine
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("way", WAYS)
 def test_peaks_of_a_run_are_within_the_estimate(way):

@@ -20,13 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def cells(out: str) -> list[list[str]]:
-    """Return the rows of the last Markdown table, without its heads."""
     table = out.rstrip().split("\n\n")[-1].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
 def printed(capsys, *arguments, status=0):
-    """Return what a benchmark prints."""
     assert main(arguments) == status
     both = capsys.readouterr()
     return both.err if status else both.out

@@ -17,10 +17,7 @@ BY_DAY_OR_NIGHT = [name if name in BY_DAY else pytest.param(name, marks=pytest.m
 
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Return tables, pictures, and the first word of each line of text that a cell shows.
-
-    Numbers depend on the machine.
-    """
+    """Return tables, pictures, and the first word of each line that a cell shows: numbers depend on the machine."""
     shown: list[tuple[str, ...]] = []
     for output in outputs:
         if output["output_type"] == "display_data":  # the progress of a run that took more than a second

@@ -43,7 +43,6 @@ def own_script(config, options):
 
 @pytest.fixture(autouse=True)
 def no_classes_left(monkeypatch):
-    """Forget a test's classes at its end."""
     monkeypatch.setattr(METHODS, "_classes", {})
     monkeypatch.setattr(METHODS, "_loaded_methods", dict(METHODS._loaded_methods))
 

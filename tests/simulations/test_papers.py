@@ -39,7 +39,6 @@ TINY = ["--datasets", "1", "--shrink", "100"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return a folder with everything, of few points."""
     folder = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(personalised, "SPREADS", (0.01, 0.1))

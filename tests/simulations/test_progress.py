@@ -48,11 +48,9 @@ class Terminal(io.StringIO):
         return super().write(text)
 
     def lines(self):
-        """Return all that was ever on a line."""
         return [line for line in re.split(r"(?:\x1b\[[?\d]+\w|[\r\n])+", self.getvalue()) if line]
 
     def left(self):
-        """Return what was not erased."""
         text = re.sub(r"\x1b\[\?\d+\w", "", self.getvalue())
         text = re.sub(r"[^\n]*\n\r?\x1b\[1A\x1b\[2K", "", text)  # the line above
         return re.sub(r"[^\n]*\x1b\[2K", "", text)

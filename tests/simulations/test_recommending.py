@@ -126,7 +126,6 @@ def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
 
 
 def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
-    """The first run fails, and is tried again; what the second says of its rounds is replaced."""
     honest, million, about = engines.run, 10**6, {"seconds": 0.0}
 
     def run(*args, **more):

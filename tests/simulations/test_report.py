@@ -213,10 +213,7 @@ def hostile(record):
 
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory):
-    """Return a record, why others like it were refused, the keys of the rest, and their page.
-
-    The refusals are by the key that was altered.
-    """
+    """Return a record, why others like it were refused, by their key, the keys of the rest, and their page."""
     folder = tmp_path_factory.mktemp("hostile")
     (record,) = compare(methods=["p-cov"], output=folder, **WINE)
     refusals, taken = {}, []
