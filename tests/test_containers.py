@@ -80,10 +80,8 @@ def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
     (tmp_path / "opt/fedpca/bin").mkdir(parents=True)
     for program in ("flower-superlink", "fedpca"):
         (tmp_path / "opt/fedpca/bin" / program).touch(0o755)
-    for at, *check in (
-        (f"/etc/systemd/system/{unit}", "verify"),
-        (unit, "security", "--offline=yes", "--threshold=20"),
-    ):
+    checks = {f"/etc/systemd/system/{unit}": ["verify"], unit: ["security", "--offline=yes", "--threshold=20"]}
+    for at, check in checks.items():
         command = ["systemd-analyze", *check, f"--root={tmp_path}", at]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

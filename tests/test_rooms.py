@@ -108,10 +108,9 @@ def room_of(path: str) -> str:
 
 def rooms() -> list[str]:
     """Return all rooms: subjects, what `TABLES` list, and the modules of commands that nothing imports."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    subjects = set(next(contract["modules"] for contract in contracts if contract["name"] == SUBJECTS)) - CORE
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    contracts = {contract["name"]: contract for contract in tools["importlinter"]["contracts"]}
+    subjects = set(contracts[SUBJECTS]["modules"]) - CORE
     found = subjects | OTHERS | set(map(room_of, implementations().values()))
     for file in (*TABLES, COMMANDS):
         listed = set(map(room_of, paths_of(ast.parse(CODE[file]), file)))
@@ -170,11 +169,6 @@ def test_without_a_room_the_rest_is_as_it_was(room, tmp_path, request):
     without(room, tmp_path)
     is_brief = room.startswith("fedpca_flwr.strategies.") or not request.node.get_closest_marker("nightly")
     tests = [f"tests/{test}" for test in (EVERYWHERE if is_brief else (*EVERYWHERE, *OF_RUNS))]
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not engine", *tests],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not engine", *tests]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

@@ -130,9 +130,7 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
     "config",
     [
         *({"method": method} for method in ("nope", 3, "p-cov 'a", "\udc80", None, LONG)),
-        {"seed": -1},
-        {"stranger": 1},
-        {"n-components": float("nan")},
+        *({"seed": -1}, {"stranger": 1}, {"n-components": float("nan")}),
     ],
     ids=short,
 )

@@ -126,14 +126,14 @@ def test_columns_without_numbers_are_named_at_once():
     with pytest.raises(DataError) as caught:
         fit({"north": bad, "south": frame(), "west": bad[["sex"]]})
     first, second = str(caught.value).split("\n")
-    for told in (
-        "categories.* 'sex'",
-        "texts.* 'ward'",
-        "dates.* 'born', 'day'",
-        "complex.* 'wave'",
-        "objects.* 'parts'",
-    ):
-        assert re.search(told, first)
+    kinds = {
+        "categories": "'sex'",
+        "texts": "'ward'",
+        "dates": "'born', 'day'",
+        "complex": "'wave'",
+        "objects": "'parts'",
+    }
+    assert all(re.search(f"{kind}.* {names}", first) for kind, names in kinds.items())
     assert not unnamed(first, "'north'", "'levels'", "pandas.get_dummies")
     assert "4711" not in first
     assert not unnamed(second, "'west'", "'sex'")
@@ -275,10 +275,8 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
 @pytest.mark.parametrize(
     ("block", "named"),
     [
-        (np.ones((3, 4), np.int64), "int64"),
-        (np.ones((3, 4), np.float32), "float32"),
-        (np.ones((3, 5)), "(3, 5)"),
-        (np.ones(4), "(4,)"),
+        *((np.ones((3, 4), kind), kind) for kind in ("int64", "float32")),
+        *((np.ones(shape), str(shape)) for shape in ((3, 5), (4,))),
         (np.full((3, 4), "1.0"), "<U3"),
         ([[1.0] * 4], "list"),
         (sparse.csr_array(np.ones((3, 4))), "csr_array"),

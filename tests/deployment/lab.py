@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 def told(method: str, **values: Any) -> str:
     """Return a method, its options and keys of the run as `--run-config` takes them."""
-    return as_text(
-        METHODS.run_config({"method": method, **{key.replace("_", "-"): value for key, value in values.items()}})
-    )
+    keys = {key.replace("_", "-"): value for key, value in values.items()}
+    return as_text(METHODS.run_config({"method": method, **keys}))
 
 
 def as_text(config: dict[str, Any]) -> str:

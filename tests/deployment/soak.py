@@ -43,8 +43,7 @@ METHODS = (
     "p-cov",
     "sub-it",
     "qr-pca",
-    "p-cov secure-aggregation=true bound=100.0",
-    "sub-it secure-aggregation=true bound=100.0",
+    *(f"{name} secure-aggregation=true bound=100.0" for name in ("p-cov", "sub-it")),
 )
 
 

@@ -14,12 +14,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory):
     """Return a function that runs the app on so many parties, and gives the status and the log."""
+    federation = "num-supernodes={} client-resources-num-cpus=1 init-args-num-cpus=1"
     with SimulationLab(tmp_path_factory.mktemp("link") / "flower", []) as link:
-        yield lambda parties, **config: link.run(
-            as_text(config),
-            "--federation-config",
-            f"num-supernodes={parties} client-resources-num-cpus=1 init-args-num-cpus=1",
-        )
+        yield lambda n, **config: link.run(as_text(config), "--federation-config", federation.format(n))
 
 
 def test_digits_on_ten_clients(flwr_run, tmp_path):

@@ -46,15 +46,9 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
     with pytest.raises(ConfigError) as caught:
         FACTORY.strategy(run)
     np.save(tmp_path / "rows.npy", np.abs(rows(60, 4)) + 1)
-    node = {
-        "partition-id": 0,
-        "num-partitions": 3,
-        "data": str(tmp_path / "rows.npy"),
-        "journal": str(tmp_path / "journal"),
-        "may-show": "inner products",
-        **({"epsilon-budget": 1.0} if run["method"] == "dp-pca" else {"weights": "0"}),
-        **identities(3)[0],
-    }
+    node = {"partition-id": 0, "num-partitions": 3, "may-show": "inner products", **identities(3)[0]}
+    node |= {"data": str(tmp_path / "rows.npy"), "journal": str(tmp_path / "journal")}
+    node |= {"epsilon-budget": 1.0} if run["method"] == "dp-pca" else {"weights": "0"}
     client = FACTORY.client(Context(1, 1, node, RecordDict(), run))
     report = client.get_properties({})
     assert report["error"] in ("ConfigError", "TravelError")

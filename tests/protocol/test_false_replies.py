@@ -25,16 +25,19 @@ SECURE = {"secure_aggregation": True, "bound": 100.0, "min_parties": 2}
 WAYS = {"masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 
 
+def times(factor):
+    return lambda values: values * factor
+
+
 HUGE = {
-    "times 1e300": lambda values: values * 1e300,
-    "times 1e200": lambda values: values * 1e200,
+    **{f"times {factor}": times(factor) for factor in (1e300, 1e200)},
     "up to 1e308": lambda values: values * (1e308 / (np.abs(values).max(initial=0.0) or 1.0)),
     "all 1e308": lambda values: np.full_like(values, 1e308),
 }
 FALSE = {
     **HUGE,
-    "times 1e150": lambda values: values * 1e150,
-    "times 1e-300": lambda values: values * 1e-300,
+    "times 1e+150": times(1e150),
+    "times 1e-300": times(1e-300),
     "zero": np.zeros_like,
     "negative": np.negative,
 }
@@ -102,7 +105,7 @@ def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
 @pytest.mark.parametrize(("method", "number", "place"), in_turn(PLACES, 2))
 def test_one_false_array_in_one_reply_does_too(method, number, place):
     round_number, field = place
-    error_text = outcome(method, number, HUGE["times 1e300"], field=field, round_number=round_number)
+    error_text = outcome(method, number, times(1e300), field=field, round_number=round_number)
     assert not error_text or "client 1: " in error_text.split("\n")[0]
 
 

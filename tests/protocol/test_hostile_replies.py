@@ -18,12 +18,8 @@ def of(*sizes, **options):
     [
         *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1)),
         *({"num-partitions": wrong} for wrong in (None, 2.0)),
-        {"simulated": "yes"},
-        {"columns": "a,b"},
-        {"name": "a\x1b[2J"},
-        {"error": "ContractError"},
-        {"error": "ContractError", "message": "\x1b[2J"},
-        {"stranger": 1},
+        *({"simulated": "yes"}, {"columns": "a,b"}, {"name": "a\x1b[2J"}, {"stranger": 1}),
+        *({"error": "ContractError"}, {"error": "ContractError", "message": "\x1b[2J"}),
     ],
     ids=repr,
 )

@@ -19,10 +19,8 @@ def estimate(features, way):
     options = {key.replace("-", "_"): value for key, value in WAYS[way].items()}
     strategy = FedPCA("p-cov", clients=PARTIES, **options).strategy
     public = Public(strategy.config, strategy.options, PARTIES, features=features)
-    site, (server, _) = (
-        site_memory(max_reply_cost(strategy.script, public, ROWS)[1]),
-        server_memory(strategy.script, public),
-    )
+    site = site_memory(max_reply_cost(strategy.script, public, ROWS)[1])
+    server, _ = server_memory(strategy.script, public)
     return Peaks(site / (8 * packed_size(features)), server / (8 * packed_size(features)))
 
 

@@ -36,14 +36,10 @@ def test_a_script_is_asked_in_its_order():
     for names in (["first", "twice", "twice", "or not", "last"], ["first", "twice", "last"]):
         for i, phase in enumerate(names):
             require_next(SCRIPT, names[:i], phase, PUBLIC)
-    for answered, wrong in (
-        ("", "twice"),
-        ("first", "first, or not, last"),
-        ("first, twice", "never, another"),
-        ("first, twice, twice", "twice"),
-        ("first, twice, or not", "twice, or not"),
-        ("first, twice, last", "or not, last"),
-    ):
+    out_of_order = {"": "twice", "first": "first, or not, last", "first, twice": "never, another"}
+    out_of_order |= {"first, twice, twice": "twice", "first, twice, or not": "twice, or not"}
+    out_of_order |= {"first, twice, last": "or not, last"}
+    for answered, wrong in out_of_order.items():
         for phase in wrong.split(", "):
             with refused(ContractError, phase):
                 require_next(SCRIPT, answered.split(", ") if answered else [], phase, PUBLIC)

@@ -44,28 +44,34 @@ def drawn(draw, V, n, *, scale=False, population=np.inf, draws=DRAWS, parties=PA
     return np.median(true, axis=1), np.median(median, axis=1), np.sum((low <= true) & (true <= high), axis=1)
 
 
+def resampled(count, rng):
+    return DIGITS[rng.integers(0, len(DIGITS), count)]
+
+
+def parts(count, rng):
+    """Rows without replacement, as a site's among those of all: 1 / n - 1 / N."""
+    return rng.permutation(DIGITS)[:count]
+
+
+OF_PARTS = {"population": len(DIGITS), "draws": 100, "parties": (1, 4, 7)}
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("n", "k", "scale"), [(179, 4, False), (400, 3, True), pytest.param(300, 3, False, marks=pytest.mark.nightly)]
+    ("draw", "n", "k", "options"),
+    [
+        (resampled, 179, 4, {}),
+        (resampled, 400, 3, {"scale": True}),
+        pytest.param(resampled, 300, 3, {}, marks=pytest.mark.nightly),
+        (parts, 224, 4, OF_PARTS),
+    ],
 )
-def test_forecasts_hold_for_one_to_ten_parties(n, k, scale):
+def test_forecasts_hold_for_one_to_ten_parties(draw, n, k, options):
     rng = np.random.default_rng(1)
-    V = components(DIGITS, k, scale)
-    true, median, held = drawn(lambda count: DIGITS[rng.integers(0, len(DIGITS), count)], V, n, scale=scale)
+    V = components(DIGITS, k, options.get("scale", False))
+    true, median, held = drawn(lambda count: draw(count, rng), V, n, **options)
     np.testing.assert_allclose(median, true, rtol=0.1)
-    assert (held >= 0.85 * DRAWS).all(), held
-
-
-@pytest.mark.engine
-def test_parts_of_a_table_lie_as_far_from_it_as_foretold():
-    """Rows without replacement, as a site's among those of all: 1 / n - 1 / N."""
-    rng = np.random.default_rng(2)
-    n, N = 224, len(DIGITS)
-    V = components(DIGITS, 4)
-    results = drawn(lambda count: rng.permutation(DIGITS)[:count], V, n, population=N, draws=100, parties=(1, 4, 7))
-    true, median, held = results
-    np.testing.assert_allclose(median, true, rtol=0.1)
-    assert (held >= 85).all(), held
+    assert (held >= 0.85 * options.get("draws", DRAWS)).all(), held
 
 
 @pytest.mark.engine

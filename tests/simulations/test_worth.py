@@ -38,9 +38,8 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
     error = estimate_subspace_error(DIGITS, 4, scale=scale)
     assert code == 0
     lines = [[float(number) for number in re.findall(r"[\d.]+", line.split(":")[1])] for line in out.splitlines()[:3]]
-    for line, expected in zip(
-        lines, [error.distance(300), error.distance(5300), error.distance(300, 5300)], strict=True
-    ):
+    distances = error.distance(300), error.distance(5300), error.distance(300, 5300)
+    for line, expected in zip(lines, distances, strict=True):
         np.testing.assert_allclose(line[:3], expected, rtol=0.06)
         np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(4))), rtol=0.06)
     assert "same population" in out
