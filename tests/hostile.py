@@ -66,11 +66,9 @@ class HostileSession:
             given = {"epsilon-budget": 100.0, **given}
         chosen = METHODS.run_config(run)
         card = METHODS.parse_method(chosen["method"]).strategy.card
-        words = parse_options(
-            chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)}
-        ).sum_disclosures
-        if words:
-            given = {"allowed-methods": " ".join([card.name, *words]), **given}
+        options = parse_options(chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)})
+        if options.sum_disclosures:
+            given = {"allowed-methods": " ".join([card.name, *options.sum_disclosures]), **given}
         config = {"partition-id": index, "num-partitions": parties, **given}
         self.folder = folder
         self.parties = parties

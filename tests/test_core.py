@@ -71,13 +71,9 @@ def test_every_method_makes_a_plain_run(method):
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.__name__)
-def test_methods_have_the_options_of_their_stages(stage):
+def test_what_a_stage_declares_is_true_of_methods_and_its_implementation(stage):
     cards = [method.strategy.card for method in METHODS.values() if stage in method.strategy.card.stages]
     assert all(stage.Options.model_fields.keys() <= card.options.model_fields.keys() for card in cards)
-
-
-@pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.__name__)
-def test_what_a_stage_declares_is_true_of_its_implementation(stage):
     implementation = type(stage.enter(None))
     assert issubclass(implementation, stage)
     assert issubclass(implementation, RowsStage)

@@ -194,11 +194,9 @@ def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
         assert float(output.split("accuracy")[1].split()[0]) > 0.95
 
 
-IN_PLACE = """
-import numpy as np
-from fedpca_flwr import run
-print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2))
-"""
+IN_PLACE = (
+    "import numpy as np\nfrom fedpca_flwr import run\nprint(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2))"
+)
 
 
 @pytest.mark.engine

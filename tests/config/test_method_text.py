@@ -4,7 +4,7 @@ import json
 
 import pytest
 from flwr.app import Context, RecordDict
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpca_flwr import run
@@ -18,6 +18,7 @@ from fedpca_flwr.config.method_text import (
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
+from tests.properties.profiles import examples
 from tests.refusals import refused, unnamed
 
 KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
@@ -94,8 +95,7 @@ def test_the_same_run_is_the_same_text():
     assert format_method("streaming", non_defaults(read("streaming state='a b'"))) == "streaming state='a b'"
 
 
-@pytest.mark.engine
-@settings(deadline=None)
+@examples(30)
 @given(st.text(min_size=1), st.floats(0, allow_infinity=False), st.integers(0), st.booleans())
 def test_the_text_of_a_run_is_read_back_as_that_run(leave, mu, bits, scale):
     drawn = {"streaming": {"leave": leave, "scale": scale}, "personalised": {"mu": mu, "iterations": 1 + bits}}

@@ -30,9 +30,8 @@ def month(lab, block, online):
 
     lab.wait_until(ready, f"{online} sites to be online")
     script = f"set -e\n{DEFINITION}{block}".replace(" .. lab", f" {ROOT} lab").replace("site0/journal", "data/journal0")
-    done = subprocess.run(
-        ["bash", "-c", script], env=lab.environment, cwd=lab.folder, capture_output=True, text=True, timeout=300
-    )
+    where = {"env": lab.environment, "cwd": lab.folder}
+    done = subprocess.run(["bash", "-c", script], **where, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -72,6 +71,5 @@ def test_the_guides_months_run_on_a_superlink(tmp_path):
         assert "hospital 0, hospital 2, hospital 3 took part in a later one" in note
         assert "Nothing else was compared" in page
         assert "an older state was put back" in lab.read_log("node0")
-        assert [event["operation"] for event in Federation.open(lab.folder / "federation").journal] == (
-            ["join"] * 3 + ["run", "replace", "join", "run", "run"]
-        )
+        operations = [event["operation"] for event in Federation.open(lab.folder / "federation").journal]
+        assert operations == ["join"] * 3 + ["run", "replace", "join", "run", "run"]

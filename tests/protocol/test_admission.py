@@ -22,10 +22,10 @@ def make_result(rows, *arrays, **metrics):
     return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, metrics)
 
 
-@pytest.mark.parametrize("times", [2, 3])
-def test_a_partition_is_of_one_client(times):
-    (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
-    assert "[1]" in str(fault)
+def test_a_partition_is_of_one_client():
+    for times in (2, 3):
+        (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
+        assert "[1]" in str(fault)
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
 
 

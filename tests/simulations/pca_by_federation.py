@@ -27,13 +27,9 @@ class PCA(FederatedPCA):
         random_state=None,
     ):
         super().__init__(n_components, whiten=whiten)
-        self.copy = copy
-        self.svd_solver = svd_solver
-        self.tol = tol
-        self.iterated_power = iterated_power
-        self.n_oversamples = n_oversamples
-        self.power_iteration_normalizer = power_iteration_normalizer
-        self.random_state = random_state
+        solver = {"copy": copy, "svd_solver": svd_solver, "tol": tol, "iterated_power": iterated_power}
+        sketch = {"n_oversamples": n_oversamples, "power_iteration_normalizer": power_iteration_normalizer}
+        vars(self).update(solver, **sketch, random_state=random_state)
 
 
 test_pca.PCA = PCA

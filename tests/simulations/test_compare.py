@@ -104,8 +104,8 @@ def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
 
 
 def test_another_folder_of_data_is_another_run(tmp_path):
-    for name, shade in (("a", 1), ("b", 3)):
-        draw_pictures(tmp_path / name, seed=shade, most=80 * shade, count=4)
+    draw_pictures(tmp_path / "a", seed=1, most=80, count=4)
+    draw_pictures(tmp_path / "b", seed=3, most=240, count=4)
     common = {"methods": ["p-cov"], "clients": [2], "components": 2, "output": tmp_path}
     results = [compare(datasets=["wine", "images"], data_root=tmp_path / name, **common) for name in ("a", "b", "a")]
     ratios = [images["explained variance"] for _, images in results]
@@ -191,16 +191,15 @@ def test_a_method_that_fails_is_a_row_and_a_status(capsys):
     assert not unnamed(told("--dataset", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
 
 
+WRONG = {"alpha": np.nan, "seed": -1, "bound": -1.0}
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["sub-it block-size"], ["'block-size'", "key=value"]),
-        (["sub-it =3"], ["'=3'", "key=value"]),
-        (["sub-it block-size="], ["'block-size='", "key=value"]),
+        *(([f"sub-it {word}"], [f"'{word}'", "key=value"]) for word in ("block-size", "=3", "block-size=")),
         ([""], ["p-cov"]),
-        (["p-cov", "--alpha", "nan"], ["'alphas'", "nan"]),
-        (["p-cov", "--seed", "-1"], ["'seeds'", -1]),
-        (["p-cov", "--bound", "-1"], ["'bounds'", -1.0]),
+        *((["p-cov", f"--{key}", str(value)], [f"'{key}s'", value]) for key, value in WRONG.items()),
         (["p-cov engine=ray"], ["'engine'"]),
         (["p-cov dataset=wine"], ["--dataset"]),
         (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bound"]),

@@ -122,11 +122,9 @@ class NoAggregate(method.Strategy):
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        (dict, ["dict", "'aggregate'"]),
-        (NoCard, ["NoCard", "'card'"]),
+        *((dict, ["dict", "'aggregate'"]), (NoCard, ["NoCard", "'card'"])),
         (NoAggregate, ["NoAggregate", "'aggregate'"]),
-        (make("My Method"), ["OwnCovariance", "'My Method'"]),
-        (make("sub-it"), ["OwnCovariance", "'sub-it'"]),
+        *((make(name), ["OwnCovariance", f"'{name}'"]) for name in ("My Method", "sub-it")),
     ],
     ids=str,
 )

@@ -111,10 +111,9 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
     with shelf.transaction() as database:
         assert shelf.get(database, name, size) == value
         assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
-        with refused(StoreError, "shelf.sqlite"):
-            shelf.get(database, name, size + 1)
-        with refused(StoreError, "shelf.sqlite"):
-            shelf.get(database, name, size - 1)
+        for other in (size + 1, size - 1):
+            with refused(StoreError, "shelf.sqlite"):
+                shelf.get(database, name, other)
         database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
         with refused(StoreError, "shelf.sqlite", match="damaged"):
             shelf.get(database, name, size)
