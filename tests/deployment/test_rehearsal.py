@@ -10,7 +10,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.deployment.lab import ROOT, impatient
 
-pytestmark = pytest.mark.engine  # its steps by themselves: tests/site/node/test_rehearsal.py
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # its steps by themselves: tests/site/node/test_rehearsal.py
 
 
 def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatch):

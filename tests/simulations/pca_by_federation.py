@@ -29,7 +29,7 @@ class PCA(FederatedPCA):
         super().__init__(n_components, whiten=whiten)
         solver = {"copy": copy, "svd_solver": svd_solver, "tol": tol, "iterated_power": iterated_power}
         sketch = {"n_oversamples": n_oversamples, "power_iteration_normalizer": power_iteration_normalizer}
-        vars(self).update(solver, **sketch, random_state=random_state)
+        self.__dict__.update(solver, **sketch, random_state=random_state)
 
 
 test_pca.PCA = PCA
