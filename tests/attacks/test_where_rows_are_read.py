@@ -14,6 +14,8 @@ from pydantic import BaseModel
 
 from fedpca_flwr import METHODS, ContractError
 from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.site.custodian import Custodian
+from fedpca_flwr.site.site import Site
 from fedpca_flwr.strategies import FACTORY
 from tests.refusals import refused
 
@@ -51,6 +53,23 @@ def test_what_an_answer_is_given_holds_no_row(method):
     assert client.party.vault.count == N
     client.party.vault.moments()
     assert not rows_within(client.party, set())
+
+
+def test_rules_that_rows_of_a_caller_lack_are_rules_of_every_other_site():
+    """`Site` permits whatever it has no rule for; a rule without a custodian's half would hold nowhere."""
+    lacking = {name for name, rule in vars(Site).items() if rule is Site.no_rule} - {"no_rule"}
+    assert lacking <= vars(Custodian).keys()
+    assert lacking >= {"note_clear", "permit_sum", "permit_blind"}
+
+
+@pytest.mark.parametrize(
+    "node", [{"data": "rows.csv"}, {"journal": "journal"}, {"max-reply-bytes": 10}, {"unknown": 1}]
+)
+def test_rules_of_a_node_config_make_a_custodian(node):
+    places = {"partition-id": 0, "num-partitions": 2, **node}
+    context = Context(1, 1, places, RecordDict(), {"method": "p-cov"})
+    assert isinstance(FACTORY._site(context, lambda node, config: check_rows(np.eye(3))), Custodian)
+    assert isinstance(FACTORY._site(context), Custodian)
 
 
 def test_undeclared_needs_of_rows_are_refused():
