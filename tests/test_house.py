@@ -54,13 +54,15 @@ def lines_without_docstrings(node: ast.Module | ast.FunctionDef | ast.AsyncFunct
 def long_functions(code: str) -> dict[str, int]:
     """Lines by name, of functions that are too long."""
     defined = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    lines = {node.name: lines_without_docstrings(node) for node in defined}
+    long = [node for node in defined if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
+    lines = {node.name: lines_without_docstrings(node) for node in long}
     return {name: length for name, length in lines.items() if length > LONGEST_FUNCTION}
 
 
 def test_no_file_and_no_function_is_longer_than_a_reader_holds():
     assert len(CODE) > 100
-    lengths = {path: lines_without_docstrings(ast.parse(code)) for path, code in CODE.items() if code.strip()}
+    files = {path: code for path, code in CODE.items() if code.count("\n") > LONGEST}
+    lengths = {path: lines_without_docstrings(ast.parse(code)) for path, code in files.items()}
     long = {path: length for path, length in lengths.items() if length > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
     found = {path: long_functions(code) for path, code in CODE.items()}
