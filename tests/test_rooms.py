@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from fedpca_flwr import METHODS
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("fedpca_flwr", "strategies", "simulations")
 SUBJECTS = "A subject knows no other subject"
@@ -119,14 +121,22 @@ def rooms() -> list[str]:
 
 
 def importers(gone: set[str]) -> set[str]:
-    """Return the modules that import what is gone; the table of a package leaves an entry out instead."""
+    """Return the modules that import what is gone, or go on as a method that is; tables leave an entry out instead."""
     return {
         module_name(file)
         for file, names in IMPORTS.items()
         if not file.endswith("__init__.py")
         and not lies_in(module_name(file), gone)
-        and any(lies_in(name, gone) for name in names)
+        and (any(lies_in(name, gone) for name in names) or goes_on_as(file, gone))
     }
+
+
+def goes_on_as(file: str, gone: set[str]) -> bool:
+    """Return whether the card of a method's module has successors, and the module names a method that is gone."""
+    if not file.startswith("strategies/") or "successors=" not in CODE[file]:
+        return False
+    names = {name for name, method in METHODS.items() if lies_in(method.strategy.__module__, gone)}
+    return any(f'"{name}"' in CODE[file] for name in names)
 
 
 @cache
