@@ -443,8 +443,8 @@ class Federation:
         """Apply the operation "join", "replace" or "append" with a member's new data; raise errors as these methods."""
         new, columns = validate_moments(key, data), columns or names_digest(column_names(data))
         if self.features not in (0, new.n_features):
-            known = f"those of the federation have {self.features}"
-            raise ContractError(f"the rows of '{key}' have {new.n_features} features, {known}")
+            expected = f"those of the federation have {self.features}"
+            raise ContractError(f"the rows of '{key}' have {new.n_features} features, {expected}")
         if columns and self.columns not in ("", columns):
             raise ConfigError(f"the column names of '{key}', or their order, differ from those of the federation")
         sha, parts, total = moments_digest(new), list[str](), new

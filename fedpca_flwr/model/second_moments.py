@@ -331,8 +331,8 @@ class SecondMoments:
             If there is no such party, or the parties' own moments were not kept.
         """
         if party not in self.parties or len(self.parties) < 2:
-            known = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
-            raise ConfigError(f"the rows of '{party}' cannot be left out ({known}); run with keep='parties'")
+            parties = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
+            raise ConfigError(f"the rows of '{party}' cannot be left out ({parties}); run with keep='parties'")
         remaining = {key: moments for key, moments in self.parties.items() if key != party}
         return SecondMoments(pool(remaining.values()), self.features, remaining)
 

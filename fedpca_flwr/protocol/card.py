@@ -162,11 +162,11 @@ class Disclosure(NamedTuple):
     """Texts that say what the server, other parties and the network learn about a party."""
 
     server: str
-    """What the server learns."""
+    """Information on a party that the server gets."""
     parties: str = "the pooled components and mean"
-    """What the other parties learn."""
+    """Information on a party that the other parties get."""
     network: str = "sizes and times of messages"
-    """What an observer of the network learns."""
+    """Information on a party that an observer of the network gets."""
 
 
 @lru_cache(maxsize=32)

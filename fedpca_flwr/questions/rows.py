@@ -328,9 +328,9 @@ def stores_each_party(run: RowsStrategy) -> bool:
     If not, the server adds the scatters up as they arrive.
     """
     public = run.public
-    kept = run.options.stored_moments_count(public.parties) > 1
+    stores_parts = run.options.stored_moments_count(public.parties) > 1
     few = scatter_nbytes(public) <= MAX_INFLUENCE_BYTES or public.parties <= MAX_STORED_PARTIES
-    return kept or run.config.max_share > 0 or few
+    return stores_parts or run.config.max_share > 0 or few
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:

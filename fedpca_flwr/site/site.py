@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -34,10 +33,10 @@ from fedpca_flwr.site.rows.selection import Selection
 
 if TYPE_CHECKING:
     from fedpca_flwr.maths.incomplete_rows import Patterns
+    from fedpca_flwr.site.rules.repeats import RepeatRules
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
 Options = TypeVar("Options", bound=PCAOptions)
-POLICY = "fedpca_flwr.site.rules.policy"  # whose refusals are loaded when a table or a reply is over a limit
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
 
 
@@ -107,9 +106,11 @@ class Site:
     def table(self) -> Table:
         """Table of the party's rows, loaded and adapted to the run."""
         table = self.load(self.node, self.config)
-        if self.config.weights or self.config.features:
-            table = load_entry("fedpca_flwr.site.local_table:adapt")(table, self.node, self.config)
-        return table
+        if not (self.config.weights or self.config.features):
+            return table
+        from fedpca_flwr.site.local_table import adapt  # with readers of files, which few tables of a caller need
+
+        return adapt(table, self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:
@@ -192,14 +193,17 @@ class Site:
     def permit_table(self, card: MethodCard, options: PCAOptions) -> None:
         """Raise DataError or DisclosureError for a table with wrong levels, too few rows, or missing values."""
         table, n = self.table, len(self._rows(card.split))
+        if not self.config.levels and n >= self.node.min_rows and not table.missing.any():
+            return
+        from fedpca_flwr.site.rules import policy  # of which a plain table needs nothing
+
         if self.config.levels:
-            load_entry(f"{POLICY}:permit_levels")(self.node, table, indicator_names(self.config.levels_by_column))
-        if n < self.node.min_rows:
-            load_entry(f"{POLICY}:permit_rows")(self.node, n)
+            policy.permit_levels(self.node, table, indicator_names(self.config.levels_by_column))
+        policy.permit_rows(self.node, n)
         if not table.missing.any():
             return
         if card.incomplete or any(stage.accepts_missing for stage in options.stages):
-            load_entry(f"{POLICY}:permit_values")(self.node, table)
+            policy.permit_values(self.node, table)
         else:
             require_complete(
                 table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
@@ -212,15 +216,19 @@ class Site:
     def permit_size(self, nbytes: int, alternatives: Callable[[int], str]) -> None:
         """Raise DisclosureError, with the alternatives, for a reply of more bytes than the site allows."""
         if nbytes > self.node.max_reply_bytes:
-            load_entry(f"{POLICY}:permit_size")(self.node, nbytes, alternatives)
+            from fedpca_flwr.site.rules import policy  # of which a reply within the limit needs nothing
+
+            policy.permit_size(self.node, nbytes, alternatives)
 
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
         """Allow no further selections."""
         self._selections_are_final = True
 
-    def repeats(self, split: str) -> Any:
+    def repeats(self, split: str) -> RepeatRules:
         """Return the rules about repeated runs, which compare none for lack of a journal that outlasts the run."""
-        return load_entry("fedpca_flwr.site.rules.repeats:RepeatRules")(self.journal, self.node, self._rows(split))
+        from fedpca_flwr.site.rules.repeats import RepeatRules  # for bounds, and means that sites keep
+
+        return RepeatRules(self.journal, self.node, self._rows(split))
 
     def no_rule(self, *facts: Any, **keywords: Any) -> None:
         """Permit what a `Custodian` may refuse, and note nothing: the rows are those of the caller."""

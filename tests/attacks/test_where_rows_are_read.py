@@ -68,8 +68,8 @@ def test_rules_that_rows_of_a_caller_lack_are_rules_of_every_other_site():
 def test_rules_of_a_node_config_make_a_custodian(node):
     places = {"partition-id": 0, "num-partitions": 2, **node}
     context = Context(1, 1, places, RecordDict(), {"method": "p-cov"})
-    assert isinstance(FACTORY._site(context, lambda node, config: check_rows(np.eye(3))), Custodian)
-    assert isinstance(FACTORY._site(context), Custodian)
+    assert isinstance(FACTORY.client(context, lambda node, config: check_rows(np.eye(3))).site, Custodian)
+    assert isinstance(FACTORY.client(context).site, Custodian)
 
 
 def test_undeclared_needs_of_rows_are_refused():

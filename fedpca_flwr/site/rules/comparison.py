@@ -154,8 +154,8 @@ class Comparison:
         rounds = [
             (entry.phase, entry.digests[str(party)]) for entry in self.history.rounds if str(party) in entry.digests
         ]
-        asked = [Exchange(phase, question, reply) for phase, (question, reply) in rounds]
-        pairs = zip_longest(asked, journal_exchanges(events), fillvalue=Exchange())
+        server_exchanges = [Exchange(phase, question, reply) for phase, (question, reply) in rounds]
+        pairs = zip_longest(server_exchanges, journal_exchanges(events), fillvalue=Exchange())
         for number, (server, site) in enumerate(pairs, start=1):
             name = server.phase or site.phase
             verdicts = {}
