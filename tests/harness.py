@@ -6,6 +6,7 @@ import tempfile
 import threading
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,26 @@ class Clock:
 
 CLUSTER_STEPS = "fedpca_flwr.stages.clusters.MAX_STEPS", 5
 """For `monkeypatch.setattr`, where the subject is not the clusters: a mixture has a hundred steps, each a round."""
+
+BLOCK_SIZES = {
+    "CACHE_ELEMENTS": ("maths.rows", "site.readers.databases", "site.readers.files", "site.readers.parquet_file"),
+    "CHUNK_ENTRIES": ("cells.h5ad_file", "site.held_rows"),
+    "BLOCK_CALLS": ("genetics.calls",),
+    "HELD_BYTES": ("data.table",),
+}
+
+
+def forget_classes(monkeypatch: Any) -> None:
+    """Let no class that the test makes a method be one of other tests."""
+    monkeypatch.setattr(METHODS, "__dict__", deepcopy(vars(METHODS)))
+
+
+def read_in_blocks(monkeypatch: Any) -> None:
+    """Let rows be read in blocks of 64, which nobody keeps, and text in blocks of 100 characters."""
+    monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
+    for place in (f"{module}.{name}" for name, modules in BLOCK_SIZES.items() for module in modules):
+        monkeypatch.setattr(f"fedpca_flwr.{place}", 0)
+
 
 _STATES = tempfile.TemporaryDirectory(prefix="fedpca-states-")  # removed at the end
 _NUMBERS = itertools.count()

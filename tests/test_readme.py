@@ -27,6 +27,7 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 from tests.families import cut, rows
 from tests.figures import docs_figures
+from tests.harness import forget_classes
 from tests.needed import need
 from tests.options import option_values
 
@@ -124,8 +125,7 @@ def test_the_first_command_prints_what_the_readme_says():
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python") and page != "CONTRIBUTING.md"])
 def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(METHODS, "_classes", {})  # a page's class of a method is no method of other tests
-    monkeypatch.setattr(METHODS, "_loaded_methods", dict(METHODS._loaded_methods))
+    forget_classes(monkeypatch)
     run("p-cov", cut(rows(60), 40, 20), n_components=2).save("model")  # as the first command does
     for example in blocks(page, "python"):
         names = {}

@@ -9,7 +9,7 @@ from flwr.common import Parameters
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.model.model import PCAModel
 from tests.families import rows
-from tests.harness import finish, peak_of, proxy_of, server_of, tamper, tamper_arrays
+from tests.harness import finish, peak_of, proxy_of, server_of, tamper
 from tests.refusals import refused
 
 SECURE = {"secure_aggregation": True, "bound": 10.0}
@@ -69,7 +69,7 @@ ODD = {
 }
 
 
-def refused_tensors(party, change, match):
+def refused_tensors(party, change, *named):
     server = server_of("p-cov", parts(), n_components=2)
 
     def changed(reply):
@@ -77,18 +77,18 @@ def refused_tensors(party, change, match):
         return reply
 
     tamper(server, party, changed)
-    with pytest.raises(ContractError, match=match):
+    with refused(ContractError, f"client {party}", *named):
         finish(server)
 
 
 @pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
 def test_odd_arrays_are_refused_by_name(tensor):
-    refused_tensors(1, lambda _: [tensor] * 4, "client 1: ")
+    refused_tensors(1, lambda _: [tensor] * 4)
 
 
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
-    refused_tensors(0, lambda tensors: tensors[:1] * 100_000, "client 0: sent 100000 arrays, expected 4")
+    refused_tensors(0, lambda tensors: tensors[:1] * 100_000, 100000, 4)
 
 
 @pytest.mark.engine
@@ -103,33 +103,14 @@ def test_a_model_file_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path):
     del bomb
 
     def load():
-        with pytest.raises(ContractError, match="is not a whole model file"):
+        with refused(ContractError, "bomb.npz"):
             PCAModel.load(tmp_path / "bomb.npz")
 
     assert peak_of(load) < 2**22
 
 
-BLOCK = "products with a block are up to .*no rows have such ones"
-SHARED = "parts of the shared components add up to .*some party sends what is not"
-BLOCKS = ("sub-it", "sub-it scale=true", "personalised mu=1.0", "vertical")
-
-
-@pytest.mark.parametrize(
-    ("method", "dimensions", "said"),
-    [*((method, 2, BLOCK) for method in BLOCKS), ("personalised mu=1.0", 3, SHARED)],
-)
-@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e200])
-def test_products_beyond_all_variance_are_refused(method, dimensions, said, value):
-    """The fault: they overflowed to a variance of NaN, which the last round, whose limits NaN passes, did not see."""
-    parties = np.split(rows(30, 12), [4, 8], axis=1) if method == "vertical" else parts()
-    server = server_of(method, parties, n_components=2)
-    tamper_arrays(server, 1, lambda arrays: [np.full(a.shape, value) if a.ndim == dimensions else a for a in arrays])
-    with pytest.raises(ContractError, match=said):
-        finish(server)
-
-
 def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
     server = server_of("p-cov", parts(), n_components=2)
     monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
-    with pytest.raises(ContractError, match=r"do not fit the model: .* but the eigenvalues say nan"):
+    with refused(ContractError, "nan"):
         finish(server)

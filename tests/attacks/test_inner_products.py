@@ -6,6 +6,7 @@ import pytest
 from fedpca_flwr.maths.columns import gram_product
 from fedpca_flwr.strategies import METHODS
 from tests.hostile import HostileSession
+from tests.refusals import unnamed
 
 KRYLOV = {"method": "vertical", "n-components": 1}
 SECURE = {"secure-aggregation": True, "bound": 1000.0}
@@ -42,7 +43,7 @@ def within(run, columns, width):
 def test_a_block_is_narrow_and_orthonormal(tmp_path, block):
     asking = site(tmp_path, within(KRYLOV, 4, 2))
     assert asking.ask("rows", [])[0]
-    assert "ended its part" in asking.refusal("product", [block])
+    assert asking.refusal("product", [block]).startswith("PartyError")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -66,7 +67,7 @@ def test_two_configurations_of_one_run_do_not_add_up(journal, tmp_path):
     assert asking.ask("rows", [])[0]
     assert asking.ask("product", [four])[0]
     asking.context.run_config |= METHODS.run_config(within(KRYLOV, 4, 1))
-    assert "ended its part" in asking.refusal("product", [one])
+    assert asking.refusal("product", [one]).startswith("PartyError")
 
 
 @pytest.mark.parametrize(
@@ -85,8 +86,7 @@ def test_too_many_products_are_refused_before_any_answer(tmp_path, run):
     asking = site(tmp_path, run)
     for said in (asking.client.get_properties({}), asking.ask("rows", [])[1]):
         assert said["error"] == "DisclosureError"
-        assert "5 tell all inner products of the rows (12 rows, 5 columns)" in said["message"]
-        assert "set may-show='inner products' in the node-config" in said["message"]
+        assert not unnamed(said["message"], 5, 12, "may-show='inner products'")
     assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
 
 
@@ -94,7 +94,7 @@ def test_columns_of_all_parties_count_against_the_rows(tmp_path):
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
     refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).refusal("rows", [])
-    assert "and 11 tell all inner products of the rows (12 rows, 40 columns)" in refused
+    assert not unnamed(refused, 11, 12, 40)
     # Three parties, 5 columns here: of at least 7, six products leave one direction unknown.
     for columns, width, answered in ((6, 2, True), (7, 1, False)):
         asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})
@@ -121,8 +121,7 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
         blocks += asked
         products += told
     assert said["error"] == "DisclosureError"
-    assert "1 columns of products (earlier runs over the same rows for 4), and 5 tell all inner" in said["message"]
-    assert "'n-components') below 1, or set" in said["message"]
+    assert not unnamed(said["message"], 1, 4, 5, "'n-components'")
     assert len(products) == 4
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 
@@ -141,4 +140,4 @@ def test_answered_runs_over_the_same_rows_are_counted(tmp_path):
     for run_id in (1, 2):
         assert len(asked_for(tmp_path / "3", 4, run_id, journal="", repeat="allow")[2]) == 4
     said, _, _ = asked_for(tmp_path / "3", 1, 3, journal="")
-    assert (said["error"], "with may-show='scores' a site needs a journal" in said["message"]) == ("ConfigError", True)
+    assert (said["error"], "may-show='scores'" in said["message"]) == ("ConfigError", True)

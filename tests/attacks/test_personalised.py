@@ -117,7 +117,7 @@ def test_impossible_means_and_components_are_refused(shape, tmp_path):
             session = HostileSession(tmp_path / f"{phase} {i}", own, run)
             assert session.ask("start", [])[0]
             assert phase == "product" or session.ask("product", [np.eye(d, 3), z, z])[0]
-            assert "ended its part" in session.refusal(phase, asked)
+            assert session.refusal(phase, asked).startswith("PartyError")
 
 
 def test_a_block_of_the_smallest_numbers_rounds_no_row(tmp_path):
@@ -155,7 +155,7 @@ def test_every_run_holds_out_the_same_rows(tmp_path):
     assert (drawn(tmp_path, X[order], run_id=99) == found[0][order]).all()
     assert len({drawn(tmp_path / str(site), X).tobytes() for site in range(3)}) == 3  # each site draws its own
     drawn(tmp_path / "more", X[:57])
-    with pytest.raises(DisclosureError, match="held out other rows to choose 'mu'.*run with mu=<number>"):
+    with refused(DisclosureError, "'mu'", "mu=<number>"):
         drawn(tmp_path / "more", X, run_id=2)
     drawn(tmp_path / "more", X, run_id=3, repeat="refuse-same")
     drawn(tmp_path / "more", rows(65, 4), run_id=4)  # as many more as it answers about
@@ -168,7 +168,7 @@ def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
     session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1}, journal="")
     said = session.client.get_properties({})
     assert said["error"] == "ConfigError"
-    assert "names no 'journal'. With a journal every run over the same rows holds out the same rows" in said["message"]
+    assert "'journal'" in said["message"]
 
 
 def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
@@ -176,7 +176,7 @@ def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
     X = rows(60, 4)
     drawn(tmp_path, X)
     monkeypatch.setattr("fedpca_flwr.site.rules.fold.first_fifth", lambda digests: np.arange(60) < 12)
-    with pytest.raises(DisclosureError, match="held out other rows"):
+    with refused(DisclosureError, "'mu'"):
         drawn(tmp_path, X, run_id=2, repeat="refuse-same")
     drawn(tmp_path, X, run_id=3, repeat="allow")
 

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpca_flwr.cells import h5ad_file
-from fedpca_flwr.data import table
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site.readers.files import read
+from tests.harness import read_in_blocks
 from tests.refusals import refused
 
 GENES = [f"gene {j}" for j in range(30)]
@@ -19,8 +18,7 @@ COUNTS = sparse.random_array((200, 30), density=0.05, rng=np.random.default_rng(
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
     anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(h5ad_file, "CHUNK_ENTRIES", 0)  # blocks of 64 rows
+    read_in_blocks(monkeypatch)
     layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
     annotated = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
     annotated.write_h5ad(tmp_path / "cells.h5ad")

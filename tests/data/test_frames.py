@@ -12,7 +12,6 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, run
-from fedpca_flwr.data import table
 from fedpca_flwr.data.column_notes import count_isolated, isolated_text
 from fedpca_flwr.data.frames import as_array, as_rows, labels_text
 from fedpca_flwr.data.table import check_rows, names_digest
@@ -106,17 +105,6 @@ def test_values_whose_squares_float64_cannot_hold_are_refused(size, what, kind):
     with pytest.raises(DataError, match=what) as caught:
         check_rows(holding(size), ["age", "bmi"])
     assert caught.value.local == "columns: 'bmi'"
-
-
-@pytest.mark.parametrize("more", [1, -1])
-def test_rows_whose_number_changes_are_refused(more, monkeypatch):
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    held = [X]
-    rows = check_rows(Blocks(lambda: held, 4, X.dtype)).rows
-    np.testing.assert_array_equal(to_array(rows), X)
-    held[:] = [X, X[:1]] if more > 0 else [X[:-1]]
-    with refused(DataError, match="changed"):
-        to_array(rows)
 
 
 def test_columns_without_numbers_are_named_at_once():

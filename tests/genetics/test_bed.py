@@ -16,7 +16,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
-from fedpca_flwr.genetics import calls, relatives
+from fedpca_flwr.genetics import relatives
 from fedpca_flwr.genetics.bed_file import Variant, match_variants, read_bim
 from fedpca_flwr.genetics.relatives import kinship, unrelated_exclusions
 from fedpca_flwr.maths.eigen import principal_angles
@@ -25,7 +25,7 @@ from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers.files import read
 from tests.genotypes import people, standardised_by_hand
-from tests.harness import at_sites, finish, fit, server_of
+from tests.harness import at_sites, finish, fit, read_in_blocks, server_of
 from tests.needed import need
 from tests.refusals import refused
 
@@ -60,7 +60,7 @@ def swap(variant):
 
 
 def test_blocks_of_people_give_the_components(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "BLOCK_CALLS", 0)  # blocks of 64 rows
+    read_in_blocks(monkeypatch)
     G, markers = people(90, 30, missing=0.1), variants(30)
     loaded = read(write(tmp_path / "a.bed", G, markers))
     assert isinstance(loaded.rows, Blocks)

@@ -28,7 +28,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def _many_chunks(monkeypatch):
+def many_chunks(monkeypatch):
     monkeypatch.setattr(rows.chunks, "__defaults__", (0,))  # of 64 rows
     monkeypatch.setattr(rows.sparse_chunks, "__defaults__", (1000,))
 

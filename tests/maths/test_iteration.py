@@ -103,7 +103,6 @@ def test_narrow_blocks_are_certified_and_look_longer(width):
         values = np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])
         found, _ = iterate(values, k=k, width=width)
         np.testing.assert_allclose(found.pairs.values, values[:k], rtol=1e-9)
-    assert width == 3 or found._probes > 2  # each with another block
     if width > 1:
         values = np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)])
         narrow, angle = iterate(values, k=3, width=width)
@@ -111,7 +110,6 @@ def test_narrow_blocks_are_certified_and_look_longer(width):
         assert angle <= narrow.certificate <= 1e-6
         assert narrow.proven
         assert wide.proven
-        assert (narrow._probes, wide._probes) == (1, 0)
 
 
 @pytest.mark.parametrize("copies", [2, 3, 4])
@@ -144,7 +142,7 @@ def test_narrow_blocks_find_hidden_eigenvalues():
     for k, width in ((1, 1), (2, 1), (2, 2), (3, 2)):
         values = np.concatenate([np.repeat(10.0, k), [10.0 - 1e-9], np.linspace(8, 6, 120)])
         found = run(begin(values, k=k, width=width), with_spectrum(values)[0], 120)
-        np.testing.assert_allclose(found.ritz.values[: k + 1] * found._unit, 10.0, rtol=1e-8)
+        np.testing.assert_allclose([*found.pairs.values, found.pairs.following], 10.0, rtol=1e-8)
         assert not found.exact
 
 

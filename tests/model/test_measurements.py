@@ -6,13 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpca_flwr.data.datasets import load
 from fedpca_flwr.model.federation import Federation
 from fedpca_flwr.model.measurements import MEASUREMENTS, measurement_lines
-from fedpca_flwr.server_app import _compare_with_pooled
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
-from tests.harness import fit, server_of
+from tests.fedpca_flwr.test_server_app import simulated
+from tests.harness import fit
 
 X = rows(200) + np.arange(12)
 BY_ROWS, BY_COLUMNS = cut(X, 100, 60, 40), np.split(X[:50], [5, 9], axis=1)
@@ -46,10 +45,7 @@ def models(tmp_path_factory):
     federation.save()
     federation.join("b", X + 1)
     made["federation"] = federation.model(2)
-    # A simulation measures beside the pooled rows; its configuration names the digits.
-    strategy = server_of("p-cov", [np.zeros((1, 64))] * 2).strategy
-    made["digits"] = model = fit("p-cov", cut(load("digits", ".").all_rows(), 1000, 797), n_components=3)
-    model.log["measured"] |= _compare_with_pooled(model, strategy)
+    made["digits"] = simulated(2, tmp_path_factory.mktemp("run"), **{"method": "p-cov", "n-components": 3})
     return made
 
 

@@ -228,5 +228,5 @@ def test_moments_over_the_models_scale_give_the_scaled_model(options):
     scaled = analyses.pca(model.moments_.scaled(model.scale_), 2)
     np.testing.assert_allclose(scaled.explained_variance_, model.explained_variance_, rtol=1e-12)
     assert "model.moments_.scaled(model.scale_)" in model.summary()
-    with refused(ConfigError, "'divisors'", "positive"):
+    with refused(ConfigError, "'divisors'"):
         model.moments_.scaled(-model.scale_)

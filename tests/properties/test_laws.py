@@ -191,15 +191,3 @@ def correction_of(run, model):
     if "codec" not in run.option_names or not (run.options.get("corrections") or run.options.get("tolerance")):
         return 0.0
     return float(model.log["measured"]["scatter_error_variance_share"]) * model.total_variance
-
-
-def test_a_turn_keeps_means_scatter_and_constant_columns():
-    X = np.random.default_rng(1).standard_normal((9, 4)) + [1e6, 0, 3, -1]
-    X[:, 1] = 0.1
-    other = turn(np.random.default_rng(0), X)
-    np.testing.assert_allclose(other.mean(axis=0), X.mean(axis=0), rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(np.cov(other.T), np.cov(X.T), atol=1e-8)
-    assert (other[:, 1] == 0.1).all()
-    assert np.abs(other - X).max() > 0.1
-    for few in (1, 2):
-        assert turn(np.random.default_rng(0), X[:few]).shape == (few, 4)

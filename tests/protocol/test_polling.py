@@ -100,7 +100,7 @@ def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
     started, sleep, poller = [], link.clock.sleep, server.ReplyPoller(link)
 
     def asleep_until_all_wait(seconds):
-        while link.looks <= 50 and len(poller._pending) < 50:
+        while link.looks <= 50 and len(link.sent) < 50:
             time.sleep(0.001)
         sleep(seconds)
 

@@ -9,11 +9,10 @@ from pydantic import Field
 
 from fedpca_flwr import battery
 from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.simulations import battery as checks_of_a_method
 from fedpca_flwr.simulations import engines
 from fedpca_flwr.strategies import METHODS
-from tests.harness import CLUSTER_STEPS, own
+from tests.harness import CLUSTER_STEPS, forget_classes, own
 
 
 @pytest.mark.engine
@@ -87,11 +86,10 @@ def without_a_name(key, value):
 @pytest.fixture
 def foreign(monkeypatch):
     """Make a class the method `foreign`, and give the checks that it fails, those of stages only on demand."""
+    forget_classes(monkeypatch)
 
     def failing(strategy, client=METHODS["p-cov"].client, *, stages=False):
-        monkeypatch.setitem(METHODS._loaded_methods, "foreign", Method(strategy, client))
-        monkeypatch.setitem(METHODS._locations, "foreign", "")
-        checks = battery("foreign").items()
+        checks = battery(type("Foreign", (strategy,), {"party": client})).items()
         return {name for name, check in checks if (stages or not name.startswith("stage")) and fails(check)}
 
     return failing

@@ -13,6 +13,7 @@ from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
+from tests.harness import forget_classes
 from tests.refusals import refused
 from tests.simulations.test_compare import lines_of, undrawn
 
@@ -43,8 +44,7 @@ def own_script(config, options):
 
 @pytest.fixture(autouse=True)
 def no_classes_left(monkeypatch):
-    monkeypatch.setattr(METHODS, "_classes", {})
-    monkeypatch.setattr(METHODS, "_loaded_methods", dict(METHODS._loaded_methods))
+    forget_classes(monkeypatch)
 
 
 def test_a_class_runs_as_the_methods_do_and_then_by_name():
@@ -87,7 +87,8 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     assert page.count('<tr id="run-') == 2
     assert "No command repeats runs of own-cov" in page
     assert page.count("--methods p-cov --") == 1
-    METHODS._classes.clear()  # as in another process
+    monkeypatch.undo()  # as in another process
+    undrawn(monkeypatch)
     assert card_of("own-cov").title != "Mine"
     assert [run["method"] for run in read_records(tmp_path)] == ["p-cov", "own-cov"]
     assert '<td data-value="own-cov">' in write_report(tmp_path, read_records(tmp_path)).read_text()

@@ -69,20 +69,20 @@ def test_every_figure_stands_in_the_report(whole):
 
 @pytest.mark.engine
 def test_an_interrupted_run_goes_on_and_gives_the_same_files(whole, tmp_path, monkeypatch):
-    called, honest = [], personalised._compare
+    made = []
 
-    def counted(**settings):
-        called.append(settings)
-        if len(called) == 3:
+    def counted(target, rows, settings):
+        made.append(target)
+        if len(made) == 3:
             raise KeyboardInterrupt
-        return honest(**settings)
+        write_table(target, rows, settings)
 
-    monkeypatch.setattr(personalised, "_compare", counted)
-    monkeypatch.setattr(personalised, "_draw", lambda *_: None)  # what is drawn of the same is the same
+    monkeypatch.setattr(experiment, "write_table", counted)
+    monkeypatch.setattr(personalised, "plot", lambda *_: None)  # what is drawn of the same is the same
     assert main(["personalised", "--output", str(tmp_path), *TINY]) == 130
     before = contents(tmp_path)
     assert main(["personalised", "--output", str(tmp_path), *TINY]) == 0
-    assert len({json.dumps(settings, sort_keys=True) for settings in called}) == len(called) - 1  # only the cut one
+    assert len({*made}) == len(made) - 1  # only the cut one
     after = contents(tmp_path)
     assert after == {name: content for name, content in contents(whole).items() if name.suffix != ".png"}
     assert all(after[name] == content for name, content in before.items())
@@ -119,6 +119,12 @@ def test_numbers_survive_a_table(tmp_path):
     assert iterations_needed([1.0]) == 1
 
 
+def rows_of(paper, name, **settings):
+    """Return the rows of a step of a paper's reproduction, with other settings."""
+    step = next(step for step in paper.steps(**paper.options) if step.name == name)
+    return list(step.function(**step.settings | settings))
+
+
 def test_the_score_of_heterogeneity_is_that_of_the_notes():
     """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
     X = np.random.default_rng(0).standard_normal((60, 4))
@@ -142,7 +148,7 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
 @pytest.mark.engine
 def test_a_point_of_figure_1b_has_its_published_order():
     """Values of NumPy prototypes; fewer parties here, which moves what is shared by up to 0.01."""
-    row = means(list(personalised._compare(d=30, r=10, m=100, n=20, spread=0.04, datasets=1, perpca=True)))
+    row = means(rows_of(personalised.PAPER, "1b-0.04", m=100, datasets=1))
     expected = {"local": 1.4235, "global": 1.3623, "personal": 1.3289, "personal 2 mu": 1.2819, "PerPCA": 1.3943}
     assert {name: row[name] for name in expected} == pytest.approx(expected, abs=0.015)
     assert row["personal"] < min(row["local"], row["global"]) < row["PerPCA"]
@@ -161,20 +167,17 @@ def test_a_folder_that_is_not_writable_is_named_first(paper, tmp_path, monkeypat
 
 # The design notes and the graphs, on digits
 
-DIGITS = {"dataset": "digits", "data_root": "."}
-SKEWED = {**DIGITS, "partition": "Dirichlet 0.1"}
-
 
 @pytest.mark.engine
 def test_the_rule_averages_equal_parties():
-    rows = list(notes._stream(**DIGITS))
+    rows = rows_of(notes.PAPER, "streaming-digits")
     assert [row["operation"] for row in rows] == ["initial fit", "add a client", "remove a client", "update a client"]
     assert max(row["max"] for row in rows) < 1e-9
-    exact, average = notes._compare(**SKEWED, methods=["p-cov", "ap-cov"], clients=[5])
+    exact, average = rows_of(notes.PAPER, "five-digits-Dirichlet-0.1", methods=["p-cov", "ap-cov"])
     assert (exact["clients"], exact["rounds"]) == (5, 1)
     assert exact["max"] < 1e-9 < 0.01 < average["mean"] < average["max"]
-    chosen = {part: next(iter(notes._choose(**{**SKEWED, "partition": part})))["chosen"] for part in ("IID", "shards")}
-    assert chosen == {"IID": "ap-cov", "shards": "p-cov"}
+    chosen = [rows_of(notes.PAPER, f"rule-digits-{part}")[0]["chosen"] for part in ("IID", "shards")]
+    assert chosen == ["ap-cov", "p-cov"]
 
 
 @pytest.mark.engine
@@ -186,7 +189,7 @@ def test_crosses_of_an_exact_method_stand_in_circles(tmp_path):
         far = max(abs(row["x"] - row["pooled x"]), abs(row["y"] - row["pooled y"]))
         apart[row["method"]] = max(apart[row["method"]], far)
     assert apart["p-cov"] < 1e-9 < 0.01 < apart["ap-cov"]
-    sections = notes._figures(results, tmp_path)
+    sections = notes.PAPER.figures(results, tmp_path)
     assert "| digits-Dirichlet-0.1 |" in next(iter(sections.values()))
     for kind in ("overlay", "grid"):
         assert (tmp_path / f"{kind}-digits-Dirichlet-0.1.png").read_bytes().startswith(b"\x89PNG")
@@ -199,7 +202,7 @@ def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeyp
     few, more = results["fast-pca-complete-IID"]
     assert more["MB up"] > few["MB up"] > results["dsa-complete-IID"][0]["MB up"]
     assert (more["rounds"] - few["rounds"], results["p-cov-IID"][0]["angle"]) == (2, pytest.approx(0, abs=1e-9))
-    assert "decentralised.png" in decentralised._figures(results, tmp_path)["Error by rounds and by bytes"]
+    assert "decentralised.png" in decentralised.PAPER.figures(results, tmp_path)["Error by rounds and by bytes"]
     assert (tmp_path / "decentralised.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -278,7 +281,7 @@ def test_missing_tables_of_numbers_are_named(tmp_path):
 @pytest.mark.engine
 def test_variants_are_compared_with_the_exact_pca():
     """As published the rows are centred, not the columns: that is another matrix than the one whose PCA it is about."""
-    rows = {row["method"]: row for row in vertical._starts(data="wine", path="", seeds=3)}
+    rows = {row["method"]: row for row in rows_of(vertical.PAPER, "starts-wine", seeds=3)}
     assert rows.keys() == {"merge, rank 1", *vertical.VARIANTS}
     for row in rows.values():
         assert 0 <= row["least"] <= row["mean"] <= row["most"] <= 90

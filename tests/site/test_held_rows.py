@@ -21,7 +21,7 @@ from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers.file_format import FORMATS
 from fedpca_flwr.strategies import FACTORY
 from tests.families import rows
-from tests.harness import at_sites, context_of, differences, finish, proxy_of, server_of, tamper
+from tests.harness import at_sites, context_of, differences, finish, proxy_of, read_in_blocks, server_of, tamper
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((3, 90, 8)) * np.arange(9.0, 1.0, -1.0)
@@ -162,7 +162,7 @@ def test_a_file_that_changes_during_a_run_ends_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
 def test_blocks_of_a_finished_pass_come_back(kind, monkeypatch):
-    monkeypatch.setattr(held_rows, "CHUNK_ENTRIES", 0)  # blocks of 64 rows, of others than were written
+    read_in_blocks(monkeypatch)  # of other rows than were written
     values, store = np.where(rows(150, 3) > 0, rows(150, 3), 0.0), held_rows.RowStore()
     blocks = Blocks(lambda: map(kind, np.split(values, 3)), 3, values.dtype, sparse=kind is sparse.csr_array)
     copy = store.copy("these")

@@ -23,7 +23,7 @@ from fedpca_flwr.site.readers.files import read
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
-from tests.harness import differences, finish, fit, server_of, tamper
+from tests.harness import differences, finish, fit, read_in_blocks, server_of, tamper
 from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
@@ -39,7 +39,7 @@ FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
 
 @pytest.fixture(autouse=True)
 def _no_row_copies(monkeypatch):
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
+    read_in_blocks(monkeypatch)
 
 
 def parties_of(method, X):

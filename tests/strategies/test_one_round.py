@@ -7,10 +7,10 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
+from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.families import FAMILIES, cut, rows
-from tests.harness import finish, fit, server_of, tamper_arrays
+from tests.harness import fit
 from tests.refusals import refused
 
 SHIFTED = FAMILIES["means shifted by ten deviations"]
@@ -78,10 +78,6 @@ def test_shifted_clients_need_the_correction():
     assert off.max > 10
     angles = [averaged.log["measured"][f"angle_to_exact_{what}_degrees"] for what in ("max", "mean")]
     np.testing.assert_allclose(angles, [off.max, off.mean], rtol=1e-6)
-    server = server_of("p-cov", three(rows(300)), n_components=2)
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], 2 * arrays[-1]])
-    with refused(ContractError, match="fit"):
-        finish(server)
 
 
 def test_variances_below_the_range_of_float64_are_refused():

@@ -13,7 +13,6 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from tests import harness
 from tests.families import FAMILIES, Family, cut, rows
 from tests.harness import differences, exits, finish, fit, messages_of, on_request, server_of, tamper_arrays
 from tests.refusals import refused
@@ -85,14 +84,6 @@ def test_the_order_of_parties_changes_no_bit(method):
         assert 0 < measured["fixed_point_size_share"] < 1e-21
         assert phases == ["rows", "keys", "energy"]
         assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method
-
-
-def test_the_certificate_takes_in_the_rounding_of_fixed_point(monkeypatch):
-    server, added = secure_server("vertical"), harness.blocks_added(monkeypatch)
-    model, errors = finish(server), [error for _, error in added]
-    assert len(errors) == sum(entry["phase"] == "product" for entry in model.log["rounds"])
-    assert min(errors) == pytest.approx(server.strategy.rounding * np.sqrt(60 * 7), rel=1e-9)
-    assert max(errors) < 10 * min(errors)  # the first block is no orthonormal one
 
 
 # What is refused

@@ -19,7 +19,7 @@ from fedpca_flwr.transports.encoding import SumPolicy
 from fedpca_flwr.transports.identity import simulated_identity
 from fedpca_flwr.transports.recommendation import transports_of
 from fedpca_flwr.transports.signed import Signer
-from fedpca_flwr.transports.surviving import SurvivingParty, _require_rows
+from fedpca_flwr.transports.surviving import SurvivingParty
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import finish, fit, heard, proxy_of, server_of
@@ -233,9 +233,10 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
 
 @pytest.mark.parametrize("rows", [4, 6])
 def test_a_party_sends_something_for_each_party(rows):
-    assert len(_require_rows(np.zeros((5, 2), np.uint8), 5, "client 1")) == 5
+    running = server()
+    harness.tamper_arrays(running, 1, lambda arrays: [np.resize(arrays[0], (rows, arrays[0].shape[1]))], "shares")
     with refused(ContractError, "client 1", rows, 5):
-        _require_rows(np.zeros((rows, 2), np.uint8), 5, "client 1")
+        finish(running)
 
 
 # A server that lies; tests/attacks/test_identities.py has one that tells two lists of survivors

@@ -10,7 +10,6 @@ import pytest
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data import table
 from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from fedpca_flwr.maths.rows import Blocks, to_array
@@ -19,7 +18,7 @@ from fedpca_flwr.site.readers.databases import Query, read_query
 from fedpca_flwr.site.readers.files import read
 from tests.deployment.postgresql import programs, running
 from tests.families import rows
-from tests.harness import at_sites, differences, finish, on_request, server_of
+from tests.harness import at_sites, differences, finish, on_request, read_in_blocks, server_of
 from tests.needed import need
 from tests.refusals import refused
 
@@ -92,8 +91,7 @@ def test_a_query_gives_the_bits_of_a_csv(url, tmp_path, monkeypatch):
     ours, theirs = read_query(url, SELECT)[0], read(as_csv(tmp_path / "visit.csv"))
     assert ours.columns == theirs.columns
     assert ours.rows.tobytes() == to_array(theirs.rows).tobytes() == X.tobytes()
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(databases, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
+    read_in_blocks(monkeypatch)
     loaded = read_query(url, f"{SELECT} ;")[0].rows
     assert isinstance(loaded, Blocks)
     for _ in range(2):

@@ -9,16 +9,13 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpca_flwr.data import table
 from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths import rows as blocks
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
-from fedpca_flwr.site.readers import csv_file, parquet_file
-from fedpca_flwr.site.readers import files as readers
 from fedpca_flwr.site.readers.file_format import FORMATS, FileFormat
 from fedpca_flwr.site.readers.files import read, read_ids, read_texts
 from tests.families import rows
+from tests.harness import read_in_blocks
 from tests.refusals import refused
 
 X = rows(150, 4)
@@ -46,10 +43,7 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     assert bool(loaded.columns) == named
     assert isinstance(loaded.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
-    monkeypatch.setattr(table, "HELD_BYTES", 0)
-    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
-    for module in (readers, parquet_file, blocks):
-        monkeypatch.setattr(module, "CACHE_ELEMENTS", 0)  # blocks of 64 rows
+    read_in_blocks(monkeypatch)
     in_blocks = read(path, label).rows
     assert isinstance(in_blocks, Blocks)
     assert max(len(block) for block in in_blocks.read()) <= 64
@@ -272,14 +266,14 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     ],
 )
 def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
+    read_in_blocks(monkeypatch)
     with refused(DataError, ".csv", match=what) as caught:
         read(csv(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
     assert place in caught.value.local
 
 
 def test_later_blocks_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_file, "BLOCK_CHARACTERS", 100)
+    read_in_blocks(monkeypatch)
     loaded = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
     np.testing.assert_array_equal(loaded.rows[1000:1002], [[1, np.nan], [0, 3]])
     assert loaded.rows.shape == (2002, 2)

@@ -81,7 +81,7 @@ def test_rare_values_are_refused_before_any_answer(secure, tmp_path, caplog):
     for method in ("p-cov", "sub-it", "qr-pca") if not secure else ("p-cov", "sub-it"):
         session = HostileSession(tmp_path / method, rare(), {**RUN, "method": method, **secure})
         reply = session.client.get_properties({})
-        with refused(DisclosureError, "'allow'", match="few of its rows"):
+        with refused(DisclosureError, "'allow'"):
             raise DisclosureError(reply["message"])
         assert not any(character.isdigit() for character in reply["message"])
         assert session.refusal(next(iter(session.client.script)), []).startswith("DisclosureError")
@@ -110,4 +110,4 @@ def test_rows_are_checked_anew_for_other_settings(tmp_path):
     session = HostileSession(tmp_path, X, RUN, weights="2")
     assert "error" not in session.client.get_properties({})
     session.context.run_config["weights"] = "2"
-    assert "few of its rows" in session.client.get_properties({})["message"]
+    assert session.client.get_properties({})["error"] == "DisclosureError"

@@ -14,13 +14,7 @@ from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.families import cut, rows
 from tests.harness import differences, finish, heard, on_request, server_of, tamper_arrays
 from tests.refusals import refused
-
-
-def parties():
-    X = rows(600, 40)
-    X[400:] += rows(1, 40, seed=9)
-    return cut(X, 400, 150, 50)
-
+from tests.strategies.test_one_round import parties
 
 TRUTH = pooled_pca(np.vstack(parties()), 4)
 
@@ -95,7 +89,7 @@ def test_steps_and_codes_that_cannot_be_are_refused():
     with refused(ContractError, "client 1", "'wrong'", -1, 0):
         finish(with_altered_replies(lambda arrays: [*arrays[:-1], -np.ones(2)]))
     even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
-    with refused(ConfigError, "'codec'", "'shared-step'", "positive"):
+    with refused(ConfigError, "'codec'", "'shared-step'"):
         fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
 
 

@@ -4,18 +4,12 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths import rows
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.strategies.personalised import mixing
 from fedpca_flwr.strategies.personalised.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from tests import families
-from tests.maths.test_columns import KINDS, RNG
+from tests.maths.test_columns import KINDS, RNG, many_chunks  # noqa: F401
 from tests.refusals import refused
-
-
-@pytest.fixture(autouse=True)
-def _many_chunks(monkeypatch):
-    monkeypatch.setattr(rows.chunks, "__defaults__", (0,))  # of 64 rows
 
 
 def test_rows_and_moments_give_personalised_products():
