@@ -33,7 +33,7 @@ def test_all_that_is_shown_can_be_imported_by_its_name():
 
 
 HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotlib", "pandas", "ray", "flwr.simulation"]
-HEAVY += ["scipy.special", "scipy.sparse.linalg"]
+HEAVY += ["scipy.special", "scipy.sparse.linalg", "torch"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
 OTHERS = [f"fedpca_flwr.strategies.{module.name}" for module in pkgutil.iter_modules(strategies.__path__)]

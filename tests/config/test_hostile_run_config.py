@@ -127,19 +127,6 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        *({"method": method} for method in ("nope", 3, "p-cov 'a", "\udc80", None, LONG)),
-        *({"seed": -1}, {"stranger": 1}, {"n-components": float("nan")}),
-    ],
-    ids=short,
-)
-def test_nothing_is_raised_where_flower_makes_a_client(config):
-    for metrics in party_reports(config):
-        assert (metrics["error"], metrics["partition-id"]) == ("ConfigError", 1)
-
-
-@pytest.mark.parametrize(
     ("config", "text"),
     [
         ({"method": f"p-cov {LONG}=1"}, "'method' has 1,000,008 characters, expected at most 10,000"),

@@ -30,7 +30,7 @@ from fedpca_flwr.strategies.compressed import short_words
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from fedpca_flwr.strategies.em import incomplete, incomplete_limits
 from tests.families import cut, rows
-from tests.harness import context_of, finish, fit, heard, require_limits, server_of, tamper_arrays
+from tests.harness import finish, fit, heard, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
@@ -386,13 +386,6 @@ def test_what_components_leave_is_told_unless_it_is_rounding():
     assert [residual_sum(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
     scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
-
-
-def test_what_is_kept_is_forgotten_at_the_end():
-    """All parties of a simulation share a memory, and other runs follow."""
-    server = server_of("sub-it", cut(rows(900, 60), 500, 400), n_components=4)
-    finish(server)
-    assert [list(context_of(server, party).state.array_records) for party in range(2)] == [[], []]
 
 
 def test_scatters_are_formed_if_that_is_cheaper():

@@ -1,8 +1,6 @@
 """A party's own side: what it writes, and what it keeps in memory."""
 
 import csv
-import subprocess
-import sys
 from io import BytesIO
 
 import numpy as np
@@ -78,11 +76,3 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         np.testing.assert_allclose(squared, moments.diagonal()[5:].sum(), rtol=1e-9)
 
     assert peak_of(work) < 100e6
-
-
-@pytest.mark.engine
-def test_a_party_starts_without_scikit_learn():
-    """A SuperNode starts a process for every message, and the import would take longer than most answers."""
-    code = "import sys, fedpca_flwr.site_app; print({'sklearn', 'pandas', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -116,14 +116,6 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     assert angle(model) < 1e-6
 
 
-def test_further_components_are_orthogonal():
-    model = fit(3, n_components=3, periods=2)
-    directions = model.scores_ / model.singular_values_
-    np.testing.assert_allclose(directions.T @ directions, np.eye(3), atol=1e-12)
-    assert [entry["phase"] for entry in model.log["rounds"]] == ["rows", "start", *["local"] * 5, "energies", "project"]
-    assert "squared_error_per_row" in model.log["measured"]  # the parties' own error is what the model says
-
-
 @pytest.mark.parametrize("variant", ["corrected", "faithful"])
 @pytest.mark.parametrize("graph", ["complete", "ring", "star"])
 def test_without_a_server_neighbours_are_merged(graph, variant):

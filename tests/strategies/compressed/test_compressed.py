@@ -142,13 +142,6 @@ def test_the_unit_of_the_data_does_not_matter(options, unit):
     assert bound_of(plain) == pytest.approx(bound_of(other), rel=0.1)
 
 
-def test_equal_errors_of_several_parties_add_up():
-    """Errors are shares of the variance: the largest error alone would be a third of the sum."""
-    X = rows(200, 40)
-    single, triple = (fit([X] * number, bits=8).log["measured"]["scatter_error_variance_share"] for number in (1, 3))
-    assert single == pytest.approx(triple, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     "base",
     [
