@@ -100,17 +100,50 @@ def deployed(lab, method, folder, **options):
 of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
 
 
-def test_a_file_and_a_database_give_the_bits_of_loopback(hospitals, tmp_path):
-    secure = {"secure_aggregation": True, "bound": 100.0}
-    model, log = of_markers(hospitals, "p-cov", tmp_path, **secure)
-    assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **secure))
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+SPY = """
+import pathlib, sys
+with pathlib.Path({record!r}).open("a") as stream:
+    print(" ".join(sys.orig_argv), file=stream)
+"""
+
+
+@pytest.fixture(scope="module")
+def secure_run(lab, tables, tmp_path_factory):
+    """Return model, log and scores of a run, and the commands of processes that ran code of its archive.
+
+    Whoever starts runs holds the archive: its modules, and those of libraries that a message imports late.
+    """
+    folder = tmp_path_factory.mktemp("secure")
+    app, record = folder / "app", folder / "record"
+    for part in ("fedpca_flwr", "strategies", "simulations"):
+        shutil.copytree(ROOT / part, app / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / file, app)
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (app / "pyproject.toml").write_text(settings.replace("fab-include = [", 'fab-include = ["*.py", '))
+    spy = SPY.format(record=str(record))
+    for module in ("site_app", "protocol/client", "site/rows/vault"):
+        with open(app / "fedpca_flwr" / f"{module}.py", "a", encoding="utf-8") as stream:
+            stream.write(spy)
+    for library in ("pyarrow", "psycopg", "duckdb"):
+        (app / f"{library}.py").write_text(spy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab, "app", app)
+        model, log = of_markers(lab.with_sites(tables), "p-cov", folder, **SECURE)
+    scores = [np.loadtxt(site["scores"], delimiter=",", skiprows=1) for site in tables]
+    return model, log, scores, record.read_text().splitlines()
+
+
+def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
+    model, log, scores, _ = secure_run
+    assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **SECURE))
     assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
     assert list(model.feature_names_in_) == NAMES
     assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1"]
     assert "secure aggregation    pairwise masks, 2 parties" in log
-    for site, X in zip(hospitals.node_configs, HOSPITALS, strict=True):
-        scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
-        np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
+    for own, X in zip(scores, HOSPITALS, strict=True):
+        np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
 
 
 @pytest.mark.nightly
@@ -145,31 +178,8 @@ def test_no_log_has_the_password_of_a_database(hospitals, database):
     assert "relation" not in log + logs["superlink"]
 
 
-SPY = """
-import pathlib, sys
-with pathlib.Path({record!r}).open("a") as stream:
-    print(" ".join(sys.orig_argv), file=stream)
-"""
-
-
-def test_a_site_runs_no_code_of_the_archive(hospitals, tmp_path, monkeypatch):
-    """Whoever starts runs holds the archive: its modules, and those of libraries that a message imports late."""
-    app, record = tmp_path / "app", tmp_path / "record"
-    for folder in ("fedpca_flwr", "strategies", "simulations"):
-        shutil.copytree(ROOT / folder, app / folder, symlinks=True)
-    for file in ("README.md", "LICENSE", "hatch_build.py"):
-        shutil.copy(ROOT / file, app)
-    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    (app / "pyproject.toml").write_text(settings.replace("fab-include = [", 'fab-include = ["*.py", '))
-    spy = SPY.format(record=str(record))
-    for module in ("site_app", "protocol/client", "site/rows/vault"):
-        with open(app / "fedpca_flwr" / f"{module}.py", "a", encoding="utf-8") as stream:
-            stream.write(spy)
-    for library in ("pyarrow", "psycopg", "duckdb"):
-        (app / f"{library}.py").write_text(spy)
-    monkeypatch.setattr(hospitals, "app", app)
-    of_markers(hospitals, "p-cov", tmp_path)
-    programs = record.read_text().splitlines()
+def test_a_site_runs_no_code_of_the_archive(secure_run):
+    *_, programs = secure_run
     assert programs
     assert all("flwr-serverapp" in program for program in programs), programs
 
