@@ -21,7 +21,7 @@ def fresh_environment(folder: Path, wheel: Path) -> str:
     """Its Python."""
     venv.create(folder, with_pip=False)
     python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-compile", str(wheel)]
     subprocess.run([sys.executable, *install], check=True)
     (packages,) = folder.rglob("site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import CLUSTER_STEPS
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 STEPS = TEXT[TEXT.index("### 1.") : TEXT.index("### Before")]
@@ -68,10 +70,12 @@ def test_the_battery_passes_for_the_new_method(project):
 @pytest.mark.engine
 def test_the_new_method_runs_and_passes_the_battery(project):
     *_, example, battery = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
-    said = outcome(project, "-c", f"{example}\n{battery}")
+    faster = f"import {CLUSTER_STEPS[0].rpartition('.')[0]} as clusters; clusters.MAX_STEPS = {CLUSTER_STEPS[1]}"
+    listing = "from fedpca_flwr import cli; cli.main(['methods'])"
+    said = outcome(project, "-c", f"{faster}\n{example}\n{battery}\n{listing}")
     assert "two-sums (exact)" in said
     assert {"two-sums: exact", "two-sums: masked"} <= set(said.splitlines())
-    assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in outcome(project, "-m", "fedpca_flwr", "methods")
+    assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in said
 
 
 @pytest.mark.nightly

@@ -4,6 +4,7 @@ import json
 import pkgutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ OTHERS.remove("fedpca_flwr.strategies.factory")  # of the registry
 IMPLEMENTATIONS = [stage.implementation.partition(":")[0] for stage in STAGES.values()]
 OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
-APP = "import fedpca_flwr.{}_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
+APPS = "from fedpca_flwr import server_app, site_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
 HELP = (
     "import runpy, sys\nsys.argv[1:] = ['-h']\nfor name in {}:\n"
     "    try:\n        runpy.run_module(name, run_name='__main__')\n    except SystemExit: pass\n"
@@ -52,6 +53,7 @@ PROGRAMS = ("compare", "report", "benchmarks", "papers")
 COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
 
 
+@cache
 def modules_after(code):
     """Return the names of all modules that a new process has loaded after the code."""
     command = [sys.executable, "-c", f"{code}\nimport json, sys; print(json.dumps([*sys.modules]))"]
@@ -67,14 +69,12 @@ def modules_after(code):
         pytest.param(RUN, [name for name in HEAVY if name[:6] != "scipy."] + ["scipy.stats"], [], id="a first cell"),
         pytest.param(RUN, IMPLEMENTATIONS, [], id="a run without stages"),
         # Every message to a site starts a process, in which the app is imported.
-        pytest.param(APP.format("site"), HEAVY + OTHERS, OF_P_COV, id="a site's message"),
-        pytest.param(APP.format("server"), HEAVY + OTHERS, OF_P_COV, id="the server's app"),
+        pytest.param(APPS, HEAVY + OTHERS, OF_P_COV, id="a site's message, and the server's app"),
         # Whatever imports `strategies` has Flower, its cards' words.
         pytest.param(HELP.format(COMMANDS), LIGHT, [], id="the help of the simulations' commands"),
         pytest.param(
-            HELP.format(["fedpca_flwr.simulations.methods"]), HEAVY + OTHERS, [], id="the help of the methods"
+            HELP.format(["fedpca_flwr.simulations.methods"]) + SITE, HEAVY + OTHERS, [], id="the help of other commands"
         ),
-        pytest.param(SITE, HEAVY + OTHERS, [], id="the help of a site's commands"),
     ],
 )
 def test_nobody_waits_for_a_module_that_is_not_used(code, modules, loaded):

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from flwr.common.config import parse_config_args
 
 import fedpca_flwr
@@ -128,6 +130,8 @@ def test_the_python_examples_run(page, capsys, monkeypatch, tmp_path):
     forget_classes(monkeypatch)
     run("p-cov", cut(rows(60), 40, 20), n_components=2).save("model")  # as the first command does
     for example in blocks(page, "python"):
+        if any(example in text for text in APPS.values()):  # which the test of examples runs
+            continue
         names = {}
         exec(compile(example, page, "exec"), names)
         if "server" in names:  # a Flower app of three clients
@@ -164,6 +168,7 @@ def test_apps_on_the_page_are_examples():
 @pytest.mark.parametrize("name", APPS)
 def test_the_example_apps_run(name, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sklearn.datasets, "load_digits", cache(sklearn.datasets.load_digits))  # in place of 90 times
     names = {}
     exec(compile(APPS[name], name, "exec"), names)
     LocalGrid(names["client"], 3).run_app(names["server"])
@@ -189,6 +194,7 @@ def test_a_model_gives_the_same_scores_in_onnx(model_elsewhere):
     np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
 
 
+@pytest.mark.nightly  # by day in ONNX, above
 def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
     need(shutil.which("Rscript"), "r-cran-reticulate")
     model, rows = model_elsewhere

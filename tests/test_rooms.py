@@ -67,9 +67,14 @@ def imports_of(node: ast.AST) -> list[str]:
     return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
 
 
-IMPORTS = {
-    file: {name for node in ast.walk(ast.parse(code)) for name in imports_of(node)} for file, code in CODE.items()
-}
+@cache
+def imports(file: str) -> set[str]:
+    return {name for node in ast.walk(ast.parse(CODE[file])) for name in imports_of(node)}
+
+
+def may_name(code: str, rooms: set[str]) -> bool:
+    """Return whether code has the last word of one of these rooms, which is seen without parsing."""
+    return any(room.rpartition(".")[2] in code for room in rooms)
 
 
 def paths_of(node: ast.AST, file: str) -> Iterator[str]:
@@ -124,10 +129,10 @@ def importers(gone: set[str]) -> set[str]:
     """Return the modules that import what is gone, or go on as a method that is; tables leave an entry out instead."""
     return {
         module_name(file)
-        for file, names in IMPORTS.items()
+        for file, code in CODE.items()
         if not file.endswith("__init__.py")
         and not lies_in(module_name(file), gone)
-        and (any(lies_in(name, gone) for name in names) or goes_on_as(file, gone))
+        and ((may_name(code, gone) and any(lies_in(name, gone) for name in imports(file))) or goes_on_as(file, gone))
     }
 
 
@@ -145,7 +150,7 @@ def implementations() -> dict[str, str]:
     return {
         f"{module_name(file)}.{node.name}": path
         for file, code in CODE.items()
-        for node in ast.walk(ast.parse(code))
+        for node in ast.walk(ast.parse(code if "implementation = " in code else ""))
         if isinstance(node, ast.ClassDef)
         for part in node.body
         if isinstance(part, ast.Assign) and ast.unparse(part.targets[0]) == "implementation"
@@ -159,11 +164,13 @@ def without(room: str, copy: Path) -> None:
     while more := importers(gone):
         gone |= more
     for part in (*PACKAGES, "tests"):
-        shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     for file, code in CODE.items():
         if lies_in(module_name(file), gone):
             (copy / file).unlink()
+            continue
+        if not may_name(code, gone):  # it keeps its time, and so its bytecode
             continue
         entries = [entry for entry in entries_of(file, code) if any(lies_in(path, gone) for path in entry[2])]
         dropped = {number for first, last, _ in entries for number in range(first, last + 1)}
@@ -173,8 +180,14 @@ def without(room: str, copy: Path) -> None:
         (copy / file).write_text("".join(left), encoding="utf-8")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Look for all rooms by night only: each worker parses the whole library to find them."""
+    if "room" in metafunc.fixturenames:
+        late = rooms() if "nightly" in metafunc.config.option.markexpr else []
+        metafunc.parametrize("room", [BY_DAY, *(pytest.param(room, marks=pytest.mark.nightly) for room in late)])
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("room", [BY_DAY, *(pytest.param(room, marks=pytest.mark.nightly) for room in rooms())])
 def test_without_a_room_the_rest_is_as_it_was(room, tmp_path, request):
     without(room, tmp_path)
     is_brief = room.startswith("fedpca_flwr.strategies.") or not request.node.get_closest_marker("nightly")

@@ -373,19 +373,19 @@ def opened(monkeypatch, parties, runs, **options):
 @pytest.mark.engine
 def test_scaled_tables_of_one_spectrum_are_seen_alike(monkeypatch):
     """Correlation matrices of the same eigenvalues: entries of what the server opens have the same distribution."""
-    views, bare = [], []
+    views, bare, runs = [], [], 8
     for seed in (1, 2):
         correlation = random_correlation.rvs([2.2, 0.5, 0.3], random_state=seed)
         normal = np.random.default_rng(seed).standard_normal((60, 3))
         white = np.linalg.svd(normal - normal.mean(0), full_matrices=False)[0]
         table = white @ np.linalg.cholesky(correlation).T * [1, 20, 300] * np.sqrt(60)
         bare.append(np.corrcoef(table.T))
-        views.append(opened(monkeypatch, np.array_split(table, 3), 24, scale=True, n_components=2))
+        views.append(opened(monkeypatch, np.array_split(table, 3), runs, scale=True, n_components=2))
     assert abs(bare[0] - bare[1]).max() > 0.2
     pvalues = [ks_2samp(views[0][:, i, j], views[1][:, i, j]).pvalue for i in range(3) for j in range(i, 3)]
     assert min(pvalues) > 0.01 / 6
     for scatters in views:
-        np.testing.assert_allclose(np.linalg.eigvalsh(scatters) * 3, [[0.3, 0.5, 2.2]] * 24, atol=1e-10)
+        np.testing.assert_allclose(np.linalg.eigvalsh(scatters) * 3, [[0.3, 0.5, 2.2]] * runs, atol=1e-10)
 
 
 def test_a_rare_value_shows_no_row(monkeypatch):

@@ -171,7 +171,7 @@ moments of a fold, which test_personalised.py holds."""
 
 
 @pytest.mark.parametrize("script", HELD, ids=str)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
 

@@ -69,8 +69,7 @@ def test_the_parties_have_the_model_of_all_rows(parties, options, sums, scale):
     assert model.log["exact"]
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize("number", [50, pytest.param(400, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [20, pytest.param(400, marks=pytest.mark.nightly)])
 def test_many_parties_have_the_model(number):
     parties = np.array_split(rows(3 * number, 6) * [9, 7, 5, 3, 2, 1], number)
     require_same(fit("p-cov", parties, **BLIND), fit("p-cov", parties, n_components=3))

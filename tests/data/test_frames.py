@@ -169,8 +169,11 @@ RESEMBLING = {
 }
 
 
+SLOW = {"huggingface"}  # to import
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", RESEMBLING)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.nightly if k in SLOW else ()) for k in RESEMBLING])
 def test_what_resembles_a_matrix_is_one(kind):
     make = RESEMBLING[kind]
     parties, expected = [make(COUNTS[:40]), make(COUNTS[40:])], fit([COUNTS[:40], COUNTS[40:]])

@@ -93,10 +93,14 @@ MAX_NAMES = 45
 """Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
 
 BY_NIGHT = {
-    *(("scores", "30 parties of 58 letters"), ("scores", "30 classes"), ("scores", "100 parties")),
-    *(("projection_overlay", "30 classes"), ("projection_grid", "12 models"), ("heterogeneity", "30 parties")),
     *(("scree", "30 models"), ("angle_by_round", "30 methods"), ("bytes_against_error", "30 methods")),
-    *(("biplot", "30 like features"), ("loadings", "500 features, ten components"), ("scores", "500 features")),
+    *(("scores", what) for what in ("30 parties of 58 letters", "30 classes", "100 parties", "500 features")),
+    *((name, "names of 58 letters") for name in ("bytes_against_error", "projection_grid", "angle_by_round")),
+    *((name, "500 features") for name in ("loadings", "biplot", "variables", "component_images")),
+    *(("scores", "30 parties with classes"), ("projection_overlay", "30 classes"), ("projection_grid", "12 models")),
+    *(("heterogeneity", "30 parties"), ("heterogeneity", "100 parties"), ("results_over", "six panels")),
+    *(("biplot", "30 like features"), ("loadings", "500 features, ten components"), ("levels", "24 levels")),
+    ("squared_correlations", "33 columns"),
 }
 """The slowest. By day other figures have as many parties, classes, methods, features, and as long names."""
 

@@ -115,13 +115,13 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
 
 def test_more_parties_than_colours_have_a_panel_each():
     """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
-    parties = {f"clinic {i}": X[i::30] for i in range(30)}
+    parties = {f"clinic {i}": X[i::12] for i in range(12)}
     axes = plots.scores(parties, MODEL).axes
     for panel, (name, part) in zip(axes, parties.items(), strict=True):
         everyone, own = panel.lines[:2]
         np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
         assert len(everyone.get_xdata()) == 300
-        assert panel.get_title() == f"{name}\n10 rows"
+        assert panel.get_title() == f"{name}\n25 rows"
     many = plots.scores([X[i::100] for i in range(100)], MODEL).axes
     assert len(many) == 36
     assert many[-1].get_title() == "65 others\n195 rows"
@@ -131,14 +131,14 @@ def test_more_parties_than_colours_have_a_panel_each():
 
 
 def test_ellipses_are_of_rows_or_of_means_and_say_which():
-    normal = np.random.default_rng(0).standard_normal((200, 20, 2))
+    normal = np.random.default_rng(0).standard_normal((100, 20, 2))
     outlines = [
         line
-        for i in range(0, 200, 10)
+        for i in range(0, 100, 10)
         for line in plots.scores(list(normal[i : i + 10]), ellipses="mean").axes[0].lines
     ]
     hits = [MatplotlibPath(np.asarray(line.get_xydata())).contains_point((0, 0)) for line in outlines]
-    assert len(hits) == 200
+    assert len(hits) == 100
     assert 0.91 <= np.mean(hits) <= 0.99
     for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
         entries = texts_of(plots.scores({"all": normal[0]}, ellipses=kind))

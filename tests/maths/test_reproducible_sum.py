@@ -56,7 +56,6 @@ def test_words_round_far_below_float64():
         assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0
 
 
-@pytest.mark.engine
 def test_exact_sums_take_any_shape(monkeypatch):
     for value in (0.0, 5e-324, -1e-310, 1 / 3, -1.7e308):
         np.testing.assert_array_equal(running([np.array([value, 0.0])]), [value, 0.0])
@@ -74,10 +73,15 @@ def test_exact_sums_take_any_shape(monkeypatch):
     with refused(ValueError, "(3,)", "(2,)"):
         total.add(np.zeros(3))
     np.testing.assert_array_equal(total.total(), [1.0, 2.0])
+
+
+@pytest.mark.parametrize("most", [2**9, pytest.param(MAX_ADDENDS, marks=pytest.mark.nightly)])
+def test_words_hold_as_many_addends_as_are_allowed(most, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ADDENDS", most)
     total, one = ReproducibleSum((1,)), np.array([2.0**module.DIGIT_BITS])
-    for _ in range(MAX_ADDENDS):
+    for _ in range(most):
         total.add(one)
-    assert total.total() == MAX_ADDENDS * 2.0**module.DIGIT_BITS
+    assert total.total() == most * 2.0**module.DIGIT_BITS
     with pytest.raises(OverflowError):
         total.add(one)
 

@@ -123,7 +123,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("seeds", by_day(40, 120), ids=len)
+@pytest.mark.parametrize("seeds", by_day(20, 120), ids=len)
 @pytest.mark.parametrize("name", ["k-means", "mixture", "harmony", "dp-pca"])
 def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, tmp_path):
     used = 0
@@ -150,7 +150,7 @@ def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, t
     assert 0 < used < len(seeds)
 
 
-@pytest.mark.parametrize("seeds", by_day(20, 60), ids=len)
+@pytest.mark.parametrize("seeds", by_day(12, 60), ids=len)
 def test_foreign_federations_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
     for seed in seeds:
         there = shutil.copytree(folder / "federation", tmp_path / str(seed))
@@ -171,7 +171,7 @@ def test_foreign_federations_are_used_or_refused_in_a_sentence(seeds, folder, tm
         use(found, change)
 
 
-@pytest.mark.parametrize("seeds", by_day(14, 40), ids=len)
+@pytest.mark.parametrize("seeds", by_day(10, 40), ids=len)
 def test_foreign_streams_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
     for seed in seeds:
         there = shutil.copytree(folder / "running", tmp_path / str(seed))

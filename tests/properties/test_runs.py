@@ -27,7 +27,7 @@ def assert_right(run):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@examples(5)
+@examples(3)
 @given(data=st.data())
 def test_a_model_is_what_it_says_and_a_refusal_has_a_reason(method, data):
     assert_right(data.draw(runs(method)))
