@@ -149,6 +149,12 @@ def test_sums_of_another_phase_open_for_nobody():
     require_refusal(server, "project", lambda arrays: [*arrays[:-1], sums[0]], "'check'")
 
 
+def test_components_are_checked_by_forty_sign_vectors():
+    exchanged = heard(server := blind_server(), 0)
+    finish(server)
+    assert [len(entry.said[0]) for entry in exchanged if entry.phase == "check"] == [40 * 3 + 1]
+
+
 def test_the_first_sums_are_noise_to_the_server():
     """Without pads the server would read count, sums and squares of all rows in what it hands back."""
     seen = []
@@ -242,7 +248,7 @@ def turned(pairs, scatter):
 
 def tilted(pairs, scatter):
     vectors = pairs.vectors.copy()
-    vectors[:, 0] = np.cos(2e-8) * vectors[:, 0] + np.sin(2e-8) * np.linalg.eigh(scatter)[1][:, 0]
+    vectors[:, 0] = np.cos(2e-13) * vectors[:, 0] + np.sin(2e-13) * np.linalg.eigh(scatter)[1][:, 0]
     return replace(pairs, vectors=vectors)
 
 

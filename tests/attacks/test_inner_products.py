@@ -79,6 +79,7 @@ def test_two_configurations_of_one_run_do_not_add_up(journal, tmp_path):
         {**KRYLOV, "solver": "merge", "rank": 5},
         {"method": "vfedpca", "n-components": 3},
         {"method": "vfedakpca", "n-components": 5},
+        {"method": "vfedpca variant=faithful", "n-components": 2},
     ],
     ids=str,
 )
@@ -91,6 +92,8 @@ def test_too_many_products_are_refused_before_any_answer(tmp_path, run):
 
 
 def test_columns_of_all_parties_count_against_the_rows(tmp_path):
+    for method, components in (("vfedpca", 2), ("vfedpca periods=1", 4)):  # of which later periods tell no more
+        assert site(tmp_path / method, {"method": method, "n-components": components}).ask("rows", [])[0]
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
     refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).refusal("rows", [])

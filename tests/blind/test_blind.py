@@ -140,6 +140,7 @@ def test_the_server_has_a_spectrum_and_no_components(tmp_path):
     assert (file.components_.size, file.mean_, file.scale_, file.n_samples_) == (0, None, None, 90)
     assert file.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
     assert "90 of 6 features" in file.summary()
+    assert any("2^-44 of the variance" in note and "at most" in note for note in file.log["notes"])
     with refused(ContractError, "'model'", "'scores_'", "'p-cov'"):
         file.transform(X)
 

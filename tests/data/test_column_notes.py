@@ -5,7 +5,7 @@ import pytest
 from sklearn import datasets
 
 from fedpca_flwr import run
-from fedpca_flwr.data.column_notes import column_fault_notes
+from fedpca_flwr.data.column_notes import column_fault_notes, one_column_notes
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -83,6 +83,33 @@ def test_ordinary_columns_are_not_noted(kind):
     table = ORDINARY[kind]
     halves = {"north": table[::2], "south": table[1::2]}
     assert not column_fault_notes(halves, {"north": (), "south": ()})
+
+
+MARKED = changed(changed(changed(USUAL, 1, -97, slice(2)), 1, -98, slice(2, 4)), 1, -99, slice(4, 6))
+
+
+@pytest.mark.parametrize(
+    ("enough", "too_few"),
+    [
+        tuple(np.column_stack([np.arange(n), USUAL[:n, 1:]]) for n in (20, 19)),
+        tuple(np.column_stack([np.arange(40)] * m) for m in (3, 4)),
+        tuple(changed(USUAL[:n], 1, -999, slice(None)) for n in (5, 4)),
+        tuple(changed(USUAL[:n], 1, -99, slice(3)) for n in (20, 19)),
+        (MARKED, changed(MARKED, 1, -96, slice(6, 8))),
+    ],
+)
+def test_a_note_needs_so_many_rows_columns_or_codes(enough, too_few):
+    assert notes(x=enough)
+    assert not notes(x=too_few)
+    for n in (5, 4):
+        assert bool(notes(north=changed(USUAL[:n], 2, -1, slice(None)), south=USUAL)) == (n == 5)
+    assert notes(x=MARKED).startswith("6 values ")
+
+
+def test_one_column_has_99_percent_of_a_component_of_three_columns():
+    (note,) = one_column_notes(np.sqrt([[0.989, 0.011, 0], [0, 0.009, 0.991]]), ())
+    assert "99 %: 2 (column 2)." in note
+    assert one_column_notes(np.eye(2), ()) == []
 
 
 def test_a_model_notes_components_that_are_one_column():

@@ -11,7 +11,7 @@ from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector, StreamingSum, max_magnitude
 from tests.families import rows
 from tests.harness import client_of, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 def make_info(party, **fields):
@@ -42,6 +42,23 @@ def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions)
     everyone = [make_info(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
     (fault,) = admission.admission_faults(everyone, partitions=partitions, same_features=True)
     assert str(fault).startswith(f"client {odd}")
+
+
+def test_refusals_have_the_numbers_of_who_is_at_fault_and_of_the_others():
+    for odd, named in (({"features": 5}, (5, "client 0", 4)), ({"num-partitions": 7}, (7, 3))):
+        infos = [make_info(0), make_info(1), make_info(2, **odd)]
+        (fault,) = admission.admission_faults(infos, partitions=3, same_features=True)
+        assert not unnamed(str(fault).removeprefix("client 2"), *named)
+    surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
+    assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_sites_need_names_and_simulations_parts_of_one_number(simulated):
+    first, second = make_info(0, columns="cd", simulated=simulated), make_info(1, simulated=simulated)
+    assert len(admission.mismatch_faults([first, second], partitions=3)) == (not simulated)
+    other = make_info(1, columns="cd", simulated=simulated, **{"num-partitions": 4})
+    assert len(admission.mismatch_faults([first, other], partitions=None)) == simulated
 
 
 @pytest.mark.parametrize("partitions", [3, None])

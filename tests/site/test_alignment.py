@@ -57,15 +57,19 @@ def test_missing_and_further_ids_are_counted_and_not_named(files, tmp_path):
         joined([*files[:2], other])
     assert "patient" not in str(caught.value)
     shorter = write(tmp_path / "1.csv", X[:37, 3:6], IDS, range(37))
-    with refused(DataError, "client 1", 3, "client 0", 0):
+    with refused(DataError, "client 1", "client 0", match=r"lacks 3 .* 0 that"):
         joined([files[0], shorter, files[0]])
+    further = [*IDS, "patient 8000", "patient 9000"]
+    longer = write(tmp_path / "1.csv", np.vstack([PARTS[1], PARTS[1][:2]]), further, range(42))
+    with refused(DataError, "client 1", "client 0", match=r"lacks 0 .* 2 that"):
+        joined([files[0], longer, files[0]])
     assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
 
 
 @pytest.mark.parametrize(("doubled", "what"), [("patient 0000", "ids"), (" ", "empty")])
 def test_double_and_empty_ids_are_refused_at_home(doubled, what, files, tmp_path):
-    write(tmp_path / "1.csv", PARTS[1], [*IDS[:39], doubled], range(40))
-    with refused(DataError, "client 1", 1, match=what):
+    write(tmp_path / "1.csv", PARTS[1], [*IDS[:38], doubled, doubled], range(40))
+    with refused(DataError, "client 1", 2, match=what):
         joined(files)
 
 

@@ -113,6 +113,7 @@ def test_fourth_moment_intervals_are_of_the_pooled_rows(way):
     [
         ("p-cov", {"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
         ("p-cov", {"fourth_moments": True, "scale": True}, ["fourth_moments", "center=True", "scale=False"]),
+        ("p-cov", {"fourth_moments": True, "center": False}, ["fourth_moments", "center=True", "scale=False"]),
         ("dp-pca", {"outliers": "sites"}, ["dp-pca", "'outliers'"]),
     ],
 )

@@ -15,7 +15,7 @@ from fedpca_flwr.site.rules.policy import permit_rows
 from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 from tests.site.readers.test_features import site
 
 SECURE = {"secure_aggregation": True, "bound": 1e7}
@@ -108,6 +108,7 @@ def test_the_minimum_of_rows_is_the_same_for_weights_in_any_unit(unit):
         ("p-cov", {"keep": "moments"}, "keep"),
         ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
         ("sub-it", {"warm_start": "svd"}, "warm_start"),
+        ("p-cov", {"clusters": 2}, "clusters"),
     ],
 )
 def test_what_weights_do_not_go_with_is_named(method, options, named):
@@ -117,8 +118,10 @@ def test_what_weights_do_not_go_with_is_named(method, options, named):
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])
 def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
-    with refused(DataError, "'6'", 7):
-        weigh(parties=with_weights(np.where(np.arange(len(X)) == 7, wrong, WEIGHTS)))
+    places = np.arange(len(X))
+    with refused(DataError, "'6'", 21, 7, 26) as caught:  # of 21 rows, which are counted, 20 are named
+        weigh(parties=with_weights(np.where((places >= 7) & (places < 28), wrong, WEIGHTS)))
+    assert unnamed(str(caught.value), 27)
 
 
 def test_a_site_takes_no_weights_from_a_run():

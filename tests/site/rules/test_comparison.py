@@ -64,6 +64,29 @@ def test_an_honest_run_matches_in_every_question(tmp_path, capsys, method):
     assert page.count("completed, as the site tells") == 3
 
 
+def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_path, capsys):
+    model, (journal, *_) = finished_run(tmp_path)
+    loaded, events = PCAModel.load(model), audit(str(journal)).events
+    entry = loaded.log["provenance"]
+    entry |= {"began": "1", "ended": "2", "app": "lab/app", "app_hash": "ab12", "account": "carol"}
+    _, page = audited(capsys, loaded.save(tmp_path / "told.npz"), [journal])
+    said = {"time": "1 to 2", "method": "p-cov", "app": "lab/app with the hash ab12", "started by": "carol"}
+    for name, text in {**said, "settings": f"SHA-256 {entry['settings']}"}.items():
+        assert f"- {name}: {text}\n" in page
+    asked, answered = ([event for event in events if event.kind == kind] for kind in ("question", "answer"))
+    for number, (question, answer) in enumerate(zip(asked, answered, strict=True), start=1):
+        assert f"| {number} | {question.about} | the same | the same | {question.time} | {answer.bytes:,} |" in page
+    loaded.log["rounds"][0]["digests"]["0"][1] = ""
+    loaded.save(tmp_path / "told.npz")
+    rewritten(journal, digest="")
+    rewritten(journal, kind="run", digest="")
+    assert main(["audit", str(tmp_path / "told.npz"), str(journal)]) == 1
+    printed = capsys.readouterr()
+    for text in ("the site had no settings", "question 1 ('moments'): the reply is on neither side"):
+        assert text in printed.out
+    assert "differ in 2 points" in printed.err
+
+
 def test_an_exported_journal_serves_as_its_folder(tmp_path, capsys):
     model, journals = finished_run(tmp_path)
     main(["site", "journal", str(journals[1]), "--export", str(tmp_path / "one.jsonl")])

@@ -4,12 +4,14 @@ import logging
 import shutil
 import sqlite3
 from contextlib import closing
+from itertools import count
 
 import numpy as np
 import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.site.rules import journal as site_journal
 from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.site.rules.chain import MAX_REFUSAL_EVENTS
 from fedpca_flwr.site.rules.journal import SECRET_BLOCK_BYTES, FileJournal
@@ -117,9 +119,10 @@ def test_a_refused_question_is_a_short_line(tmp_path):
         journals[2].begin("last", "", b"one", lambda answered: None)
 
 
-def test_endless_refusals_are_one_counted_line(tmp_path, capsys):
+def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
     """Each had three lines, through which every later message looked."""
-    few = {"min-rows": 50}
+    few, clock = {"min-rows": 50}, count(10**9)
+    monkeypatch.setattr(site_journal, "utc_time", lambda *before: str(next(clock)))
 
     def run(number, **node):
         session = HostileSession(tmp_path, PEOPLE, SUMS, run_id=number, **node)
@@ -133,12 +136,50 @@ def test_endless_refusals_are_one_counted_line(tmp_path, capsys):
     assert [event.kind for event in result.events].count("refused") == MAX_REFUSAL_EVENTS
     assert [(counted.times, counted.run) for counted in result.further_refusals] == [(60 - MAX_REFUSAL_EVENTS, "62")]
     main(["site", "status", str(tmp_path / "journal")])
-    assert "50 further refusals" in capsys.readouterr().out
+    last = [event for event in result.events if event.kind == "refused"][-1].number
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line == f"after event {last}: 50 further refusals, the last at {next(clock) - 1} of run 62"
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite")) as database:
         assert not database.execute("SELECT * FROM secret WHERE run > 2").fetchall()
     assert "error" not in run(64)
     assert run(65, **few)["error"] == "DisclosureError"
     assert [event.run for event in audit(str(tmp_path / "journal")).events if event.kind == "refused"][-1] == "65"
+
+
+def test_a_run_that_was_asked_has_its_end_however_many_were_refused(tmp_path):
+    first = FileJournal(str(tmp_path), "1", 0)
+    first.begin("sums", "", b"one", lambda answered: None)
+    for run in range(2, 2 + MAX_REFUSAL_EVENTS):
+        FileJournal(str(tmp_path), str(run), 0).record_refusal("DataError")
+    with refused(ContractError):
+        FileJournal(str(tmp_path), "99", 0).begin("last", "", b"one", refuse)
+    assert audit(str(tmp_path)).events[-1].kind == "refused"  # of run 11
+    with refused(ContractError):
+        first.begin("last", "", b"one", refuse)
+    assert audit(str(tmp_path)).events[-1][2:5] == ("1", 0, "ended")
+
+
+def test_a_question_is_known_again_by_a_later_process(tmp_path):
+    def progress(digest="d1", configuration=b"one", run="1"):
+        return FileJournal(str(tmp_path), run, 0).progress(digest, configuration)
+
+    assert progress() == "new"
+    FileJournal(str(tmp_path), "1", 0).begin("sums", "d1", b"one", lambda answered: None)
+    assert [progress(), progress("d2"), progress(run="2")] == ["computing", "new", "new"]
+    FileJournal(str(tmp_path), "1", 0).record_answer("sum", 8, str)
+    assert [progress(), progress(configuration=b"other")] == ["answered", "new"]
+    FileJournal(str(tmp_path), "1", 0).complete()  # the last reply may be lost, too
+    assert progress() == "answered"
+    FileJournal(str(tmp_path), "1", 0).end("DataError")
+    assert progress() == "new"
+
+
+def test_secrets_of_runs_that_never_begin_go_when_they_are_many(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_journal, "MAX_SECRETS", 3)
+    journals = [FileJournal(str(tmp_path), str(run), 0) for run in range(6)]
+    for journal in journals:
+        journal.store_secret("private", b"key")
+    assert [journal.load_secret("private") for journal in journals] == [None] * 4 + [b"key"] * 2
 
 
 def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
