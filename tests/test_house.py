@@ -61,7 +61,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 def long_functions(code: str) -> dict[str, int]:
     """Lines by name, of functions that are too long."""
-    nodes = statements(ast.parse(code)) if code.count("\n") >= LONGEST_FUNCTION else ()
+    nodes = list(statements(ast.parse(code))) if code.count("\n") >= LONGEST_FUNCTION else []
     defined = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = [node for node in defined if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
     lines = {node.name: lines_without_docstrings(node) for node in long}

@@ -114,19 +114,15 @@ def decoy(folder, *names):
         (folder / name).write_text("METHODS = {'mine': 1}\n")
 
 
-def python(command, *arguments, at, paths=()):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
-    done = subprocess.run([command, *arguments], cwd=at, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
 def said(command, code, at, *arguments, paths=()):
     """By a program that stands in a file of the folder, and ends well."""
     (at / "program.py").write_text(code)
-    status, output, errors = python(command, "program.py", *arguments, at=at, paths=paths)
-    assert status == 0, output + errors
-    return output
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    program = [command, "program.py", *arguments]
+    done = subprocess.run(program, cwd=at, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 USE = """

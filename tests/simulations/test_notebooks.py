@@ -12,7 +12,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "simulations" / "notebooks"
 WRITE = "run `.ci/notebooks` in the repository's folder"
 
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
-BY_DAY = {"compare_strategies.ipynb", "your_own_data.ipynb"}
+BY_DAY = {"your_own_data.ipynb"}
 BY_DAY_OR_NIGHT = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
 
 
