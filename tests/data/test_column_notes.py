@@ -107,8 +107,8 @@ def test_a_note_needs_so_many_rows_columns_or_codes(enough, too_few):
 
 
 def test_one_column_has_99_percent_of_a_component_of_three_columns():
-    (note,) = one_column_notes(np.sqrt([[0.989, 0.011, 0], [0, 0.009, 0.991]]), ())
-    assert "99 %: 2 (column 2)." in note
+    (note,) = one_column_notes(np.sqrt([[0.989, 0.011, 0], [0, 0.009, 0.991]]), "abc")
+    assert "99 %: 2 ('c')." in note
     assert one_column_notes(np.eye(2), ()) == []
 
 

@@ -119,8 +119,8 @@ def test_what_weights_do_not_go_with_is_named(method, options, named):
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])
 def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
     places = np.arange(len(X))
-    with refused(DataError, "'6'", 21, 7, 26) as caught:  # of 21 rows, which are counted, 20 are named
-        weigh(parties=with_weights(np.where((places >= 7) & (places < 28), wrong, WEIGHTS)))
+    with refused(DataError, "'6'", 31, 7, 26) as caught:  # of 31 rows, which are counted, 20 are named
+        weigh(parties=with_weights(np.where((places >= 7) & (places < 38), wrong, WEIGHTS)))
     assert unnamed(str(caught.value), 27)
 
 
