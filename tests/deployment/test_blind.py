@@ -19,7 +19,16 @@ NAMES = [f"marker_{j}" for j in range(8)]
 
 class RecordingLab(Lab):
     def spawn(self, name, command):
-        super().spawn(name, [*command, "--database", "state.db"] if name == "superlink" else command)
+        if name == "superlink" and "--database" not in command:
+            self.link_command = command = [*command, "--database", "state.db"]
+        super().spawn(name, command)
+
+    def restart_link(self):
+        """End the SuperLink and start it with the same database, from which it knows the sites' keys."""
+        self.processes["superlink"].terminate()
+        self.processes["superlink"].wait()
+        self.spawn("superlink", self.link_command)
+        self.wait_until(self.all_nodes_online, "the sites to be online again")
 
 
 def written(folder: Path) -> bytes:
@@ -27,12 +36,14 @@ def written(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in sorted(folder.glob("state.db*")))
 
 
-def test_three_sites_have_a_model_that_the_link_does_not_have(tmp_path):
+def test_three_sites_have_a_model_that_a_restarted_link_does_not_have(tmp_path):
     nodes = make_site_configs(tmp_path, "hospital", write_site_files(tmp_path, NAMES, HOSPITALS))
     folders = [tmp_path / f"models{i}" for i in range(3)]
     for node, folder in zip(nodes, folders, strict=True):
         node |= {"min-rows": 40, "secure-only": True, "blind": "only", "model": str(folder)}
-    with RecordingLab(tmp_path / "flower", nodes) as lab:
+    lab = RecordingLab(tmp_path / "flower", nodes)
+    with lab:
+        lab.restart_link()
         secure = {"secure_aggregation": True, "bound": 100.0, "n_components": 3}
         status, log = lab.run(told("p-cov", **secure, blind=True, output=str(tmp_path / "server")))
         assert status == "finished:completed", log

@@ -144,7 +144,7 @@ class Deployment:
 
     def all_nodes_online(self) -> bool:
         """Check that the SuperLink lists all SuperNodes as online; raise FedPCAError if it does not answer."""
-        nodes = self.flwr.list_json("supernode", "list", "lab")["nodes"]
+        nodes = self.flwr.list_json("supernode", "list", "lab").get("nodes", [])  # none while the SuperLink starts
         return bool(sum(node["status"] == "online" for node in nodes) == len(self.node_configs))
 
     def read_log(self, name: str) -> str:
