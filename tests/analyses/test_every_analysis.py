@@ -1,6 +1,9 @@
 """What every analysis does: it says what it is of, and what it finds shows itself as a table of numbers by names."""
 
-from dataclasses import is_dataclass
+import html
+import re
+from dataclasses import is_dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ ODD.iloc[7, 2] += 100
 WARDS = X[NAMES].assign(ward=["a", "b"] * 100)
 
 FOUND = {
-    "AdjustedMoments": (lambda: analyses.adjusted(MOMENTS, ["gene 2"]), ["gene 2", "gene 7"]),
+    "AdjustedMoments": (lambda: analyses.adjusted(MOMENTS, ["gene 2", "gene 4"]), ["2 covariates, 200 rows"]),
     "CanonicalCorrelations": (lambda: analyses.canonical_correlations(MOMENTS, ["gene 0", "gene 1"]), ["gene 0"]),
     "Categories": (
         lambda: analyses.categories(run("p-cov", [WARDS], n_components=2, scale=True, levels=["ward"])),
@@ -68,6 +71,64 @@ def test_what_is_found_shows_itself_as_a_table(name):
     assert not [one for one in told if one not in text or one not in page]
 
 
+def g(values):
+    return [f"{value:.4g}" for value in values]
+
+
+def percent(values):
+    return [f"{value:.2%}" for value in values]
+
+
+columns, PCS = partial(zip, strict=False), ("PC1", "PC2", "PC3")
+LINES: dict[str, Any] = {  # the first cells of each line of a table, by the result's own numbers
+    "AdjustedMoments": lambda r: columns(r.moments.features, *map(g, r.coefficients)),
+    "CanonicalCorrelations": lambda r: columns(
+        "12", g(r.correlations), map(largest, r.x_directions.T), [largest(y, first=2) for y in r.y_directions.T]
+    ),
+    "Categories": lambda r: columns(r.levels, percent(r.shares), *map(g, [*r.coordinates.T, *r.squared_cosines.T])),
+    "Clusters": lambda r: columns("01", map(str, r.rows), *map(g, r.centres.T)),
+    "Discriminant": lambda r: columns(r.classes, map(str, r.counts)),
+    "Drift": lambda r: columns(["shift of the mean", "spread off the components"], g(vars(r).values())),
+    "FactorModel": lambda r: columns(NAMES, *map(g, [*r.components, r.noise_variance, r.communalities])),
+    "HowMany": lambda r: columns(r.by_rule, map(str, r.by_rule.values())),
+    "HowSure": lambda r: columns(PCS, *map(g, [r.variances, *r.variance_intervals.T, r.loading_errors.max(axis=1)])),
+    "MultipleFactorAnalysis": lambda r: [
+        ["(eigenvalue)", "", *g(r.eigenvalues)],
+        *zip(r.groups, g(r.group_eigenvalues), *map(percent, r.contributions), strict=True),
+    ],
+    "Outliers": lambda r: [[str(i), *g([r.t_squared[i], r.spe[i]]), largest(r.spe_contributions[i])] for i in r.oddest],
+    "Reading": lambda r: columns(NAMES, *map(g, [*r.correlations, r.communalities])),
+    "Regression": lambda r: columns(
+        ["R squared", "(intercept)", *NAMES[1:]], g([*r.explained_share, *r.intercepts, *r.coefficients[:, 0]])
+    ),
+    "SparseComponents": lambda r: columns(PCS, percent(r.explained_shares), percent(r.gaps), ["proven"] * 2),
+    "Spikes": lambda r: columns(PCS, g(r.variances), g(r.angles)),
+    "SecondMoments": lambda r: columns(NAMES, g(r.mean), g(np.sqrt(np.diagonal(r.covariance)))),
+}
+TITLES: dict[str, Any] = {  # what a title says in numbers
+    "Drift": lambda r: f" {r.odd_share:.1%} of them",
+    "FactorModel": lambda r: f"log-likelihood {r.log_likelihood:.4g}",
+    "Outliers": lambda r: (
+        f"{r.odd.sum()} of 200 rows exceed a limit (T squared {r.t_squared_limit:.4g}, SPE {r.spe_limit:.4g})"
+    ),
+    "SparseComponents": lambda r: f" {r.explained_shares.sum():.2%} of the variance",
+}
+
+
+def largest(values, first=0):
+    """Return the beginning of a cell: the feature of the largest absolute value, of those from the first on."""
+    return NAMES[first + np.abs(values).argmax()]
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_table_has_the_numbers_of_its_result_in_their_places(name):
+    result = FOUND[name][0]()
+    assert TITLES.get(name, lambda _: name)(result) in repr(result).splitlines()[0]
+    lines = [re.findall("<td[^>]*>([^<]*)", line) for line in result._repr_html_().split("<tr>")[2:]]
+    for line, cells in zip(lines, map(list, LINES[name](result)), strict=True):
+        assert all(html.unescape(text).startswith(cell) for text, cell in zip(line, cells, strict=False)), (line, cells)
+
+
 OF_MODELS = {
     *("categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"),
     *("variance_intervals", "whitened"),
@@ -96,3 +157,21 @@ def test_a_number_of_directions_or_draws_is_a_number(analysis, k):
         with refused(ConfigError, "'draws'"):
             analyses.how_many(MOMENTS, draws=k)
     np.testing.assert_array_equal(analyses.pca(moments=MOMENTS, n_components=3).components_, MODEL.components_)
+
+
+@pytest.mark.parametrize("unit", [2.0**-100, 2.0**100])
+def test_no_unit_of_the_rows_changes_a_result(unit):
+    def of(u):
+        lda = analyses.discriminant(SecondMoments.of((u * X[NAMES]).assign(ill=X["ill"], well=X["well"])), CLASSES)
+        moments = SecondMoments.of(u * X[NAMES])
+        sure, sparse = analyses.how_sure(moments, 3), analyses.sparse_components(moments, 3, 3)
+        numbers = sure.loading_errors, sparse.components, sparse.exact
+        return [lda.slopes * u, lda.directions * u, sure.variance_intervals / u**2, sparse.bounds / u**2, *numbers]
+
+    for there, here in zip(of(unit), of(1.0), strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-9)
+
+
+def test_a_cluster_of_no_rows_is_not_one_of_few():
+    result = replace(FOUND["Clusters"][0](), rows=(0, None))
+    assert re.findall(r"^  [01] +(\w+)", repr(result), re.M) == ["0", "few"]

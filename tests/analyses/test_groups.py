@@ -1,6 +1,7 @@
 """Groups of features in equal weight: equal to weighted singular vectors of the rows, and to R's FactoMineR."""
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
@@ -86,6 +87,8 @@ def test_groups_of_masked_parties_are_those_of_pooled_rows(tmp_path):
     np.testing.assert_allclose(masked.eigenvalues, pooled.eigenvalues, rtol=1e-12)
     np.testing.assert_allclose(masked.reading.correlations, pooled.reading.correlations, atol=1e-12)
     np.testing.assert_allclose(masked.contributions, pooled.contributions, atol=1e-12)
+    bound = np.sum(moments.error_bound / masked.model.scale_**2) / (149 * masked.model.total_variance)
+    assert masked.model.log["measured"]["fixed_point_variance_share"] == pytest.approx(bound, rel=1e-6, abs=0)
     model = PCAModel.load(masked.model.save(tmp_path / "groups"))  # as sites get it
     np.testing.assert_allclose(model.transform(X), pooled.model.transform(X), atol=1e-9)
 

@@ -307,11 +307,12 @@ def test_a_scree_has_the_band_and_a_line_for_each_rule():
     band = axes.collections[0].get_datalim(axes.transData)
     assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
     assert texts_of(figure)[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
-    found = analyses.HowMany({"far": 9, "near": 2, "last": 8}, np.arange(8.0, 0, -1), np.ones(8))
+    rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
+    found = analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8))
     figure = analysis_plots.how_many(found)
     (axes,) = figure.axes
-    assert texts_of(figure)[2:] == ["2: near", "8: last"]
-    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [2, 8]  # behind so many components
+    assert texts_of(figure)[2:] == ["2: near", "8: last", "0: none"]
+    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [2, 8, 0]  # behind so many components
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
@@ -386,7 +387,10 @@ def test_arrows_are_of_the_first_two_components(monkeypatch):
     monkeypatch.setattr(analysis_plots, "SHOWN", 3)
     found = analyses.read(MOMENTS, 2)
     longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
-    assert tips_of(analysis_plots.variables(found).axes[0]) == set(map(tuple, found.correlations[:, longest].T))
+    figure = analysis_plots.variables(found)
+    assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:, longest].T))
+    assert texts_of(figure)[1] == "features (3 of 12): correlations"
+    assert analysis_plots.contributions(found).axes[0].get_ylabel() == "the largest 3 of 12 features"
 
 
 def test_a_biplot_has_arrows_of_correlations():
@@ -433,6 +437,8 @@ def test_contributions_are_shares_of_those_that_take_part():
     assert [text.get_text() for text in axes.get_yticklabels()] == [str(j) for j in np.argsort(-shares)]
     assert axes.yaxis_inverted()  # the largest stands above
     assert axes.lines[0].get_xdata()[0] == pytest.approx(100 / 11)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("contribution to PC2 (%)", "")
+    assert texts_of(axes.figure) == ["9.09 %, if all features had the same"]
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
             analysis_plots.contributions(found, component)
@@ -502,6 +508,16 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
         "fast-pca",
         "bar: 95 % interval\nof the mean",
     ]
+
+
+def test_a_figure_counts_what_it_shows():
+    panels = [len(plots.scores([X[i::n] for i in range(n)], MODEL, ellipses="none").axes) for n in (10, 11, 36, 37)]
+    assert panels == [1, 12, 36, 36]
+    assert len(plots.scores({"a": np.random.default_rng(0).standard_normal((10, 2))}).axes[0].lines) == 1
+    entries = [texts_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
+    assert entries == ["m39", "and 1 more", "and 2 more"]
+    for d, label in ((30, ""), (31, "30 of 31 features, of the largest loadings")):
+        assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 def test_a_legend_has_whole_names_of_parties_and_no_mark_of_a_party_for_a_class():

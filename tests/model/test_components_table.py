@@ -51,6 +51,15 @@ def test_a_table_has_no_number_that_the_model_does_not_know(options):
     assert len(table) == 8
 
 
+@pytest.mark.parametrize("change", ["", "scale", "adjust_for", "harmonise"])
+def test_kept_moments_tell_what_a_change_of_the_rows_leaves_true(change):
+    parties = {name: 2.0**-40 * table for name, table in PARTIES.items()}
+    options = {"scale": {"scale": True}, "adjust_for": {"adjust_for": "pulse"}, "harmonise": {"harmonise": "means"}}
+    table = run("p-cov", parties, n_components=2, keep="moments", **options.get(change, {})).table()
+    assert any("interval" in name for name in table.index) == (change == "")
+    assert ("communality" in table) == (change in ("", "scale"))
+
+
 def test_missing_values_are_not_taken_for_known_in_intervals():
     gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
     model = run("em", [gaps[:70], gaps[70:]], n_components=2, keep="moments")
@@ -71,7 +80,9 @@ def test_a_short_summary_says_what_how_much_and_how_sure():
     lines = run("p-cov", PARTIES, n_components=2, keep="moments").summary(short=True).splitlines()
     assert [line.split("  ")[1] for line in lines] == ["what", "how much", "how sure"]
     assert "2 components of 5 features in 120 rows of 2 parties, by p-cov" in lines[0]
-    assert "95 % interval" in lines[2]
+    model = run("p-cov", PARTIES, n_components=2, keep="moments")
+    low, high = analyses.how_sure(model.moments_, 2).variance_intervals[0]
+    assert f"first variance {model.explained_variance_[0]:.4g}, 95 % interval {low:.4g} to {high:.4g}" in lines[2]
     assert "1 note" in lines[2]
     approximate = run("ap-cov", PARTIES, n_components=2).summary(short=True)
     assert "without a bound" in approximate

@@ -84,6 +84,16 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
         assert f"  parties               {told}" in model.summary()
 
 
+def test_a_summary_tells_sizes_and_names_of_parties_if_all_have_them():
+    model = run("p-cov", cut(X, 70, 50), n_components=2)
+    together, alone = "2, with 60 rows each", "1 (north), with 120 rows"
+    for sizes, names, told in (([60, 60], ["north", ""], together), ([120], ["north"], alone)):
+        model.log["parties"] = [{"name": name, "rows": size} for name, size in zip(names, sizes, strict=True)]
+        assert f"  parties               {told}" in model.summary().splitlines()
+        text = f" in 120 rows of {len(sizes)} part{'ies' if len(sizes) > 1 else 'y'}, by p-cov"
+        assert text in model.summary(short=True)
+
+
 def test_a_summary_counts_bytes_of_the_fit_by_party_and_down_of_all():
     model = run("p-cov", cut(X, 70, 50), n_components=2)
     model.log["rounds"] = [

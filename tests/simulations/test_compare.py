@@ -185,7 +185,8 @@ def test_a_method_that_fails_is_a_row_and_a_status(capsys):
         assert cli.main(["compare", "--methods", "p-cov", *arguments]) == status
         return capsys.readouterr()
 
-    out = told("qr-pca rank=2", "--clients", "3").out
+    out, err = told("qr-pca rank=2", "--clients", "3")
+    assert "1 of 2 runs failed" in err
     assert "| p-cov |" in out
     assert "ConfigError: 'rank' is 2" in out
     assert not unnamed(told("--dataset", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)

@@ -158,7 +158,8 @@ RUN = {"method": "p-cov", "options": {}, "engine": "loopback", "bound": 0.0, "kn
 WHOLE = {**dict.fromkeys(RESULTS, 0.5), **SETTING, **RUN, "rounds": 2, "model": None, "measured": {}}
 
 
-MODELS = "../models/0123456789abcdef.npz", "models/0123456789abcdef.npz/../../x.npz", "models/0123456789ABCDEF.npz"
+MODELS = ["../models/0123456789abcdef.npz", "models/0123456789abcdef.npz/../../x.npz", "models/0123456789ABCDEF.npz"]
+MODELS += ["models/0123456789abcdef0.npz", "models/0123456789abcde.npz"]
 WRONG = [
     *(("model", file) for file in MODELS),
     *(("clients", number) for number in (-1, 2**63, 0)),

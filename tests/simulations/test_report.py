@@ -88,8 +88,9 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     assert text.count("<h3>Share of each client in the result of p-cov</h3>") == 2
     assert text.count("angle of the first component without the client (degrees)") == 2
     for one in PCAModel.load(page.parent / record["model"]).log["influence"]:
-        assert f"<td>{one['party']}</td>" in text
-        assert f"<td>{max(one['component_shares']):.2%}</td><td>{one['angles_degrees'][0]:.3g}</td>" in text
+        shares = [one["rows_share"], one["variance_share"], max(one["component_shares"])]
+        cells = [one["party"], *(f"{share:.2%}" for share in shares), f"{one['angles_degrees'][0]:.3g}"]
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in text
     assert f'<td data-value="{record["MB up"]!r}">' in text  # by which a browser sorts
     assert text.count("<td>failed</td>") == 2
     inner = re.findall(r'<clipPath id="([^"]+)"', text)

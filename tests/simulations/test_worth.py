@@ -10,6 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedpca_flwr.cli import main
+from fedpca_flwr.figures import style
 from fedpca_flwr.simulations.subspace_error import estimate_subspace_error
 from tests.families import rows
 
@@ -68,6 +69,27 @@ def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):
     assert body.find(".//{http://www.w3.org/2000/svg}svg") is not None
     assert "123456" not in text
     assert "src=" not in text, "the page asks no other file"
+
+
+@pytest.mark.parametrize("others", [100, 5000])
+def test_the_figure_has_the_forecast_its_interval_and_both_cases(worth, monkeypatch, tmp_path, others):
+    drawn, honest = [], style.canvas
+    monkeypatch.setattr(style, "canvas", lambda *size: drawn.append(honest(*size)) or drawn[-1])
+    assert worth(DIGITS, FOUR, "--rows", str(others), "--output", str(tmp_path / "worth.html"))[0] == 0
+    axes, error = drawn[0][1], estimate_subspace_error(DIGITS, 4)
+
+    def degrees(counts):
+        distances = np.array([error.distance(count) for count in counts])
+        return np.rad2deg(np.arcsin(distances / np.sqrt(4)))
+
+    line, alone, joined = axes.lines
+    counts = line.get_xdata()
+    assert (counts[0], counts[-1]) == pytest.approx((300, max(3000, 300 + others)))
+    np.testing.assert_allclose(line.get_ydata(), degrees(counts)[:, 0])
+    x, y = axes.collections[0].get_paths()[0].vertices.T
+    np.testing.assert_allclose([(y[x == n].min(), y[x == n].max()) for n in counts], degrees(counts)[:, 1:])
+    np.testing.assert_allclose([*alone.get_xydata()[0], *joined.get_xydata()[0]][::2], [300, 300 + others])
+    np.testing.assert_allclose([alone.get_ydata()[0], joined.get_ydata()[0]], degrees([300, 300 + others])[:, 0])
 
 
 def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
