@@ -5,6 +5,8 @@ A notebook prints the last value of a cell, and people share notebooks.
 
 import re
 import traceback
+from collections import namedtuple
+from dataclasses import make_dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -17,6 +19,7 @@ import fedpca_flwr
 from fedpca_flwr import analyses, battery, client_app, client_loadings, compare, pooled_pca, principal_angles, read, run
 from fedpca_flwr.config.method_text import format_method
 from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.maths.description import describe, represent_by_shapes
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head, Moments
@@ -154,6 +157,22 @@ def test_a_value_in_every_row_is_not_shown_either(tmp_path):
     vault = Vault(constant.to_numpy(), State(RecordDict()), columns=0, parties=2)
     for thing in (read(tmp_path / "rows.csv"), fitted, vault):
         assert not any(SHOWN_MARKER.search(text) for text in texts_of(thing))
+
+
+def test_descriptions_have_kind_size_and_what_is_not_default():
+    ten, head = ", ".join(map(str, range(10))), Head(1, X[3], X[3])
+    things = {"2 x 3 int8": sparse.csr_array((2, 3), dtype="int8"), "one float64": np.array(MARKER)}
+    things |= {"int8": np.dtype("int8"), "1,234 bytes": b"a" * 1234, "1 bytes": memoryview(b"a"), "dict": dict}
+    things |= {"{'a', 'b'}": {"a": MARKER, "b": X}, "[0, 60 x 4 float64]": [0, X], "set": {1}, repr(head): head}
+    things |= {f"[{ten}]": list(range(10)), f"[{ten} and 1,001 more]": tuple(range(1011))}
+    assert [describe(thing) for thing in things.values()] == list(things)
+    fields = [("rows", object), ("make", object, None), ("note", str, "none"), ("seed", int, 3), ("scale", float, 1.0)]
+    settings = represent_by_shapes(make_dataclass("Settings", fields))
+    assert repr(settings(X[:2])) == "Settings(rows: 2 x 4 float64, note: 'none')"
+    assert repr(settings(("a",), len, "", 4, None)) == "Settings(rows: ['a'], seed: 4)"
+    assert repr(settings((), int, "", True, 2.0)) == "Settings(make: int, seed: True, scale: 2.0)"
+    pair = represent_by_shapes(namedtuple("Pair", "first second", defaults=[2]))
+    assert [repr(pair(0)), repr(pair({}, 3))] == ["Pair(first: 0)", "Pair(second: 3)"]
 
 
 def test_every_public_name_is_here():

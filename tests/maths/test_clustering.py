@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 from fedpca_flwr.maths import clustering, harmony
 
@@ -10,6 +10,7 @@ from fedpca_flwr.maths import clustering, harmony
 def test_centres_move_to_the_means_of_their_cells():
     drawn = clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=0)
     assert drawn.shape == (40, 50, 2)
+    assert (drawn != clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=1)).all()
     np.testing.assert_allclose(drawn.reshape(-1, 2).var(axis=0), [4, 1], rtol=0.05)
     centres = np.array([[[0.0], [4.0]]])
     cells = clustering.CellSums.empty(centres)
@@ -23,7 +24,7 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
     mixture = clustering.Mixture(np.array([0.25, 0.75]), np.array([[0.0], [2.0]]), np.array([[[1.0]], [[4.0]]]))
     densities = np.array([0.25 * norm.pdf(1.0), 0.75 * norm.pdf(1.0, 2.0, 2.0)])
     shares, logs = mixture.responsibilities(np.array([[1.0], [1e5]]))
-    np.testing.assert_allclose(shares[0], densities / densities.sum())
+    np.testing.assert_allclose(shares, [densities / densities.sum(), [0, 1]])
     np.testing.assert_allclose(logs, [np.log(densities.sum()), -clustering.MAX_LOG_DENSITY])
     sums = clustering.MixtureSums.empty(mixture)
     sums.add(np.array([[1.0]]), mixture)
@@ -31,6 +32,26 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
     np.testing.assert_allclose(moved.weights, shares[0])
     np.testing.assert_allclose(moved.means, [[1.0], [1.0]], atol=1e-12)
     np.testing.assert_allclose(moved.covariances, [[[0.5]], [[0.5]]], atol=1e-12)
+
+
+def test_a_step_of_a_mixture_counts_all_points_by_their_shares():
+    covariances = np.array([[[1.0, 0.6], [0.6, 2.0]], [[3.0, -1.0], [-1.0, 1.0]], np.eye(2)])
+    mixture = clustering.Mixture(
+        np.array([0.3, 0.6, 0.1]), np.array([[0.0, 1.0], [2.0, -1.0], [1e3, 1e3]]), covariances
+    )
+    points, sums = np.random.default_rng(0).normal(1, 2, (40, 2)), clustering.MixtureSums.empty(mixture)
+    laws = zip(mixture.weights, mixture.means, covariances, strict=True)
+    densities = np.transpose([weight * multivariate_normal(mean, cov).pdf(points) for weight, mean, cov in laws])
+    shares = (densities / densities.sum(axis=1, keepdims=True))[:, :2]
+    for part in (points[:15], points[15:]):
+        sums.add(part, mixture)
+    assert sums.log_density == pytest.approx(np.log(densities.sum(axis=1)).sum())
+    moved = sums.step(mixture.means, 0.5)
+    assert moved.weights == pytest.approx([*shares.mean(axis=0), 0])
+    assert moved.weights[2] > 0
+    np.testing.assert_allclose(moved.means, [*(shares.T @ points / shares.sum(axis=0)[:, None]), [1e3, 1e3]])
+    expected = [*(np.cov(points.T, aweights=weights, ddof=0) for weights in shares.T), np.zeros((2, 2))]
+    np.testing.assert_allclose(moved.covariances, expected + 0.5 * np.eye(2), atol=1e-12)
 
 
 def test_rows_are_shared_out_by_chords():

@@ -89,6 +89,7 @@ def test_releases_compose_exactly_to_the_extremes():
     found = gaussian_epsilon(privacy.compose_multipliers([12.0, 2.5]), 1e-5)
     np.testing.assert_allclose(found, accountant.get_epsilon(1e-5), rtol=1e-3)
     assert (privacy.compose_multipliers([]), privacy.compose_multipliers([3.0, 0.0])) == (math.inf, 0.0)
+    assert privacy.compose_multipliers([0.3, 0.4]) == pytest.approx(0.24)
     assert (privacy.gaussian_multiplier(math.inf, 1e-5), gaussian_epsilon(0.0, 1e-5)) == (0.0, math.inf)
     assert (gaussian_epsilon(1e9, 1e-5), privacy.gaussian_delta(1.0, math.inf)) == (0.0, 0.0)
 

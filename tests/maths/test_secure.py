@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import PRIME, SHARE_BYTES, Layout, combine_shares, split_secret
-from fedpca_flwr.maths.short_words import ShortWords, WordSharing
+from fedpca_flwr.maths.short_words import ShortWords, WordSharing, digit_base, values_per_word
 from tests.refusals import refused, unnamed
 
 LIMITS = st.floats(1e-200, 1e250)
@@ -252,6 +252,17 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
     np.testing.assert_allclose(words.decode(total), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
     with refused(ValueError, 16, 20):
         ShortWords(np.ones(1), WordSharing(16), 20).error_bound  # noqa: B018
+
+
+def test_words_have_the_widest_digits_and_share_as_many_as_fit():
+    for values in range(2, 17):
+        assert digit_base(values) ** values <= 2**64 < (digit_base(values) + 1) ** values
+    rooms = {(5, 3): 16, (6, 3): 15, (7, 3): 15, (8, 3): 14, (3, 9): 15, (0, 11): 16, (0, 12): 15}
+    rooms |= {(10**6, 3): 3, (2 * 10**6, 3): 2, (10**12, 3): 2}
+    assert {case: values_per_word(*case) for case in rooms} == rooms
+    assert ShortWords(np.full(1, 3.0), WordSharing(16), 11).error_bound == 5.5 * 3
+    words, whole = ShortWords(np.full(32, 6.0), WordSharing(16), 1), np.resize(np.arange(-6.0, 7.0), 32)
+    np.testing.assert_array_equal(words.decode(words.encode(whole, "x")), whole)
 
 
 @pytest.mark.parametrize(("how", "value"), [(WordSharing(4), 1.5), (WordSharing(3, residual=True), 1e13)])

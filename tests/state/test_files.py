@@ -1,7 +1,9 @@
 """Files that appear whole or not at all."""
 
 import os
+import tempfile
 import zipfile
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -37,6 +39,23 @@ def test_all_members_of_a_file_together_unpack_to_so_many_bytes(tmp_path):
     assert read(target, text="about.json", max_bytes=size)[1] == {"about": 1}
     with refused(TooLargeError, size, size - 1):
         read(target, text="about.json", max_bytes=size - 1)
+
+
+def test_an_archive_has_the_named_arrays_and_no_objects(tmp_path):
+    target = tmp_path / "a.npz"
+    write(target, {"a": np.arange(3.0), "b": np.array(1)}, {}, text="about.json")
+    for names in (None, ("a", "b"), ("a", "b", "c")):
+        loaded, _ = read(target, text="about.json", names=names)
+        assert {name: array.tolist() for name, array in loaded.items()} == {"a": [0, 1, 2], "b": 1}
+    with pytest.raises(ValueError, match="none of its own"):
+        read(target, text="about.json", names=("a", "c"))
+
+
+def test_json_has_only_numbers_that_float_and_int_hold():
+    assert files.parse_json("[1.5, " + "1" * 300 + "]") == [1.5, int("1" * 300)]
+    for text in ("NaN", "-Infinity", "1e999", "1" * 301, "[" * 100_000, "'"):
+        with pytest.raises(ValueError, match="JSON|Expecting value"):
+            files.parse_json(text)
 
 
 def test_highly_compressed_files_must_be_small(tmp_path, monkeypatch):
@@ -77,6 +96,31 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         with refused(ConfigError, "'scores'") as caught:
             require_site_file("scores", path)
         assert caught.value.local == str(path)
+        with refused(ConfigError, "'scores'"), files.open_site_file("scores", path):
+            pass
+
+
+def test_new_files_texts_folders_and_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # in which nothing is tried
+    file = tmp_path / "file"
+    files.write_new(file, b"before")
+    for path in (file, file / "deeper"):
+        with refused(ConfigError, path):
+            files.write_new(path, b"after")
+    assert file.read_bytes() == b"before"
+    for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
+        file.write_bytes("\ufeffä".encode(encoding))
+        assert files.read_text(file) == "ä"
+    file.write_bytes(b"a\xff")
+    assert files.read_text(file, "ignore") == "a"
+    with pytest.raises(UnicodeDecodeError):
+        files.read_text(file)
+    assert files.require_writable_folder(tmp_path / "a" / "b").is_dir()
+    require_site_file("scores", tmp_path / "c" / "d")
+    with refused(ConfigError, "ValueError"):
+        files.require_writable_folder(tmp_path / "\0")
+    began, time = datetime.now(UTC).replace(microsecond=0), datetime.fromisoformat(files.utc_time(timedelta(hours=1)))
+    assert began <= time + timedelta(hours=1) <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(

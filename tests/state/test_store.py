@@ -2,6 +2,7 @@
 
 import sqlite3
 import stat
+import tempfile
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -35,9 +36,10 @@ def titles(folder, schema=SCHEMA):
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
 
-def test_committed_data_are_on_disk(tmp_path):
+def test_committed_data_are_on_disk(tmp_path, monkeypatch):
     """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
     folder = tmp_path / "shelf"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # which may be another file system
     with Store(folder, SCHEMA).transaction() as database:
         database.execute("INSERT INTO book VALUES ('one')")
         assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}  # SQLite's own too
@@ -101,6 +103,15 @@ def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
         shelf.require_digest(database, digest)
 
 
+def test_values_of_other_kinds_or_too_large_are_damage(tmp_path):
+    shelf = Store(tmp_path, SCHEMA)
+    with shelf.transaction() as database:
+        assert shelf.rows(database, f"SELECT 'a', {2**53} UNION SELECT 'b', 0", str, int) == [("a", 2**53), ("b", 0)]
+        for values in ("'a', -1", f"'a', {2**53 + 1}", "'a', 1.0", "1, 1", "'a', NULL"):
+            with refused(StoreError, "shelf.sqlite"):
+                shelf.rows(database, f"SELECT {values}", str, int)
+
+
 @pytest.mark.parametrize("size", [1, 9, 10, 11, 1000])
 def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
     monkeypatch.setattr(store, "PIECE_BYTES", 10)
@@ -137,7 +148,7 @@ def test_what_was_deleted_is_not_in_the_file(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"not a database at all" * 500], ids=len)
 def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
     (tmp_path / "shelf.sqlite").write_bytes(content)
-    with refused(StoreError, "shelf.sqlite"):
+    with refused(StoreError, "shelf.sqlite", match="damaged"):
         titles(tmp_path)
     assert (tmp_path / "shelf.sqlite").read_bytes() == content
 
@@ -151,6 +162,14 @@ def test_a_store_of_another_kind_or_format_is_named(other, named, tmp_path):
     add(tmp_path, "one")
     with refused(StoreError, tmp_path / "shelf.sqlite", *named):
         titles(tmp_path, replace(SCHEMA, **other))
+
+
+def test_tables_of_an_older_format_are_changed_once(tmp_path):
+    add(tmp_path, "one")
+    newer = replace(SCHEMA, format=4, upgrades=((3, ("UPDATE book SET title = title || '!'",)),))
+    assert titles(tmp_path, newer) == titles(tmp_path, newer) == ["one!"]
+    with refused(StoreError, 4, 3):
+        titles(tmp_path)
 
 
 def test_earlier_files_without_a_store_are_refused(tmp_path):
@@ -169,7 +188,7 @@ def test_a_folder_that_takes_no_file_is_named(tmp_path):
     (tmp_path / "file").touch()
     with refused(ConfigError, tmp_path / "file"):
         Store(tmp_path / "file", SCHEMA)
-    with refused(StoreError, "shelf.sqlite"):
+    with refused(StoreError, "shelf.sqlite", match="cannot be used"):
         titles(tmp_path / "file" / "deeper")
     (tmp_path / "shelf.sqlite").mkdir()
     with refused(StoreError, "shelf.sqlite", "SQLITE_CANTOPEN"):
@@ -180,6 +199,6 @@ def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
     add(tmp_path, "secret title")
     file = tmp_path / "shelf.sqlite"
     file.write_bytes(file.read_bytes().replace(b"secret title", b"secret titl\xff"))
-    with refused(StoreError, "shelf.sqlite") as caught:
+    with refused(StoreError, "shelf.sqlite", match="damaged") as caught:
         titles(tmp_path)
     assert "secret" not in str(caught.value)
