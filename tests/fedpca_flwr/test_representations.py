@@ -171,7 +171,7 @@ def test_descriptions_have_kind_size_and_what_is_not_default():
     assert repr(settings(X[:2])) == "Settings(rows: 2 x 4 float64, note: 'none')"
     assert repr(settings(("a",), len, "", 4, None)) == "Settings(rows: ['a'], seed: 4)"
     assert repr(settings((), int, "", True, 2.0)) == "Settings(make: int, seed: True, scale: 2.0)"
-    pair = represent_by_shapes(namedtuple("Pair", "first second", defaults=[2]))
+    pair: type = represent_by_shapes(namedtuple("Pair", "first second", defaults=[2]))
     assert [repr(pair(0)), repr(pair({}, 3))] == ["Pair(first: 0)", "Pair(second: 3)"]
 
 
