@@ -255,7 +255,8 @@ def method_page(method: Method) -> str:
         arguments = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
         facts["Example"] = f'`run("{card.name}", parties, n_components=3{arguments})`'
     lines = "\n".join(f"- {fact}: {value}." for fact, value in facts.items())
-    tail = _disclosures(method) + _method_options(card)
+    differences = f"\n## Differs from the publication\n\n{card.differences}\n" if card.differences else ""
+    tail = _disclosures(method) + _method_options(card) + differences
     return _link_pages("\n\n".join([f"# {card.title} (`{card.name}`)", text, lines, "## Who sees what", tail]), "../")
 
 

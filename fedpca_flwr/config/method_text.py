@@ -148,10 +148,13 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
 
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
-    """Return the options that differ from their defaults, without keys of the run, by key in kebab-case and sorted."""
-    values, fields = options.model_dump(by_alias=True), type(options).model_fields
-    keys = sorted(method_option_keys(type(options)))
-    return {key: values[key] for key in keys if values[key] != fields[key.replace("-", "_")].default}
+    """Return the options that differ from the variant's defaults, without keys of the run, by key in kebab-case."""
+    kind, values = type(options), options.model_dump(by_alias=True)
+    defaults = {name: field.default for name, field in kind.model_fields.items()}
+    defaults |= kind.published if values.get("variant") == "paper" else {}
+    return {
+        key: values[key] for key in sorted(method_option_keys(kind)) if values[key] != defaults[key.replace("-", "_")]
+    }
 
 
 MAX_SHOWN_CHARACTERS = 200

@@ -216,6 +216,9 @@ class Config(BaseModel):
     unavailable: ClassVar[Mapping[str, str]] = {}
     """Keys that others of the same kind have and these have not, and for each why, and what to do instead."""
 
+    published: ClassVar[Mapping[str, Any]] = {}
+    """Values, by name, of the fields that ``variant='paper'`` sets where they are not given."""
+
     @cached_property
     def non_defaults(self) -> frozenset[str]:
         """Names of the fields whose values differ from their defaults."""

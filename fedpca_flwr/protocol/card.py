@@ -111,6 +111,23 @@ class CountOptions(PCAOptions):
     """Number of components."""
 
 
+class VariantOptions(PCAOptions):
+    """Options of a method whose defaults are not those of its publication; a method lists these in `published`."""
+
+    variant: Literal["ours", "paper"] = "ours"
+    """Defaults of the other options: those of this project ('ours'), or the formulas, numbers and start of the
+    publication ('paper')."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_published(cls, values: Any) -> Any:
+        """Return the values, with those of `published` for options that ``variant='paper'`` leaves open."""
+        if not isinstance(values, dict) or values.get("variant") != "paper":
+            return values
+        given = {str(key).replace("-", "_") for key in values}
+        return {**{name: value for name, value in cls.published.items() if name not in given}, **values}
+
+
 class CentreOptions(PCAOptions):
     """Options of a method that may skip the subtraction of the pooled mean (``center=False``)."""
 
@@ -213,6 +230,8 @@ class MethodCard:
     states the influence of each party."""
     result: str = ""
     """Sentences without the last period that a reader of the result must know besides `exact`."""
+    differences: str = ""
+    """Sentences on how the method's defaults differ from its publication: what, why, and how far on one data set."""
     examples: Sequence[Mapping[str, Any]] = ({},)
     """Options with which the method runs, beginning with the required options. The scripts of the examples contain
     every question that a run may ask; docs/security/questions.md lists them."""
