@@ -23,7 +23,7 @@ ELSEWHERE = {
     **{f"gallery/{path.stem}.md": f"simulations/notebooks/{path.name}" for path in NOTEBOOKS},
 }
 """Page of the site, and the file of the repository that it is."""
-MADE = ("methods/", "methods.md", "measurements.md", "published.md", "security/questions.md")
+MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "published.md", "security/questions.md")
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 

@@ -8,8 +8,9 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from inspect import getdoc, getmodule, getsource
-from operator import itemgetter
+from importlib import import_module
+from inspect import getdoc, getmodule, getsource, getsourcelines
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from textwrap import dedent
 from typing import Literal
@@ -79,6 +80,28 @@ FIELD_GROUPS = {
 """Names that docs/security/questions.md gives to request fields which come together in several questions."""
 PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
+CALL_PATH = """# The path of a call
+
+This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's call of `configure_fit` to the
+method's `aggregate` and back. Steps 1 to 5 run at the server, 6 to 8 at each party, and 9 to 11 at the server again.
+Each later round repeats steps 4 to 9.
+
+"""
+STEPS = (
+    "protocol.server:PCAServer.fit",
+    "protocol.strategy:PCAStrategy.configure_fit",
+    "protocol.transport:ServerTransport.plain_rounds",
+    "questions.rows_run:RowsStrategy.program",
+    "strategies.pooled_covariance:PooledCovariance.aggregate",
+    "protocol.client:PCAClient.fit",
+    "transports.clear:ClearParty.answer",
+    "questions.rows_client:RowsClient.statistics",
+    "protocol.strategy:PCAStrategy.aggregate_fit",
+    "model.solution:solve",
+    "questions.rows_run:RowsStrategy.build_model",
+)
+"""Functions that a run enters, in the order in which it first enters them."""
+
 QUESTIONS_PAGE = f"""# All questions
 
 This page is for whoever must know everything that a site can be asked. The page lists, for each method and in their
@@ -109,12 +132,24 @@ def pages() -> dict[str, str]:
     table_page = "docs/which-method.md"
     own_words = (ROOT / table_page).read_text(encoding="utf-8")
     return {
+        "docs/call-path.md": call_path_page(),
         "docs/methods.md": options_page(),
         "docs/measurements.md": measurements_page(),
         "docs/security/questions.md": f"{QUESTIONS_PAGE}{questions_lists()}",
         table_page: TABLE.sub(method_table().replace("\\", r"\\"), own_words),
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
+
+
+def call_path_page() -> str:
+    """Return the Markdown page of the functions that a run of `p-cov` enters, with file, line and first sentence."""
+    rows = []
+    for number, step in enumerate(STEPS, 1):
+        module, _, name = step.partition(":")
+        function = attrgetter(name)(import_module(f"fedpca_flwr.{module}"))
+        place = f"{module.replace('.', '/')}.py:{getsourcelines(function)[1]}"
+        rows.append((str(number), f"`{name}`", f"`{place}`", (getdoc(function) or "").splitlines()[0]))
+    return f"{CALL_PATH}{table(('step', 'function', 'file in `fedpca_flwr`, and line', 'what it does'), rows)}\n"
 
 
 def options_page() -> str:

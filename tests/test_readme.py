@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -66,6 +67,25 @@ def test_a_page_of_the_code_is_that_of_the_cards():
     assert made
     for page, text in made.items():
         assert PAGES[page] == text, f"{page} is not up to date; {WRITE}"
+
+
+def test_a_run_enters_the_functions_of_the_call_path_in_their_order():
+    entered: dict[str, None] = {}
+
+    def record(frame, event, argument):
+        if event == "call":
+            file = frame.f_code.co_filename.replace("\\", "/").rpartition("/fedpca_flwr/")[2]
+            entered.setdefault(f"{file}:{frame.f_code.co_firstlineno}")
+
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        run("p-cov", cut(rows(60, 4), 30, 30), n_components=2)
+    finally:
+        threading.setprofile(None)
+        sys.setprofile(None)
+    steps = re.findall(r"`([\w/]+\.py:\d+)`", PAGES["docs/call-path.md"])
+    assert [place for place in entered if place in steps] == steps
 
 
 def test_every_method_has_a_page_of_its_own():
