@@ -82,7 +82,7 @@ PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
 CALL_PATH = """# The path of a call
 
-This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's call of `configure_fit` to the
+This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's `configure_fit` to the
 method's `aggregate` and back. Steps 1 to 5 run at the server, 6 to 8 at each party, and 9 to 11 at the server again.
 Each later round repeats steps 4 to 9.
 
