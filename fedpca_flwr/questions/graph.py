@@ -14,7 +14,7 @@ step follows from the largest eigenvalue that any A_i may have, and from how fas
 Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
 no further round.
 
-The model is the mean of the parties' estimates, with the sums of their energies as eigenvalues. The parties project
+The model is the mean of the parties' estimates, with the variances of all rows along it. The parties project
 their rows with their own estimates.
 """
 
@@ -78,7 +78,7 @@ class GraphOptions(CountOptions):
     @override
     def product_columns(self, public: Public) -> int:
         """Return the number of vectors that a party multiplies with its scatter in the whole run, at most."""
-        return graphs.PROBE_COLUMNS * graphs.POWER_STEPS + self.n_components * (self.iterations + 1)
+        return graphs.PROBE_COLUMNS * graphs.POWER_STEPS + self.n_components * (self.iterations + 2)
 
 
 def _network(options: GraphOptions, parties: int, seed: int) -> graphs.Adjacency:
@@ -119,7 +119,6 @@ REPORT = Payload(
         Field("mean", ("d",)),
         Field("trace", (), kind="size"),
         Field("direction", (), kind="size"),
-        Field("energies", ("k",)),
         Field("estimate", ("d", "k"), kind="orthonormal columns"),
     )
 )
@@ -128,7 +127,8 @@ REPORT = Payload(
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
     """Return the questions of a method whose parties exchange the (d, k) blocks ``block_names`` with their neighbours.
 
-    In order: ``head``, ``heads``, ``start``, ``step`` if there are several iterations, ``report`` and ``project``.
+    In order: ``head``, ``heads``, ``start``, ``step`` if there are several iterations, ``report``, ``energies`` and
+    ``project``.
     """
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
@@ -152,6 +152,12 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
         "start": question(HEADS, blocks, GraphParty._start),
         **(step if options.iterations > 1 else {}),
         "report": question(blocks, REPORT, GraphParty._report),
+        "energies": Question(
+            request=Payload((replace(components, shape=("k", "d")),)),
+            reply=Payload((Field("energies", ("k",)),)),
+            answer=GraphParty._energies,
+            sizes=_sizes,
+        ),
         "project": replace(project, request=request, sizes=_sizes, limits=None),
     }
 
@@ -232,19 +238,22 @@ class GraphParty(Party):
         return self._store_iterate(self._next_iterate(request))
 
     def _report(self, request: Fields) -> Fields:
-        """Run the last iteration; store and return an orthonormal estimate, with its rows' sums of squares along it."""
+        """Run the last iteration; store and return an orthonormal estimate."""
         X, direction = self._next_iterate(request)[:2]
         vectors, numbers = self.centring
         estimate = graphs.orthonormalise(X)
         self.state["estimate"] = [estimate]
-        energies = np.einsum("ij,ij->j", estimate, self._product(estimate)) / numbers[0]
         return {
             "mean": vectors[1],
             "trace": numbers[1],
             "direction": np.linalg.norm(direction),
-            "energies": energies,
             "estimate": estimate,
         }
+
+    def _energies(self, request: Fields) -> Fields:
+        """Return the sums of squares (k,) of the party's rows, about the pooled mean, along components."""
+        V = request["components"].T
+        return {"energies": np.einsum("ij,ij->j", V, self._product(V)) / self.centring[1][0]}
 
     def direction(self, X: Array) -> Array:
         """Return Sanger's update direction at the iterate X for A, this party's scaled scatter about the pooled mean.
@@ -351,7 +360,14 @@ class GraphStrategy(RowsStrategy):
             steps = (float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
             self._steps.append(max(steps))
         reports: list[Reply] = yield _relay_round("report", graph, replies)
-        return self._mean_solution([report.fields for report in reports], rows, graph, heads)
+        estimates = [report.fields["estimate"] for report in reports]
+        components = fix_signs(graphs.orthonormalise(order_free_sum(estimates)))
+        replies = yield Round("energies", {"components": components.T})
+        energies = order_free_sum([reply.fields["energies"] for reply in replies])
+        # after too few iterations the energies are in no order; parties reorder their own estimates by it
+        self._order = np.argsort(-energies, kind="stable")
+        pairs = Eigenpairs(energies[self._order], components[:, self._order], following=0.0)
+        return self._mean_solution(pairs, [report.fields for report in reports], rows, graph, heads)
 
     @override
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:
@@ -359,16 +375,12 @@ class GraphStrategy(RowsStrategy):
         return {**super().loadings(model, solution), "order": self._order}
 
     def _mean_solution(
-        self, reports: Sequence[Fields], rows: int, graph: graphs.Adjacency, heads: graphs.MeanTable
+        self, pairs: Eigenpairs, reports: Sequence[Fields], rows: int, graph: graphs.Adjacency, heads: graphs.MeanTable
     ) -> Solution:
-        """Return the solution: the parties' estimates averaged, with the sums of their energies as eigenvalues."""
+        """Return the solution with the averaged estimates, and notes and measurements on how they converged."""
         estimates = [report["estimate"] for report in reports]
-        energies = order_free_sum([report["energies"] for report in reports])
-        # after too few iterations the energies are in no order; parties reorder their own estimates by it
-        self._order = np.argsort(-energies, kind="stable")
-        components = fix_signs(graphs.orthonormalise(order_free_sum(estimates))[:, self._order])
         return Solution(
-            pairs=Eigenpairs(energies[self._order], components, following=0.0),
+            pairs=pairs,
             mean=reports[0]["mean"],
             total=math.fsum(report["trace"] for report in reports),
             rows=rows,
@@ -376,7 +388,7 @@ class GraphStrategy(RowsStrategy):
             measurements={
                 "iterations": self.options.iterations,
                 "mixing_rate": float(graphs.mixing_rate(graphs.metropolis_weights(graph))),
-                "consensus_error_degrees": max(float(principal_angles(E, components).max()) for E in estimates),
+                "consensus_error_degrees": max(float(principal_angles(E, pairs.vectors).max()) for E in estimates),
                 "last_direction_norm": max(float(report["direction"]) for report in reports),
                 "step_size": _step_size(self.options, heads, graph),
             },
