@@ -23,6 +23,7 @@ CARD = method.MethodCard(
     options=graph.GraphOptions,
     script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),
     reference="Gang and Bajwa 2022, A Linearly Convergent Algorithm for Distributed PCA",
+    differences=graph.DIFFERENCES.format(6, 87),
     local_components="iterates",
 )
 

@@ -24,6 +24,7 @@ CARD = method.MethodCard(
     options=graph.GraphOptions,
     script=lambda config, options: graph.graph_questions(config, options, BLOCK_NAMES),
     reference="Gang and Bajwa 2021, arXiv 2108.12373",
+    differences=graph.DIFFERENCES.format(11, 88),
     local_components="iterates",
 )
 
