@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fedpca_flwr.strategies.pooled_covariance import PooledCovariance
     from fedpca_flwr.strategies.qr_pca import QRPCA
     from fedpca_flwr.strategies.robust.method import Robust
-    from fedpca_flwr.strategies.sapca.method import SAPCA
+    from fedpca_flwr.strategies.sapca.method import SAPCA, SPCA
     from fedpca_flwr.strategies.streaming.method import Streaming
     from fedpca_flwr.strategies.subspace_iteration import SubspaceIteration
     from fedpca_flwr.strategies.vertical import Vertical
@@ -83,6 +83,7 @@ __all__ = [
     "METHODS",
     "QRPCA",
     "SAPCA",
+    "SPCA",
     "Adaptive",
     "ApproximateCovariance",
     "ApproximateStack",

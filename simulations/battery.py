@@ -110,7 +110,7 @@ class _Bench:
         """Check that a run with a single party gives a model."""
         parties = self.parties(1)
         model = self.check_pooled(parties) if self.exact else self.fit(parties)
-        assert_allclose(model.n_components_, COMPONENTS)
+        assert self.card.adapts_rank or model.n_components_ == COMPONENTS
 
     def check_pooled(self, parties: list[Array]) -> PCAModel:
         """Check that components and variances equal scikit-learn's PCA of the pooled rows, and return the model."""

@@ -22,6 +22,7 @@ METHODS = Registry(
         "dp-pca": "dp_pca.method:DPPCA",
         "personalised": "personalised.method:Personalised",
         "robust": "robust.method:Robust",
+        "spca": "sapca.method:SPCA",
         "sapca": "sapca.method:SAPCA",
         "vertical": "vertical:Vertical",
         "vertical-scores": "vertical_scores:VerticalScores",

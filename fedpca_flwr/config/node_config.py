@@ -188,7 +188,7 @@ class NodeConfig(Config):
     """Leave out the last rows, so that the number of rows, which replies show, is a multiple of this number."""
     allowed_methods: str = ""
     """Names of methods, with spaces or commas between them. If empty, the site allows every method that `may_show`
-    allows. A named method may show the "distribution" of rows (`sapca`)."""
+    allows. A named method may show the "distribution" of rows (`spca`, `sapca`)."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads that compute with dense rows. Results have the same bits for any number."""
     max_reply_bytes: Count = 2**31

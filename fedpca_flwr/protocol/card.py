@@ -259,6 +259,8 @@ class MethodCard:
     """Method whose run leaves the loadings with which this method projects new rows; empty for a method that fits."""
     open_membership: bool = False
     """Whether members of the federation may be absent from a run."""
+    adapts_rank: bool = False
+    """Whether ``n_components`` is where the number of components begins, and the data decide how many there are."""
     local_components: Literal["", "iterates", "personal"] = ""
     """Whether each party projects its rows with its own components: "iterates" that have not converged to those of the
     other parties, or "personal" components, which need not converge."""

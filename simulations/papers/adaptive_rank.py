@@ -22,7 +22,7 @@ from fedpca_flwr.simulations.benchmarks.harness import peak_mb
 from fedpca_flwr.simulations.papers import streams
 from fedpca_flwr.simulations.papers.experiment import Line, Panel, Paper, Row, Step, markdown, plot, select
 from fedpca_flwr.simulations.papers.streams import BLOCK, RANK, error, offline
-from fedpca_flwr.strategies.sapca.streams import Fixed, Tracker, merge_in_tree, track
+from fedpca_flwr.strategies.sapca.streams import Fixed, Tracker, merge, track
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
@@ -96,7 +96,7 @@ def _seconds(d: int, n: int) -> Iterable[Row]:
             parts.append(tracker.subspace)
             times.append(spent)
         started = time.process_time()
-        merge_in_tree(parts, 2 * RANK)
+        merge(parts, 2 * RANK, batch=2)
         merging = time.process_time() - started
         # a binary tree has leaves - 1 merges, in as many levels as leaves - 1 has bits
         alone = max(times) + merging * (leaves - 1).bit_length() / max(1, leaves - 1)

@@ -1,7 +1,7 @@
 r"""SPCA and SAPCA: the leading directions of a stream in a single pass, and their merging with those of others.
 
-The method `sapca`: Grammenos et al. 2019, algorithms 2 and 3, with rank-revealing blocks, directions that stay
-orthonormal, a mean that streams along, and the last partial block.
+The methods `spca` and `sapca`: Grammenos et al. 2019, algorithms 2 and 3, with rank-revealing blocks, directions that
+stay orthonormal, a mean that streams along, and the last partial block.
 
 **The state.** A `Subspace` stands for rows: :math:`V \mathrm{diag}(\sigma^2) V^T` is their scatter, but for
 truncations. A truncation takes away a positive semidefinite matrix, of which two numbers are stored: its trace
@@ -15,6 +15,7 @@ O(d (k + b)) for k tracked directions and blocks of b rows; no d x d matrix is e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,7 +95,7 @@ class Band(RankRule):
         share = sigma[r - 1] / sigma[:r].sum()
         change = 0
         stays = not self.hysteresis or (sigma.size > r and sigma[r] / sigma[: r + 1].sum() >= self.alpha)
-        if share > self.beta and stays:
+        if share > self.beta and stays and r < math.ceil(1 / self.beta):  # with rounding it might exceed that
             change = 1
         elif share < self.alpha and r > 1 and self._steady_blocks >= self.hold:
             change = -1
@@ -187,15 +188,19 @@ def track(rows: Rows, rank: int, *, tracked: int = 0, block: int = 50, center: b
     return tracker.subspace
 
 
-def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> Subspace:
+def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = (), *, batch: int = 0) -> Subspace:
     """Merge the leading directions of several sets of rows into k of all rows together, with their means.
 
     The ``factors`` (1 by default) scale each part's singular values: below 1 forgets, above 1 enhances. The scaled
     directions, and rows for the differences of the means, are stacked; a QR decomposition and the SVD of its triangle
     give the result (Grammenos et al. 2019, algorithm 5, extended by the means). The merge is associative as long as
-    nothing is truncated. The parts themselves fix their order: permuting them changes no bit.
+    nothing is truncated. The parts themselves fix their order: permuting them changes no bit. With ``batch`` of 2 or
+    more, so many neighbours are merged at once, and then the results, until one is left: the order then matters.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
+    while 1 < batch < len(scaled):
+        groups = [scaled[i : i + batch] for i in range(0, len(scaled), batch)]
+        scaled = [merge(group, k) if len(group) > 1 else group[0] for group in groups]
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
     pooled, between = rows_between([part.head for part in scaled])
     columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between.T])
@@ -205,13 +210,6 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = ()) -> S
     energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
     omitted = sum(part.omitted for part in scaled) + _truncation_error(sigma, k, len(basis))
     return Subspace(pooled, basis @ turn[:, : sigma[:k].size], sigma[:k], energy, omitted)
-
-
-def merge_in_tree(parts: Sequence[Subspace], k: int) -> Subspace:
-    """Merge subspaces in pairs, then the results in pairs, until one of k directions is left (`merge`)."""
-    while len(parts) > 1:
-        parts = [merge(parts[i : i + 2], k) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
-    return parts[0]
 
 
 def _scale_subspace(part: Subspace, factor: float) -> Subspace:

@@ -1,7 +1,7 @@
 """Streaming: the exact PCA of a federation that lasts from run to run, while members join, change and leave.
 
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
-of P-COV on the rows of all current members; docs/streaming.md has all rules. If rows arrive in a stream, take `sapca`.
+of P-COV on the rows of all current members; docs/streaming.md has all rules. If rows arrive in a stream, take `spca`.
 
 In the first round every party sends its number of rows, its mean and a digest (SHA-256) of its moments. Parties whose
 digest differs from the server's then send their moments.

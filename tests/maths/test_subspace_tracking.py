@@ -6,7 +6,7 @@ import pytest
 from fedpca_flwr.maths.eigen import principal_angles, projector_distance
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.rows import row_chunks
-from fedpca_flwr.strategies.sapca.streams import Band, Energy, Fixed, Subspace, Tracker, merge, merge_in_tree, track
+from fedpca_flwr.strategies.sapca.streams import Band, Energy, Fixed, Subspace, Tracker, merge, track
 from tests.families import rows
 from tests.harness import peak_of
 
@@ -137,7 +137,7 @@ def parts(sizes=(80, 50, 7), center=True):
 
 def test_merges_give_the_pca_of_the_union():
     _, subspaces = parts(sizes=(30, 20, 40, 10, 25))
-    tree, star = merge_in_tree(subspaces, 12), merge(subspaces, 12)
+    tree, star = merge(subspaces, 12, batch=2), merge(subspaces, 12)
     np.testing.assert_allclose(tree.sigma, star.sigma, rtol=1e-11)
     assert principal_angles(tree.vectors[:, :5], star.vectors[:, :5]).max() <= 1e-6
     a, b, c, *_ = subspaces

@@ -40,13 +40,13 @@ def folder(tmp_path):
         ("dp-pca", {"epsilon": 1.0, "noise_seed": 1}),
         ("vertical", {}),
         ("streaming", {}),
-        ("sapca", {}),
+        ("sapca", {"share_low": 0.0, "share_high": 1.0}),  # the number of components was fixed
     ],
 )
 def test_a_model_of_before_is_that_of_today(method, options, parties, tmp_path):
     model = PCAModel.load(EARLIER / f"{method}.npz")
     if method in ("streaming", "sapca"):
-        options = {"state": str(tmp_path / "state")}
+        options = {"state": str(tmp_path / "state"), **options}
     own = [parties[2][:, :2], parties[2][:, 2:]] if method == "vertical" else [party.copy() for party in parties]
     if method == "em":
         for party in own:
@@ -83,9 +83,10 @@ def test_a_federation_of_before_goes_on(parties, folder):
     np.testing.assert_allclose(model.mean_, rows.mean(axis=0), rtol=1e-12)
 
 
-def test_a_running_model_of_before_goes_on(parties, folder):
+@pytest.mark.parametrize("method", ["spca", "sapca"])
+def test_a_running_model_of_before_goes_on(method, parties, folder):
     more = np.random.default_rng(8).standard_normal((30, 4))
-    model = run("sapca", [more], n_components=2, state=str(folder / "running"))
+    model = run(method, [more], n_components=2, state=str(folder / "running"))
     assert model.n_samples_ == sum(map(len, parties)) + len(more)
 
 

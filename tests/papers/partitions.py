@@ -8,7 +8,7 @@ ROWS = DATA[:, np.flatnonzero(DATA.std(axis=0) > 2)[:20]]
 
 
 def _dirichlet() -> list[np.ndarray]:
-    """Divide each digit's rows in proportions that differ between the parties (Dirichlet 0.1, at least 12 rows each)."""
+    """Divide each digit's rows in proportions that differ between the parties (Dirichlet 0.1, from 12 rows each)."""
     rng = np.random.default_rng(1)
     while True:
         owners = np.empty(len(LABELS), int)

@@ -132,7 +132,7 @@ def tightness(draw: Draw, model: PCAModel | None) -> float:
 def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     """Yield findings about shapes, order, signs and orthonormality."""
     k, target, projection = model.n_components_, draw.options.get("n_components"), draw.card.loadings_source
-    fixed = isinstance(target, int) and draw.options.get("rank_rule") != "paper" and "=" not in draw.hostile
+    fixed = isinstance(target, int) and not draw.card.adapts_rank and "=" not in draw.hostile
     if fixed and k != target and not projection:
         yield f"form: {k} components instead of {target}"
     if fixed and not (projection or draw.hostile) and k > min(draw.pooled.shape):

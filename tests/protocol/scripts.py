@@ -118,6 +118,8 @@ robust max-rounds=3 masked: keys, start, median *3, signs, scores, shape, shape_
 dsa iterations=3 graph=star: head, heads, start, step *2, report, project
 fast-pca iterations=3 graph=star: head, heads, start, step *2, report, project
 dsa iterations=1 graph=complete: head, start, report, project
+spca: summary, project
+spca topology=tree: summary, merged, project
 sapca: summary, project
 sapca topology=tree: summary, merged, project
 vertical max-rounds=3: rows, product *3, project

@@ -142,7 +142,7 @@ def test_false_numbers_are_told_with_those_of_the_others():
     guard = Magnitudes(sums_only=True).guard("scatter", {"client 0": 1e300, "client 1": 1.0})
     with refused(ContractError, "'scatter'", "LinAlgError"), guard:
         raise np.linalg.LinAlgError
-    server = server_of("sapca", parties_of_three("sapca", {}), n_components=2)
+    server = server_of("spca", parties_of_three("spca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
     with refused(ContractError, "client 1", "'summary'", "1.39e+302", "85.2") as caught:
         finish(server)

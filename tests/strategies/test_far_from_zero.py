@@ -23,7 +23,7 @@ IN_CLEAR = [
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("compressed", {"codec": "low-rank", "tolerance": 1e-6}),
     ("compressed", {"codec": "shared-step"}),
-    ("sapca", {"tracked": 7}),
+    ("spca", {"tracked": 7}),
     ("adaptive", {}),
 ]
 RUNS = [(*run, "clear") for run in CERTIFIED + IN_CLEAR] + [(*run, "secure") for run in CERTIFIED]

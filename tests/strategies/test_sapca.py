@@ -1,4 +1,4 @@
-"""SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
+"""SPCA and SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
 
 import shutil
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_of
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.strategies.sapca.method import sends_at_level, tree_levels
 from fedpca_flwr.strategies.sapca.stream_state import RunningModel
-from fedpca_flwr.strategies.sapca.streams import merge_in_tree, track
+from fedpca_flwr.strategies.sapca.streams import merge, track
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, say, server_of, tamper_arrays
 from tests.hostile import HostileSession
@@ -24,8 +24,8 @@ from tests.strategies.dp_pca.test_dp_noise import ask
 FILE = "running-model.sqlite"
 
 
-def fit(parties, **options):
-    return run("sapca", parties, **{"min_rows": 1, "n_components": 5, **options})
+def fit(parties, method="spca", **options):
+    return run(method, parties, **{"min_rows": 1, "n_components": 5, **options})
 
 
 def parties(*sizes, seed=0, d=12):
@@ -43,21 +43,23 @@ def test_a_truncated_model_keeps_its_bound():
     assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
 
 
+@pytest.mark.parametrize("fan_in", [2, 3, 4])
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
-def test_parties_of_a_tree_send_once(number):
-    last = tree_levels(number) - 1
-    senders = [p for level in range(last + 1) for p in range(number) if sends_at_level(p, level, number, "tree")]
+def test_parties_of_a_tree_send_once(number, fan_in):
+    levels = tree_levels(number, fan_in)
+    senders = [p for level in range(levels) for p in range(number) if sends_at_level(p, level, number, fan_in)]
     assert sorted(senders) == list(range(number))
-    assert tree_levels(number) == max(1, int(np.ceil(np.log2(number))))
+    assert levels == max(1, int(np.ceil(np.log(number) / np.log(fan_in) - 1e-9)))
     parts = parties(*[40] * number, d=30)
-    model = fit(parts, tracked=10, topology="tree")
-    expected = merge_in_tree([track(part, 5, tracked=10) for part in parts], 10)
+    model = fit(parts, tracked=10, topology="tree", fan_in=fan_in)
+    expected = merge([track(part, 5, tracked=10) for part in parts], 10, batch=fan_in)
     assert angles_of(model.components_.T, expected.vectors[:, :5]).max() < 1e-6
+    assert angles_of(fit(parts, tracked=10, merge_batch=fan_in).components_.T, model.components_.T).max() < 1e-6
     fits = [entry for entry in model.log["rounds"] if entry["phase"] != "project"]
-    assert len(fits) == tree_levels(number)
+    assert len(fits) == levels
     subspace_bytes = 8 * 10 * 30
     assert sum(up > subspace_bytes for entry in fits for up in entry["up"]) == number
-    assert max(max(entry["down"]) for entry in model.log["rounds"]) < 2 * subspace_bytes
+    assert max(max(entry["down"]) for entry in model.log["rounds"]) < fan_in * subspace_bytes
 
 
 # The rank
@@ -70,15 +72,16 @@ def flat(n, size):
 
 @pytest.mark.parametrize("topology", ["star", "tree"])
 def test_the_rank_by_energy_and_by_the_papers_rule(topology):
-    model = fit(cut(flat(1200, 8), 500, 400, 300), n_components=0.95, topology=topology)
+    three = cut(flat(1200, 8), 500, 400, 300)
+    assert fit(three, n_components=3, topology=topology).n_components_ == 3
+    model = fit(three, "sapca", n_components=0.95, topology=topology)
     assert model.n_components_ == 8
     assert model.log["measured"]["tracked_directions"] == 40  # 50, but for so few features
     unlike = [flat(600, size) for size in (3, 8, 3, 3)]  # in the tree the first has that of the second
     measured = fit(unlike, n_components=0.95, topology=topology).log["measured"]
     assert [measured[name] for name in ("smallest_rank", "largest_rank")] == [3, 8]
-    options = {"rank_rule": "paper", "topology": topology}
-    assert fit(cut(flat(1200, 8), 500, 400, 300), n_components=3, **options).n_components_ == 8
-    model = fit(cut(flat(1200, 20), 500, 400, 300), n_components=3, **options)
+    assert fit(three, "sapca", n_components=3, topology=topology).n_components_ == 8
+    model = fit(cut(flat(1200, 20), 500, 400, 300), "sapca", n_components=3, topology=topology)
     assert (model.n_components_, model.log["measured"]["tracked_directions"]) == (10, 20)
 
 
@@ -87,8 +90,9 @@ def test_the_rank_by_energy_and_by_the_papers_rule(topology):
     [
         ({"n_components": 0.99, "tracked": 4}, ["'tracked'", 4, "n_components"]),
         ({"n_components": 5, "tracked": 4}, ["'tracked'", 4, "n_components", 5]),
-        ({"n_components": 0.9, "rank_rule": "paper"}, ["rank_rule='paper'"]),
-        ({"rank_rule": "paper", "share_low": 0.1}, ["share_low", "0.1", "share_high"]),
+        ({"n_components": 0.9, "tracked": "rank"}, ["'tracked'", "n_components"]),
+        ({"method": "sapca", "share_low": 0.1}, ["share_low", "0.1", "share_high"]),
+        ({"method": "sapca", "rank_rule": "paper"}, ["rank_rule", "spca"]),
         ({"old_weight": 0.5}, ["old_weight", "new_weight"]),
         ({"topology": "ring"}, ["'topology'", "'ring'"]),
         ({"forgetting": 0.0}, ["'forgetting'", "0.0"]),
@@ -107,7 +111,7 @@ def test_parties_of_which_a_reply_is_no_subspace_are_named():
     measures = {(0, 1, 0, 2): "2.22507e-308", (60, -1, 0, 2): -1, (60, 1, -1, 2): -1, (60, 1, 0, 0): "rank is 0"}
     false = [(1, np.array(numbers, float), named) for numbers, named in measures.items()]
     for place, array, named in [(-1, np.empty((0, 0)), "'directions'"), *false]:
-        server = server_of("sapca", parties(100, 80, 60), n_components=2)
+        server = server_of("spca", parties(100, 80, 60), n_components=2)
         tamper_arrays(server, 2, lambda arrays, at=place, new=array: [*arrays[:at], new, *arrays[at:][1:]])
         with refused(ContractError, "client 2", named):
             finish(server)
@@ -115,8 +119,8 @@ def test_parties_of_which_a_reply_is_no_subspace_are_named():
 
 def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
     """The party counts the levels itself; the server's question has none."""
-    server = server_of("sapca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
-    nothing = [np.zeros(4), np.empty(0), np.empty(0), np.empty((0, 0))]
+    server = server_of("spca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
+    nothing = [np.empty((0, 4)), np.empty((0, 0)), np.empty((0, 0)), np.empty((0, 0, 0))]
     for party, turn in ((1, 0), (6, 1), (4, 2)):
         sent = [ask(server, "summary", party=party)[0]]
         sent += [ask(server, "merged", nothing, party=party)[0] for _ in range(2)]
@@ -154,13 +158,13 @@ def test_rows_are_merged_once_by_their_weights(tmp_path):
 def test_runs_that_fail_or_come_late_leave_the_model_as_it_was(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
-    server = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
+    server = server_of("spca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fail_at(server, 1, "project")
     with refused(QuorumError, "client 1"):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
-    late = server_of("sapca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
+    late = server_of("spca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fit(parties(60, 60, seed=3), state=str(tmp_path))
     with refused(ContractError, tmp_path):
         finish(late)
@@ -233,7 +237,7 @@ def test_what_one_block_leaves_out_is_told():
 
 def test_columns_of_other_names_are_not_merged(tmp_path):
     for seed, columns in enumerate(["ab" * 8, None, "cd" * 8]):
-        server = server_of("sapca", parties(50, 40, seed=seed), state=str(tmp_path), n_components=2)
+        server = server_of("spca", parties(50, 40, seed=seed), state=str(tmp_path), n_components=2)
         say(say(server, 0, columns=columns), 1, columns=columns)
         with refused(ConfigError, tmp_path) if seed == 2 else nullcontext():
             finish(server)

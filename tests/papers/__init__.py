@@ -1,0 +1,1 @@
+"""Methods beside the documents that they come from."""
