@@ -65,9 +65,10 @@ def test_every_command_says_what_it_does(capsys):
     "method", [name for name, method in METHODS.items() if not method.strategy.card.loadings_source]
 )
 def test_every_method_makes_a_plain_run(method):
-    by_rows = METHODS[method].strategy.card.split == "rows"
+    card = METHODS[method].strategy.card
+    by_rows = card.split == "rows"
     parties = cut(rows(60, 6), 30, 20, 10) if by_rows else np.split(rows(60, 6), 3, axis=1)
-    assert fit(method, parties, n_components=2).n_components_ == 2
+    assert fit(method, parties, n_components=2).n_components_ == 2 or card.adapts_rank
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=lambda stage: stage.__name__)

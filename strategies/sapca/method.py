@@ -300,10 +300,10 @@ DIFFERENCES = (
     "By default a party tracks twice as many directions as components, because directions beyond these keep what later "
     "blocks need (published: as many); the rows are centred (published: not); and the server merges all subspaces at "
     "once (published: along a tree, in batches whose size is not stated, and are two with `variant='paper'`). Both "
-    "variants correct algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in equation 1, and a basis "
+    "variants correct algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4, and a basis "
     "gets no directions of a residual that is zero. The last block may be smaller. On the digits of scikit-learn, in "
     "five parts, ten components leave 0.02 % more squared error than those of the pooled rows, and 2.7 % more with "
-    "`variant='paper'`, 2.2 % of which are due to rows that are not centred."
+    "`variant='paper'`, of which 2.2 are due to rows that are not centred."
 )
 
 SPCA_CARD = method.MethodCard(
