@@ -33,7 +33,7 @@ FLOORS = 10
 IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app"}
 """Modules beside the rooms: what users, Flower and the command line import, and the errors."""
 
-OF_ALL_ROOMS = {"attacks", "deployment", "properties"}
+OF_ALL_ROOMS = {"attacks", "deployment", "papers", "properties"}
 """Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
 
 CODE = {

@@ -234,7 +234,7 @@ def _split_subspaces(request: method.Fields) -> list[method.Fields]:
     lengths = {len(request[name]) for name in EMPTY_SUBSPACE}
     if len(lengths) > 1:
         raise method.ContractError(f"{method.SERVER}: its fields hold unequal numbers of subspaces")
-    subspaces = [{name: request[name][i] for name in EMPTY_SUBSPACE} for i in range(max(lengths))]
+    subspaces: list[method.Fields] = [{name: request[name][i] for name in EMPTY_SUBSPACE} for i in range(max(lengths))]
     for fields in subspaces:
         _require_subspace(fields, method.SERVER)
     return subspaces
@@ -292,7 +292,7 @@ def sends_at_level(party: int, level: int, parties: int, fan_in: int) -> bool:
     At level l the multiples of fan_in^l are left; of each fan_in of them, the first one gets the subspaces of the
     others. At the last level all send theirs to the server.
     """
-    step = fan_in**level
+    step: int = fan_in**level
     return party % step == 0 and (step * fan_in >= parties or party % (step * fan_in) > 0)
 
 

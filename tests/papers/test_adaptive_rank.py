@@ -9,8 +9,9 @@ from tests.papers.partitions import PARTITIONS, ROWS
 BLOCK, BETA = 50, 0.10
 
 
-def merge_subspaces(U1, s1, U2, s2, r):
+def merge_subspaces(first, second, r):
     """Algorithm 2 without forgetting."""
+    (U1, s1), (U2, s2) = first, second
     Z = U1.T @ U2
     Up, Rp = np.linalg.qr(U2 - U1 @ Z)
     below = np.hstack([np.zeros((len(Rp), len(s1))), Rp * s2])
@@ -40,7 +41,7 @@ def merge_all(level, keep):
     """Phase II of algorithm 1: neighbours are merged in pairs, then the results; ``keep`` gives the rank."""
     while len(level) > 1:
         pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
-        level = [merge_subspaces(*pair[0], *pair[1], keep(pair)) if pair[1:] else pair[0] for pair in pairs]
+        level = [merge_subspaces(pair[0], pair[1], keep(pair)) if pair[1:] else pair[0] for pair in pairs]
     return level[0]
 
 
