@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.fitted import open_log
+from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.protocol.site_log import site_logger
@@ -101,6 +103,8 @@ def run(
         in_words_of_python(),
     ):
         run_method = partial(_run_blind, engine_run) if values.get("blind") else engine_run
+        if METHODS.parse_method(name).strategy.card.local_components == "personal":
+            run_method = partial(_run_personal, engine_run)
         model = run_method(METHODS.run_config(values), shares, site)
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
@@ -115,6 +119,18 @@ def _run_blind(
         engine_run(run_config, shares, {**site, "model": folders})
         (file,) = Path(folders[0]).iterdir()
         return PCAModel.load(file)
+
+
+def _run_personal(
+    engine_run: Callable[..., PCAModel], run_config: dict[str, Any], shares: Parties, site: dict[str, Any]
+) -> PCAModel:
+    """Run a method whose parties have components of their own, and return the model with them, from their files."""
+    with TemporaryDirectory() as folder:
+        files = site.get("loadings") or [str(Path(folder, f"{party}.npz")) for party in range(len(shares.rows))]
+        model = engine_run(run_config, shares, {**site, "loadings": files})
+        by_party = zip(shares.keys or map("party {}".format, range(len(files))), files, strict=True)
+        own = {name: Loadings.load(file).components for name, file in by_party if Path(file).exists()}
+        return replace(model, own_components_=own)
 
 
 def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:

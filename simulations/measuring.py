@@ -20,7 +20,6 @@ from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split, split_columns
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
-from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import Angles, captured_variance, knn_accuracy, pooled_pca, principal_angles
 from fedpca_flwr.simulations import sources
@@ -49,8 +48,7 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
         started = time.monotonic()
         model = run(method_text(setting), sources.name_parties(setting["dataset"], parties), **common, **extra)
         seconds = time.monotonic() - started
-        local_files = extra.get("loadings") if model.scores_ is None else None
-        angles, captured = _compare_with_pool(setting, model, rows, parties, local_files)
+        angles, captured = _compare_with_pool(setting, model, rows, parties)
     claimed = float(model.explained_variance_ratio_.sum())  # NaN where the model knows of noise alone
     name = f"models/{hashlib.sha256(run_identity(setting).encode()).hexdigest()[:16]}.npz" if folder else None
     if folder and name:
@@ -113,8 +111,8 @@ def _extra_options(
 ) -> Iterator[dict[str, Any]]:
     """Yield further options of a run: ``state`` or ``loadings`` in a temporary folder, or none.
 
-    The files are the state of a new federation, or the local components of each client. For a method that starts from
-    the components of another method, this other method is run first.
+    The files are the state of a new federation, or the loadings of each client. For a method that starts from the
+    components of another method, this other method is run first.
     """
     card = card_of(setting["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
@@ -123,19 +121,19 @@ def _extra_options(
             run(card.loadings_source, parties, **common, loadings=files)
         if "state" in card.examples[0] and "state" not in setting["options"]:
             yield {"state": f"{folder}/state"}
-        elif card.loadings_source or card.local_components == "personal":
+        elif card.loadings_source:
             yield {"loadings": files}
         else:
             yield {}
 
 
 def _compare_with_pool(
-    setting: Record, model: PCAModel, rows: NDArray[Any], parties: Sequence[NDArray[Any]], local_files: list[str] | None
+    setting: Record, model: PCAModel, rows: NDArray[Any], parties: Sequence[NDArray[Any]]
 ) -> tuple[Angles | None, float | None]:
     """Return a model's angles to the PCA of all rows, and its captured share of their variance; None if unknown."""
     _, reference = pooled_reference(*pool_key(setting))
-    if local_files:  # each client's components are judged by its own rows, and need not be the pool's
-        return None, _captured_by_local(reference, parties, local_files)
+    if model.own_components_:  # which are judged by the client's own rows, and need not be the pool's
+        return None, _captured_by_local(reference, parties, model.own_components_)
     if "kernel" in card_of(setting["method"]).options.model_fields:
         return _angles_in_feature_space(setting, model, rows), None
     if model.adjustment_ is not None:  # the pool's components are those of rows from which nothing was taken out
@@ -146,12 +144,12 @@ def _compare_with_pool(
     return principal_angles(model, reference), captured
 
 
-def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], files: Sequence[str]) -> float:
+def _captured_by_local(reference: PCAModel, parties: Sequence[NDArray[Any]], components: dict[str, Any]) -> float:
     """Return the share of variance about the pooled mean that each party's own components hold of its rows."""
     captured = total = 0.0
-    for X, path in zip(parties, files, strict=True):
+    for X, U in zip(parties, components.values(), strict=True):
         centred = reference.centred(X)
-        scores = centred @ Loadings.load(path).components.T
+        scores = centred @ U.T
         captured, total = captured + float(np.vdot(scores, scores)), total + float(np.vdot(centred, centred))
     return captured / total if total else 0.0
 

@@ -40,6 +40,7 @@ class FittedPCA:
     factors_: Array | None = None
     adjustment_: Adjustment | None = None
     moments_: SecondMoments | None = None
+    own_components_: dict[str, Array] | None = None
     log: dict[str, Any] = field(default_factory=dict)
 
     if not TYPE_CHECKING:

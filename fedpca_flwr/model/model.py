@@ -70,7 +70,11 @@ class PCAModel(FittedPCA):
         covariates too.
     moments_ : SecondMoments or None
         Moments of all rows, if the run kept them (``keep="moments"``). `save` does not write the moments, because they
-        tell far more than the model. They have a file of their own (`SecondMoments.save`).
+        far more than the model. They have a file of their own (`SecondMoments.save`).
+    own_components_ : dict of str to ndarray of shape (k, d), or None
+        Components of each party by its name (or "party 0", "party 1"), if `fedpca_flwr.run` simulated a method whose
+        parties have components of their own. In a real run these stay with the parties, in the file that a site's key
+        `loadings` names. `save` does not write them.
     log : dict
         Log of the run: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, for checks of
         new rows), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes`` (texts for the reader of the

@@ -111,7 +111,8 @@ def algorithm_1(
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     for _ in range(iterations):
         for _ in range(local):
-            U, versions = personalised.gradient_step(data.rows, U, V, data.penalty_strength, largest)
+            c = data.penalty_strength
+            U, versions = personalised.gradient_step(data.rows, U, V, c, 1 / (largest + c), 1 / c)
         V = stiefel.retract(V, versions.mean(axis=0) - V)
         yield U, V
 

@@ -7,10 +7,12 @@ projector times V (`fedpca_flwr.strategies.personalised.mixing`). With a strengt
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
 V starts as the PCA of all rows. The strength c is ``mu`` times the k-th eigenvalue of the pooled scatter, divided by
-the number of parties. By default the run first chooses the ``mu`` with the smallest error on a fifth of each party's
-rows, held out. A site with a file of its own must allow this choice (``may-show="distribution"``), because it shows
-more than moments of these rows. With a fixed ``mu`` the run shows functions of count, mean and scatter only, whatever
-the server sends (`fedpca_flwr.strategies.personalised.own_rows`). All rows are centred by their common mean.
+the number of parties, or follows from the deviations of the paper's model (``mu="sigma"``). By default the run first
+chooses the ``mu`` with the smallest error on a fifth of each party's rows, held out. A site with a file of its own must
+allow this choice (``may-show="distribution"``), because it shows more than moments of these rows. With another ``mu``
+the run shows functions of count, mean and scatter only, whatever the server sends
+(`fedpca_flwr.strategies.personalised.own_rows`). All rows are centred by their common mean. In a simulation,
+``run(...).own_components_`` has the components of each party.
 """
 
 import math
@@ -29,8 +31,6 @@ from fedpca_flwr.questions import method, products
 from fedpca_flwr.questions.rows import pooled_centre
 from fedpca_flwr.strategies.personalised import party as party_half
 from fedpca_flwr.strategies.personalised.mixing import subspace_distance
-
-CONVERGED_SQUARED_SINES = 1e-7  # sum of the squared sines between the V of two iterations at which V rests
 
 CARD = method.MethodCard(
     name="personalised",
@@ -56,6 +56,15 @@ CARD = method.MethodCard(
     reference="Ozkara, Huang and Diggavi 2023, Personalized PCA for Federated Heterogeneous Data",
     local_components="personal",
     needs=("rows",),
+    differences="By default the run chooses `mu`, centres the rows, starts from the PCA of all rows, and computes "
+    "components by eigenvectors. The paper knows the deviations, does not centre, starts from random components, and "
+    "takes gradient steps. `variant='paper'` is its Algorithm 1 as printed, with the noise, the largest spread and the "
+    "tuned step sizes of Figure 2, where scores have variance 1; server and parties start from the same random "
+    "components. Fact 1 has half of the rows' gradient; `solver='stiefel'` takes the whole, which finite differences "
+    "confirm. On digits (600 rows of 20 features, sorted by kind among 5 parties, 3 components) the squared error per "
+    "row is 138 by default, and 1537 with `variant='paper'`, whose steps are too long for such rows. With all values "
+    "divided by 64 and the error brought back, it is 255 after 20 iterations and 174 after 1000. With the rows' whole "
+    "weight, the same objective ends at 164 (`solver='closed-form'`).",
 )
 
 
@@ -188,13 +197,19 @@ class Personalised(method.Strategy):
         For a mu of 0 or infinity V is the pooled PCA. Append to ``notes`` if V does not converge. Raise ContractError
         if a sum is larger than that of any projections.
         """
-        pairs = yield from self._fit_pooled(used, notes)
-        unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected  # never zero
-        strengths, V = np.array(mus) * unit, np.repeat(pairs.vectors[None], len(mus), axis=0)
-        iterations, shift = 0, np.inf
-        if not (0 < mus[0] < math.inf):
-            return SharedComponents(pairs.vectors, strengths, V)
-        while shift > CONVERGED_SQUARED_SINES and iterations < self.options.iterations:
+        options, unit = self.options, 1.0
+        start = pooled = _random_components(used.mean.size, options.n_components, self.config.seed)
+        if not options.leaves_out_pooled:
+            pairs = yield from self._fit_pooled(used, notes)
+            pooled = pairs.vectors
+            if options.mu != "sigma":
+                unit = max(float(pairs.values[-1]), 1e-12 * float(pairs.values[0])) / self.quorum.expected  # never zero
+        strengths, iterates = np.array(mus) * unit, 0 < mus[0] < math.inf
+        V = np.repeat((start if iterates and options.start == "uniform" else pooled)[None], len(mus), axis=0)
+        iterations, shift, tolerance = 0, np.inf, math.sin(math.radians(options.tolerance)) ** 2
+        if not iterates:
+            return SharedComponents(pooled, strengths, V)
+        while shift > tolerance and iterations < options.iterations:
             request = {"shared": V, "strengths": strengths, **used.centre}
             sums: method.Total = yield method.SumRound(f"{used.prefix}share", request)
             largest = float(np.abs(sums["shared"]).max())
@@ -203,13 +218,15 @@ class Personalised(method.Strategy):
                     f"the parties' parts of the shared components add up to {largest:.1g}, and each has orthonormal "
                     "columns: some party sends what is not so"
                 )
-            next_V = np.linalg.qr(sums["shared"]).Q
+            closed = options.solver == "closed-form"  # Algorithm 1 depends on the rotation of V, and retracts
+            next_V = np.linalg.qr(sums["shared"]).Q if closed else eigen.polar_factor(sums["shared"])
             shift, V = float(subspace_distance(next_V, V).max()), next_V
             iterations += 1
-        if shift > CONVERGED_SQUARED_SINES:
+        if shift > tolerance:
             angle = math.degrees(math.asin(min(1.0, math.sqrt(shift))))
-            notes.append(f"stopped after iterations = {iterations}; V still moved by {angle:.2g} degrees")
-        return SharedComponents(pairs.vectors, strengths, V, iterations)
+            move = f"V still moved by {angle:.2g} degrees (tolerance {options.tolerance:.2g})"
+            notes.append(f"stopped after iterations = {iterations}; {move}")
+        return SharedComponents(pooled, strengths, V, iterations)
 
     def _solution(
         self, used: RowsUsed, components: SharedComponents, mu: float, notes: list[str], choice: dict[str, float]
@@ -222,7 +239,7 @@ class Personalised(method.Strategy):
         values, rotation = eigh((gram + gram.T) / 2)
         pairs = eigen.Eigenpairs(values[::-1], eigen.fix_signs(components.shared[0] @ rotation[:, ::-1]), following=0.0)
         self._error = float(sums["error"]) / used.rows
-        measured = {"mu": mu, **choice}
+        measured = {**({} if self.options.mu == "sigma" else {"mu": mu}), **choice}
         if 0 < mu < math.inf:
             measured["objective_per_row"] = self._error + float(components.strengths[0]) * distances / used.rows
             measured["objective_iterations"] = components.iterations
@@ -237,6 +254,11 @@ class Personalised(method.Strategy):
             measurements=measured,
             evidence=method.Evidence(error_bound=used.error_bound),
         )
+
+
+def _random_components(d: int, k: int, seed: int) -> method.Array:
+    """Draw orthonormal components (d, k), uniform on the Stiefel manifold."""
+    return eigen.polar_factor(np.random.default_rng(seed).standard_normal((d, k)))
 
 
 def _pool_heads(replies: Sequence[method.Reply], *, holds_out: bool) -> tuple[moments.Head, method.Array]:

@@ -35,7 +35,7 @@ from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import TIE_TOLERANCE, Eigenpairs, leading_eigenpairs, polar_factor, rounding_bound
 from fedpca_flwr.maths.krylov import random_block
 from fedpca_flwr.strategies.personalised.own_rows import LocalRows
-from fedpca_flwr.strategies.personalised.stiefel import align, retract, symmetric_part, tangent_projection, transpose
+from fedpca_flwr.strategies.personalised.stiefel import align, symmetric_part, tangent_projection, transpose
 
 KRYLOV_BLOCKS = 3  # how many blocks the Krylov space has in which components of a party with many rows are improved
 MIN_CHOLESKY_DIAGONAL = 0.1  # of the factor of nearly orthonormal columns' products; below, columns are rounding
@@ -214,14 +214,14 @@ def _leading(rows: Array | LocalRows, r: int) -> Eigenpairs:
     return iteration.pairs
 
 
-def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float) -> Array:
+def local_gradient(rows: Array | LocalRows, U: Array, V: Array, c: Array | float, weight: float = 1.0) -> Array:
     """Compute the gradient of a party's objective ``-|Y U|^2 / 2 + c |P_V(U)|^2 / 2`` with respect to its components U.
 
-    Fact 1 of the paper has half of the first term; finite differences confirm the gradient computed here.
+    Finite differences confirm this gradient. Fact 1 of the paper has half of the first term: ``weight=0.5``.
     Shapes: rows (..., n, d), U, V (..., d, r), c (...) -> (..., d, r).
     """
     c = np.asarray(c, np.float64)[..., None, None]
-    return c * tangent_projection(V, U) - scatter_times(rows, U)
+    return c * tangent_projection(V, U) - weight * scatter_times(rows, U)
 
 
 def shared_gradient(U: Array, V: Array) -> Array:
@@ -230,17 +230,24 @@ def shared_gradient(U: Array, V: Array) -> Array:
 
 
 def gradient_step(
-    rows: Array | LocalRows, U: Array, V: Array, c: Array | float, largest: Array | float
+    rows: Array | LocalRows,
+    U: Array,
+    V: Array,
+    c: Array | float,
+    step: Array | float,
+    shared_step: Array | float,
+    weight: float = 1.0,
 ) -> tuple[Array, Array]:
     """Take a Riemannian gradient step on a party's components U, and another on its copy of the shared components V.
 
-    One iteration of Algorithm 1 of the paper. The step length of U is ``1 / (largest + c)``, for the largest eigenvalue
-    of ``Y'Y``, and that of V is ``1 / c``, which c cancels: the stability limits for any number of rows n.
-    Shapes: rows (..., n, d), U, V (..., d, r), c (...), largest (...) -> next U, V (..., d, r).
+    One iteration of Algorithm 1 of the paper. For any number of rows n a ``step`` of U is stable up to
+    ``1 / (weight * largest + c)``, for the largest eigenvalue of ``Y'Y``, and a ``shared_step`` of V up to ``1 / c``.
+    Shapes: rows (..., n, d), U, V (..., d, r), c, step, shared_step (...) -> next U, V (..., d, r).
     """
-    step = 1 / (np.asarray(largest) + c)
-    moved = retract(U, -np.asarray(step)[..., None, None] * tangent_projection(U, local_gradient(rows, U, V, c)))
-    return moved, V - tangent_projection(V, shared_gradient(moved, V))
+    lengths, shared_lengths = (np.asarray(value)[..., None, None] for value in (step, np.multiply(shared_step, c)))
+    X = lengths * tangent_projection(U, local_gradient(rows, U, V, c, weight))
+    moved = polar_factor(U - X)  # the retraction, for X of any length
+    return moved, V - shared_lengths * tangent_projection(V, shared_gradient(moved, V))
 
 
 def perpca(rows: Array, start: Array, shared_count: int, *, iterations: int = 100) -> Array:

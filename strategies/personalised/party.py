@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field as Limits
@@ -25,6 +25,9 @@ HELD_OUT_PREFIX = "held-out "  # of the first pass' phases, and of the names of 
 SHARED_FIELD = method.Field("shared", ("d", "k"), kind="orthonormal columns")
 REPORT_FIELDS = (method.Field("error", (), kind="size"), method.Field("distance", ()), method.Field("gram", ("k", "k")))
 
+Deviation = Annotated[float, Limits(ge=1e-6, le=1e6)]
+StepSize = Literal["auto"] | Annotated[float, Limits(gt=0, le=1e6)]
+
 SITE_DISCLOSURE = (
     "sums of the sites' own projectors times blocks that the server chooses, and sums over the rows that each "
     "site held out of its fit. Sums for many blocks tell which subspaces the sites have"
@@ -40,20 +43,44 @@ def centre_fields(
     return mean, method.Field("remainder", ("d",), constant=f"{prefix}remainder")
 
 
-class PersonalisedOptions(method.Options, method.CentreOptions):
-    """Options of personalised PCA: components, centring, how strongly parties share, and the solver."""
+class PersonalisedOptions(method.Options, method.CentreOptions, method.VariantOptions):
+    """Options of personalised PCA: components, centring, how strongly parties share, the solver and its steps."""
+
+    published: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("local_step", "shared_step"), 0.04),  # tuned by the authors for Figure 2
+        "center": False,
+        "mu": "sigma",
+        "solver": "printed",
+        "start": "uniform",
+        "tolerance": 0.0,
+    }
 
     mu: Annotated[
-        Literal["held-out", "infinity"] | Annotated[float, Limits(ge=0)],
-        Limits(examples=["held-out", "infinity", 0.0, 0.5, 1e6]),
+        Literal["held-out", "infinity", "sigma"] | Annotated[float, Limits(ge=0)],
+        Limits(examples=["held-out", "infinity", "sigma", 0.0, 0.5, 1e6]),
     ] = "held-out"
     """Strength with which the shared components draw each party's own: 0 is local PCA, 'infinity' the PCA of all rows,
-    and 'held-out' lets the run choose."""
-    solver: Literal["closed-form", "stiefel"] = "closed-form"
+    'held-out' lets the run choose, and 'sigma' follows from `sigma_u` and `sigma_eps`."""
+    sigma_u: Deviation = 0.2**0.5
+    """Deviation of the parties' components from the shared ones, for mu='sigma'."""
+    sigma_eps: Deviation = 0.5**0.5
+    """Deviation of the noise in rows whose scores have variance 1, for mu='sigma', `local_step` and `shared_step`."""
+    solver: Literal["closed-form", "stiefel", "printed"] = "closed-form"
     """Way to compute each party's components: by eigenvectors, or by the gradient steps of the paper's Algorithm 1
-    ('stiefel')."""
+    ('stiefel'), or by these steps with the gradient of its Fact 1, in which rows have half their weight ('printed')."""
+    local_step: StepSize = "auto"
+    """Step size of a party's components in Algorithm 1, the paper's alpha; 'auto' is the largest stable size of each
+    party."""
+    shared_step: StepSize = "auto"
+    """Step size of the shared components in Algorithm 1, the paper's beta; 'auto' is the largest stable size."""
+    start: Literal["pooled", "uniform"] = "pooled"
+    """First shared components, from which each party's own start too: the PCA of all rows, or random ones from `seed`,
+    uniform among orthonormal columns."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
     """Largest number of iterations for the shared components in each pass."""
+    tolerance: Annotated[float, Limits(ge=0, le=90, examples=[0.0, 1.0])] = 0.01812
+    """Angle in degrees by which the shared components move at most in the last iteration. A note says if they still
+    move by more when `iterations` are over."""
 
     @property
     @override
@@ -72,7 +99,19 @@ class PersonalisedOptions(method.Options, method.CentreOptions):
         """Values of the strength mu to fit: `MU_GRID` if mu is chosen by held-out rows, else the option's value."""
         if self.mu == "held-out":
             return MU_GRID
+        if self.mu == "sigma":
+            return (personalised.penalty_strength(self.sigma_eps**2, self.sigma_u**2),)
         return (math.inf if self.mu == "infinity" else float(self.mu),)
+
+    @property
+    def leaves_out_pooled(self) -> bool:
+        """Whether the run needs no PCA of all rows: neither as its start nor as the unit of mu."""
+        return self.start == "uniform" and self.mu == "sigma"
+
+    def step_length(self, size: Literal["auto"] | float, stable: method.Array) -> method.Array:
+        """Return step lengths (m,) by `local_step` or `shared_step`: the paper's in our unit, or the stable ones."""
+        noise = self.sigma_eps**2
+        return stable if size == "auto" else np.full_like(stable, size / (noise * (1 + noise)))
 
     def width(self, public: method.Public) -> int:
         """Return the number of columns of the pooled PCA's block: n_components + 10, at most the features."""
@@ -132,7 +171,7 @@ def _pass_questions(
         sizes=lambda public: {"b": options.width(public)},
         limits=_product_limits,
         words=method.FIRST_WORDS,
-        times=MAX_POOLED_ROUNDS,
+        times=0 if options.leaves_out_pooled else MAX_POOLED_ROUNDS,
     )
     stacked_field = replace(SHARED_FIELD, shape=("m", "d", "k"))
     share = method.Question(
@@ -140,11 +179,18 @@ def _pass_questions(
         reply=method.Payload((method.Field("shared", ("m", "d", "k")),)),
         answer=lambda party, request: _answer_share(party, request, prefix),
         sizes=lambda public: {"m": strengths, "k": options.n_components},
-        limits=lambda request, public: {"shared": np.full(request["shared"].shape, 2.0 * public.parties)},
+        limits=lambda request, public: _share_limits(request, public, options),
         times=options.iterations,
         optional=True,
     )
     return {**begin, f"{prefix}product": product, f"{prefix}share": share}
+
+
+def _share_limits(request: method.Fields, public: method.Public, options: PersonalisedOptions) -> method.SumLimits:
+    """Return the limit ``shared`` (m, d, k) on sums of projections of V, or of V moved by a step of at most 1 / c."""
+    c = request["strengths"]
+    moves = max(1.0, float((c * options.step_length(options.shared_step, 1 / c)).max()))
+    return {"shared": np.full(request["shared"].shape, (1.0 + moves) * public.parties)}
 
 
 def _max_deviation(request: method.Fields, public: method.Public) -> method.Array:
@@ -236,14 +282,17 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
     rows, state = _centred_rows(party, request, prefix), party.site.state
     V, strengths = request["shared"], request["strengths"]
     key = f"{prefix}{COMPONENTS_KEY}"
-    local = state[key][0] if key in state else V
-    if party.options.solver == "closed-form":
+    local, options = state[key][0] if key in state else V, party.options
+    if options.solver == "closed-form":
         local = personalised.personal_components(rows, V, strengths, local)
         answer = personalised.project_components(local, V)
     else:
         if "largest" not in state or key not in state:
             state["largest"] = [np.array([personalised.largest_eigenvalue(rows)])]
-        local, answer = personalised.gradient_step(rows, local, V, strengths, state["largest"][0])
+        weight = 0.5 if options.solver == "printed" else 1.0
+        steps = options.step_length(options.local_step, 1 / (weight * state["largest"][0] + strengths))
+        shared_steps = options.step_length(options.shared_step, 1 / strengths)
+        local, answer = personalised.gradient_step(rows, local, V, strengths, steps, shared_steps, weight)
     state[key] = [local]
     return {"shared": answer}
 

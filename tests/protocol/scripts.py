@@ -99,6 +99,7 @@ personalised iterations=2 mu=1.0: start, product *30, share *2, report, project
 personalised iterations=2 mu=held-out: held-out start, held-out product *30, held-out share *2, choose, start, product
     *30, share *2, report, project
 personalised iterations=2 mu=1.0 masked: keys, sums, product *30, share *2, report, project
+personalised iterations=2 variant=paper: start, share *2, report, project
 streaming state=x: digest, moments, project
 streaming state=x masked: members, keys, moments, digits, project
 dp-pca epsilon=0.1: octaves, centre, nearer_octaves, nearer_centre, directions, variances, project!

@@ -70,7 +70,7 @@ def test_gradients_are_those_of_finite_differences():
         assert np.vdot(module.shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
     # A party's step along both.
     largest = np.linalg.norm(rows[0], 2) ** 2
-    moved, version = module.gradient_step(rows[0], U, V, c, largest)
+    moved, version = module.gradient_step(rows[0], U, V, c, 1 / (largest + c), 1 / c)
     np.testing.assert_allclose(moved, retract(U, -gradient * NOISE * (1 + NOISE) / (largest + c)), atol=1e-13)
     np.testing.assert_allclose(version, V - tangent_projection(V, module.shared_gradient(moved, V)), atol=1e-13)
 
