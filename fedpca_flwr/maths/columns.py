@@ -9,8 +9,8 @@ is centred in feature space (`Kernel`).
 
 *VFedPCA* (Cheung et al. 2022): local power iteration, weighted merging, and the update of local data.
 ``faithful`` is the rule of the authors' program: rows centred over a party's own columns, signs as they come, and all
-vectors since the isolated start merged. Otherwise columns are centred (by the caller), signs aligned, and only the
-newest vectors merged. The result is an approximation in both: parties whose leading directions differ are averaged.
+vectors since the isolated start merged. Otherwise the caller centres columns or not, signs are aligned or not, and only
+the newest vectors are merged. The result is an approximation: parties whose leading directions differ are averaged.
 """
 
 import math
@@ -164,7 +164,7 @@ class Kernel:
     """A kernel function of pairs of rows: linear, RBF, sigmoid or polynomial.
 
     ``rbf`` is exp(-gamma |x - y|^2), ``sigmoid`` tanh(gamma x'y + coef0), and ``polynomial`` (gamma x'y + coef0)^degree
-    (Cheung et al. 2022, equations 11 and 12; the sigmoid's -gamma there is meant as the +gamma of their program).
+    (Cheung et al. 2022, equations 11 and 12; the paper prints -gamma for the sigmoid, and their program has +gamma).
     """
 
     name: KernelName = "rbf"
@@ -226,22 +226,24 @@ def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
     return lambda a: centred @ (centred.T @ a) / max(1, X.shape[1] - 1)
 
 
-def merge_vectors(values: Sequence[float], vectors: Sequence[Array], *, faithful: bool, scaled: bool) -> Array:
+def merge_vectors(
+    values: Sequence[float], vectors: Sequence[Array], *, aligned: bool, scaled: bool, faithful: bool = False
+) -> Array:
     """Merge p vectors a_i (n,) to ``sum w_i a_i``, weighted by their eigenvalues (Cheung et al. 2022, equation 13).
 
-    If ``faithful``, signs are taken as they come; else all vectors are turned towards the leading direction of ``sum
-    w_i a_i a_i'``. If ``scaled``, the largest weights (p // 2 of them if ``faithful``, else ceil(p / 2)) are boosted by
+    If ``aligned``, all vectors are turned towards the leading direction of ``sum w_i a_i a_i'``; else signs are taken
+    as they come. If ``scaled``, the largest weights (p // 2 of them if ``faithful``, else ceil(p / 2)) are boosted by
     1 + eta and the others by 1 - eta, with the mean weight eta (equation 15).
     """
     total = math.fsum(values)
-    weights = np.asarray(values) / total if total > 0 else np.full(len(values), 1 / len(values))
+    weights = np.asarray(values) / total if total else np.full(len(values), 1 / len(values))
     if scaled:
         boosted = len(weights) // 2 if faithful else -(-len(weights) // 2)
         order, eta = np.argsort(-weights, kind="stable"), weights.mean()
         weights[order[:boosted]] *= 1 + eta
         weights[order[boosted:]] *= 1 - eta
     stacked = np.asarray(vectors)
-    if not faithful:
+    if aligned:
         U, _, _ = np.linalg.svd((stacked * np.sqrt(weights.clip(min=0.0))[:, None]).T, full_matrices=False)
         leading = fix_signs(U[:, :1])[:, 0]
         weights = np.where(stacked @ leading < 0, -weights, weights)

@@ -47,9 +47,9 @@ def distances(
             values.append(value)
             vectors.append(vector)
         if period == 0:
-            u = columns.merge_vectors([1.0] * parties, vectors, faithful=not aligned, scaled=False)
+            u = columns.merge_vectors([1.0] * parties, vectors, aligned=aligned, scaled=False)
         else:
-            u = columns.merge_vectors(values, vectors, faithful=not aligned, scaled=scaled)
+            u = columns.merge_vectors(values, vectors, aligned=aligned, scaled=scaled, faithful=not aligned)
             blocks = [columns.project_on_direction(block, u) for block in blocks]
         measured.append(float(np.linalg.norm(truth - (-u if aligned and truth @ u < 0 else u))))
     return np.array(measured)
@@ -124,7 +124,7 @@ def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, 
 
 def _merge(pairs: list[tuple[float, Array]]) -> Array:
     """Return the sum (n,) of the vectors in pairs of a weight and a vector (n,), weighted, with aligned signs."""
-    return columns.merge_vectors([w for w, _ in pairs], [a for _, a in pairs], faithful=False, scaled=False)
+    return columns.merge_vectors([w for w, _ in pairs], [a for _, a in pairs], aligned=True, scaled=False)
 
 
 def _bright(image: Array, X: Array) -> Array:

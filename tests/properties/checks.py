@@ -51,7 +51,8 @@ def truth_about(draw: Draw) -> Truth | None:
     if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
         return None
     options = draw.options
-    center, scale = options.get("center", True), options.get("scale", False)
+    published = draw.card.options.published if options.get("variant") == "paper" else {}
+    center, scale = options.get("center", published.get("center", True)), options.get("scale", False)
     center = center and options.get("variant") != "faithful"
     keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
     return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)

@@ -1,4 +1,4 @@
-"""VFedPCA and VFedAKPCA: the authors' program step by step, the corrected form, and how far both are from exact."""
+"""VFedPCA and VFedAKPCA: the authors' program step by step, our form, and how far both are from exact."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     assert angle(model) < 1e-6
 
 
-@pytest.mark.parametrize("variant", ["corrected", "faithful"])
+@pytest.mark.parametrize("variant", ["ours", "faithful"])
 @pytest.mark.parametrize("graph", ["complete", "ring", "star"])
 def test_without_a_server_neighbours_are_merged(graph, variant):
     server = server_of("vfedpca", cut(5), n_components=1, graph=graph, variant=variant, periods=2)
@@ -124,7 +124,7 @@ def test_without_a_server_neighbours_are_merged(graph, variant):
     model = finish(server)
     assert "the server relayed" in " ".join(model.log["notes"])
     agreed = model.log["measured"]["consensus_error_degrees"]
-    if (graph, variant) == ("complete", "corrected"):
+    if (graph, variant) == ("complete", "ours"):
         assert agreed < 1e-5
         assert principal_angles(model.scores_, fit(5, periods=2).scores_).max() < 1e-6
     else:
@@ -183,10 +183,10 @@ def test_no_more_is_asked_than_periods_and_products_are_counted():
 def test_merges_updates_and_directions_in_closed_form():
     a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
     for sign in (1.0, -1.0):
-        u = merge_vectors([3.0, 1.0], [a, sign * b], faithful=False, scaled=False)
+        u = merge_vectors([3.0, 1.0], [a, sign * b], aligned=True, scaled=False)
         assert principal_angles(u[:, None], (0.75 * a + 0.25 * b)[:, None]).max() < 1e-6
-    np.testing.assert_allclose(merge_vectors([3.0, 1.0], [a, -b], faithful=True, scaled=False), 0.75 * a - 0.25 * b)
-    scaled = merge_vectors([2.0, 1.0, 1.0], [a, a, b], faithful=False, scaled=True)  # eta 1/3, ceil(3/2) boosted
+    np.testing.assert_allclose(merge_vectors([3.0, 1.0], [a, -b], aligned=False, scaled=False), 0.75 * a - 0.25 * b)
+    scaled = merge_vectors([2.0, 1.0, 1.0], [a, a, b], aligned=True, scaled=True)  # eta 1/3, ceil(3/2) boosted
     assert principal_angles(scaled[:, None], (a + 0.25 * b)[:, None]).max() > 1
     np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
     block, u = rows(30), rows(30)[:, 0]
