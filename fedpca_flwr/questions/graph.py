@@ -20,7 +20,7 @@ their rows with their own estimates.
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, reduce
 from itertools import combinations
@@ -58,11 +58,11 @@ GRAPH_DISCLOSURE = Disclosure(
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 DIFFERENCES = (
-    "The iteration is the published one, but its step is not: the papers take a constant that somebody must choose, and a "
-    "constant that suits one data set diverges or stands still on another. 'auto' follows from the parties and the "
-    "graph. The papers suppose rows about the mean of all rows, which the parties exchange here first. With 5 components "
-    "of digits at five parties that differ (`alpha=0.1`), 500 iterations end {} degrees from exact, and {} with "
-    "`variant='paper'`, whose step is 0.1."
+    "The iteration is the published one, but its step is not: the papers take a constant that somebody must choose, and "
+    "a constant that suits one data set diverges or stands still on another. 'auto' follows from the parties and the "
+    "graph. The papers suppose rows about the mean of all rows, which the parties exchange here first. With 5 "
+    "components of digits at five parties that differ (`alpha=0.1`), 500 iterations end {} degrees from exact, and {} "
+    "with `variant='paper'`, whose step is 0.1."
 )
 """How DSA and FAST-PCA differ from their papers, with two angles to fill in."""
 
@@ -72,7 +72,7 @@ MAX_RELAY_ROUNDS = 10_000  # rounds of relaying heads that are allowed for while
 class GraphOptions(VariantOptions, CountOptions):
     """Options of the decentralised methods: components, graph, iterations and step size."""
 
-    published = {"step_size": 0.1}
+    published: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}
 
     graph: Literal["ring", "grid", "star", "complete", "erdos-renyi"] = "ring"
     """Graph of the parties: each party exchanges numbers with its neighbours."""
