@@ -58,7 +58,7 @@ GRAPH_DISCLOSURE = Disclosure(
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 DIFFERENCES = (
-    "The iteration is the published one, but its step is not: the papers take a constant that somebody must choose, and "
+    "The iteration is the published one, but its step is not: the papers take a constant that a user must choose, and "
     "a constant that suits one data set diverges or stands still on another. 'auto' follows from the parties and the "
     "graph. The papers suppose rows about the mean of all rows, which the parties exchange here first. With 5 "
     "components of digits at five parties that differ (`alpha=0.1`), 500 iterations end {} degrees from exact, and {} "
