@@ -377,8 +377,8 @@ class GraphStrategy(RowsStrategy):
         energies = order_free_sum([reply.fields["energies"] for reply in replies])
         # after too few iterations the energies are in no order; parties reorder their own estimates by it
         self._order = np.argsort(-energies, kind="stable")
-        pairs = Eigenpairs(energies[self._order], components[:, self._order], following=0.0)
-        return self._mean_solution(pairs, [report.fields for report in reports], rows, graph, heads)
+        solved = Eigenpairs(energies[self._order], components[:, self._order], following=0.0)
+        return self._mean_solution(solved, [report.fields for report in reports], rows, graph, heads)
 
     @override
     def loadings(self, model: PCAModel, solution: Solution) -> Fields:

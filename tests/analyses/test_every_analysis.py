@@ -4,7 +4,7 @@ import html
 import re
 from dataclasses import is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -122,7 +122,7 @@ def largest(values, first=0):
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_table_has_the_numbers_of_its_result_in_their_places(name):
-    result = FOUND[name][0]()
+    result: Any = FOUND[name][0]()
     assert TITLES.get(name, lambda _: name)(result) in repr(result).splitlines()[0]
     lines = [re.findall("<td[^>]*>([^<]*)", line) for line in result._repr_html_().split("<tr>")[2:]]
     for line, cells in zip(lines, map(list, LINES[name](result)), strict=True):
@@ -173,5 +173,5 @@ def test_no_unit_of_the_rows_changes_a_result(unit):
 
 
 def test_a_cluster_of_no_rows_is_not_one_of_few():
-    result = replace(FOUND["Clusters"][0](), rows=(0, None))
+    result = replace(cast("Any", FOUND["Clusters"][0]()), rows=(0, None))
     assert re.findall(r"^  [01] +(\w+)", repr(result), re.M) == ["0", "few"]

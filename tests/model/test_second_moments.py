@@ -54,8 +54,10 @@ def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
 
 
 def test_which_moments_a_run_keeps(whole):
-    for options in (METHODS[method].strategy.card.options for method in ("p-cov", "em")):
-        counts = {keep: options(keep=keep).stored_moments_count(3) for keep in ("nothing", "moments", "parties")}
+    for kind in (METHODS[method].strategy.card.options for method in ("p-cov", "em")):
+        counts = {
+            keep: kind.parse({"keep": keep}).stored_moments_count(3) for keep in ("nothing", "moments", "parties")
+        }
         assert counts == {"nothing": 0, "moments": 1, "parties": 4}
     assert list(whole.parties) == ["partition 0", "partition 1", "partition 2"]
     for own_moments, part in zip(whole.parties.values(), cut(X, 50, 25, 15), strict=True):

@@ -115,7 +115,7 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
     with monkeypatch.context() as patched:
         patched.setattr(memory, "available_memory", lambda: 100)
         assert "memory" in examined()[1]["rows and run"]
-        patched.setattr(doctor.getpass, "getuser", lambda: "somebody")
+        patched.setattr("getpass.getuser", lambda: "somebody")
         assert "; this is somebody: " in examined()[1]["owner"]
         patched.setattr(memory, "available_memory", lambda: 5000)
         patched.setattr(memory, "site_memory", lambda largest: 3000)

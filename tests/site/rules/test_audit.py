@@ -201,7 +201,7 @@ def test_the_journal_tells_how_a_run_ended(lines, began, status, text):
 def test_a_run_that_another_one_followed_broke_off():
     """A run of another party, whose journal is the same, ends none."""
     asked = [(run, party, *line) for run, party in (("11", 3), ("12", 3), ("13", 4)) for line in (QUESTION, FIRST)]
-    events = [Event(i, NOW.isoformat(), *head, about, "", 0, "") for i, (*head, about) in enumerate(asked)]
+    events = [Event(i, NOW.isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
     assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running", "running"]
 
 

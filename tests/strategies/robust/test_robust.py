@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -240,7 +241,7 @@ def test_unlike_parties_in_each_step_leave_none():
 
 def sum_of_replies(step, replies):
     """Return the result of a step of a run with robust-parties from the parties' replies, and the run."""
-    server = object.__new__(Robust)
+    server: Any = object.__new__(Robust)
     server.options, server.quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
     server.excluded_parties = []
     program = step(server)
