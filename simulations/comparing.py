@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,9 +255,19 @@ def compare(
     stored = {run_identity(record): record for record in recorded if is_installed(record["method"])}
     check_data([run for run in runs if run_identity(run) not in stored])
     bar = with_progress_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
-    comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
+    with _one_engine(engine):
+        comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
     comparison.folder = folder
     return comparison
+
+
+def _one_engine(engine: str) -> AbstractContextManager[None]:
+    """Return a context in which all runs share one Ray, if they run on it."""
+    if engine != "ray":
+        return nullcontext()
+    from fedpca_flwr.simulations.ray_engine import running_ray  # Ray is imported by those who use it
+
+    return running_ray()
 
 
 def _run_and_record(setting: Record, folder: Path | None) -> Record:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from logging import WARNING
@@ -52,39 +52,44 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
         def main(grid: serverapp.Grid, context: app.Context) -> None:
             run_on(grid, strategy)
 
-        with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
-            client_app = PCAClientApp(_make_client(run_config, site, folder, parties))
-            with _running_ray():
-                simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
+        client_app = PCAClientApp(_make_client(run_config, site, folder, parties))
+        with running_ray():
+            simulation.run_simulation(server_app, client_app, len(parties.rows), backend_config=BACKEND)
     return strategy.model
 
 
 @contextmanager
-def _running_ray() -> Iterator[None]:
-    """Start Ray, or leave a Ray that runs already unchanged: Flower would shut Ray down at the end.
+def running_ray() -> Iterator[None]:
+    """Start Ray for all runs inside a with statement, or leave a Ray that runs already as it is.
 
-    Flower itself would wait for parties until the join-deadline if Ray does not start.
+    Flower itself would shut Ray down after each run, and wait for parties until the join-deadline if Ray does not
+    start. Raise FedPCAError if Ray cannot be imported, or does not start.
     """
-    try:
-        import ray
+    with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
+        try:
+            import ray
 
-        was_running = ray.is_initialized()
-        if not was_running:
-            search_path = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
-            ray.init(runtime_env={"env_vars": {"PYTHONPATH": search_path}}, **BACKEND["init_args"])
-    except ImportError as error:
-        raise FedPCAError(
-            f"Ray, which simulates parties as processes, cannot be imported ({error}): install 'flwr[simulation]', or "
-            'use engine="loopback", which gives the same bits in this process'
-        ) from error
-    except Exception as error:  # whatever Ray raises
-        raise FedPCAError(
-            f"Ray, which simulates parties as processes, did not start ({type(error).__name__}: {error}): see whether "
-            "memory and /dev/shm have room and whether a RAY_ADDRESS is set that nobody answers at, or use "
-            'engine="loopback", which gives the same bits in this process'
-        ) from error
-    with mock.patch.object(ray, "shutdown") if was_running else nullcontext():
-        yield
+            was_running = ray.is_initialized()
+            if not was_running:
+                search_path = os.pathsep.join(sys.path)  # workers have this process's environment, and not its path
+                ray.init(runtime_env={"env_vars": {"PYTHONPATH": search_path}}, **BACKEND["init_args"])
+        except ImportError as error:
+            raise FedPCAError(
+                f"Ray, which simulates parties as processes, cannot be imported ({error}): install "
+                "'flwr[simulation]', or use engine=\"loopback\", which gives the same bits in this process"
+            ) from error
+        except Exception as error:  # whatever Ray raises
+            raise FedPCAError(
+                f"Ray, which simulates parties as processes, did not start ({type(error).__name__}: {error}): see "
+                "whether memory and /dev/shm have room and whether a RAY_ADDRESS is set that nobody answers at, or "
+                'use engine="loopback", which gives the same bits in this process'
+            ) from error
+        try:
+            with mock.patch.object(ray, "shutdown"):
+                yield
+        finally:
+            if not was_running:
+                ray.shutdown()
 
 
 def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, parties: Parties) -> MakeClient:
