@@ -69,7 +69,7 @@ DIFFERENCES = (
 MAX_RELAY_ROUNDS = 10_000  # rounds of relaying heads that are allowed for while the number of parties is not known yet
 
 
-class GraphOptions(VariantOptions, CountOptions):
+class GraphOptions(CountOptions, VariantOptions):
     """Options of the decentralised methods: components, graph, iterations and step size."""
 
     published: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}

@@ -235,16 +235,16 @@ def gradient_step(
     V: Array,
     c: Array | float,
     step: Array | float,
-    shared_step: Array | float,
+    server_step: Array | float,
     weight: float = 1.0,
 ) -> tuple[Array, Array]:
     """Take a Riemannian gradient step on a party's components U, and another on its copy of the shared components V.
 
     One iteration of Algorithm 1 of the paper. For any number of rows n a ``step`` of U is stable up to
-    ``1 / (weight * largest + c)``, for the largest eigenvalue of ``Y'Y``, and a ``shared_step`` of V up to ``1 / c``.
-    Shapes: rows (..., n, d), U, V (..., d, r), c, step, shared_step (...) -> next U, V (..., d, r).
+    ``1 / (weight * largest + c)``, for the largest eigenvalue of ``Y'Y``, and a ``server_step`` of V up to ``1 / c``.
+    Shapes: rows (..., n, d), U, V (..., d, r), c, step, server_step (...) -> next U, V (..., d, r).
     """
-    lengths, shared_lengths = (np.asarray(value)[..., None, None] for value in (step, np.multiply(shared_step, c)))
+    lengths, shared_lengths = (np.asarray(value)[..., None, None] for value in (step, np.multiply(server_step, c)))
     X = lengths * tangent_projection(U, local_gradient(rows, U, V, c, weight))
     moved = polar_factor(U - X)  # the retraction, for X of any length
     return moved, V - shared_lengths * tangent_projection(V, shared_gradient(moved, V))

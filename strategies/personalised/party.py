@@ -47,7 +47,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions, method.VariantOp
     """Options of personalised PCA: components, centring, how strongly parties share, the solver and its steps."""
 
     published: ClassVar[Mapping[str, Any]] = {
-        **dict.fromkeys(("local_step", "shared_step"), 0.04),  # tuned by the authors for Figure 2
+        **dict.fromkeys(("local_step", "server_step"), 0.04),  # tuned by the authors for Figure 2
         "center": False,
         "mu": "sigma",
         "solver": "printed",
@@ -64,14 +64,14 @@ class PersonalisedOptions(method.Options, method.CentreOptions, method.VariantOp
     sigma_u: Deviation = 0.2**0.5
     """Deviation of the parties' components from the shared ones, for mu='sigma'."""
     sigma_eps: Deviation = 0.5**0.5
-    """Deviation of the noise in rows whose scores have variance 1, for mu='sigma', `local_step` and `shared_step`."""
+    """Deviation of the noise in rows whose scores have variance 1, for mu='sigma', `local_step` and `server_step`."""
     solver: Literal["closed-form", "stiefel", "printed"] = "closed-form"
     """Way to compute each party's components: by eigenvectors, or by the gradient steps of the paper's Algorithm 1
     ('stiefel'), or by these steps with the gradient of its Fact 1, in which rows have half their weight ('printed')."""
     local_step: StepSize = "auto"
     """Step size of a party's components in Algorithm 1, the paper's alpha; 'auto' is the largest stable size of each
     party."""
-    shared_step: StepSize = "auto"
+    server_step: StepSize = "auto"
     """Step size of the shared components in Algorithm 1, the paper's beta; 'auto' is the largest stable size."""
     start: Literal["pooled", "uniform"] = "pooled"
     """First shared components, from which each party's own start too: the PCA of all rows, or random ones from `seed`,
@@ -109,7 +109,7 @@ class PersonalisedOptions(method.Options, method.CentreOptions, method.VariantOp
         return self.start == "uniform" and self.mu == "sigma"
 
     def step_length(self, size: Literal["auto"] | float, stable: method.Array) -> method.Array:
-        """Return step lengths (m,) by `local_step` or `shared_step`: the paper's in our unit, or the stable ones."""
+        """Return step lengths (m,) by `local_step` or `server_step`: the paper's in our unit, or the stable ones."""
         noise = self.sigma_eps**2
         return stable if size == "auto" else np.full_like(stable, size / (noise * (1 + noise)))
 
@@ -189,7 +189,7 @@ def _pass_questions(
 def _share_limits(request: method.Fields, public: method.Public, options: PersonalisedOptions) -> method.SumLimits:
     """Return the limit ``shared`` (m, d, k) on sums of projections of V, or of V moved by a step of at most 1 / c."""
     c = request["strengths"]
-    moves = max(1.0, float((c * options.step_length(options.shared_step, 1 / c)).max()))
+    moves = max(1.0, float((c * options.step_length(options.server_step, 1 / c)).max()))
     return {"shared": np.full(request["shared"].shape, (1.0 + moves) * public.parties)}
 
 
@@ -291,8 +291,8 @@ def _answer_share(party: PersonalisedClient, request: method.Fields, prefix: str
             state["largest"] = [np.array([personalised.largest_eigenvalue(rows)])]
         weight = 0.5 if options.solver == "printed" else 1.0
         steps = options.step_length(options.local_step, 1 / (weight * state["largest"][0] + strengths))
-        shared_steps = options.step_length(options.shared_step, 1 / strengths)
-        local, answer = personalised.gradient_step(rows, local, V, strengths, steps, shared_steps, weight)
+        server_steps = options.step_length(options.server_step, 1 / strengths)
+        local, answer = personalised.gradient_step(rows, local, V, strengths, steps, server_steps, weight)
     state[key] = [local]
     return {"shared": answer}
 

@@ -61,7 +61,7 @@ EMPTY_SUBSPACE: method.Fields = {
 """Fields of the subspace of no rows, in the order in which a party stores them."""
 
 
-class SPCAOptions(method.VariantOptions, method.CentreOptions):
+class SPCAOptions(method.CentreOptions, method.VariantOptions):
     """Options of SPCA: components, the tracked directions, the topology, and a running model."""
 
     published: ClassVar[Mapping[str, Any]] = {"tracked": "rank", "center": False, "topology": "tree", "merge_batch": 2}

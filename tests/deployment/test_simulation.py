@@ -32,6 +32,7 @@ NIGHTLY = [
     ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
     ("sub-it", {"warm_start": "svd", "wire": "float32"}),
     ("sapca", {"topology": "tree"}),
+    ("spca", {}),
     ("vertical", {**SECURE, "bound": 1e3}),
     ("qr-pca", {"scale": True, "center": False}),
     ("ap-stack", {"party_weights": "rows"}),

@@ -62,6 +62,6 @@ def test_the_papers_variant_is_algorithm_1(indices):
 def test_options_are_the_symbols_of_the_paper():
     parties = [ROWS[part] / UNIT for part in PARTITIONS["shards"]]
     own, _ = algorithm_1(parties, 3, alpha=0.01, beta=0.02, spread=0.01, noise=0.36, seed=7, half=1.0)
-    steps = {"local_step": 0.01, "shared_step": 0.02, "sigma_u": 0.1, "sigma_eps": 0.6, "seed": 7, "solver": "stiefel"}
+    steps = {"local_step": 0.01, "server_step": 0.02, "sigma_u": 0.1, "sigma_eps": 0.6, "seed": 7, "solver": "stiefel"}
     model = run("personalised", parties, n_components=3, variant="paper", iterations=8, **steps)
     np.testing.assert_allclose(projectors(model), [U @ U.T for U in own], atol=1e-9)

@@ -116,9 +116,9 @@ robust max-rounds=3: start, median *3, signs, scores, shape, shape_scores, survi
     nearer_shape_scores, nearer_survivors, variances, errors, project!
 robust max-rounds=3 masked: keys, start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores,
     nearer_shape, nearer_shape_scores, nearer_survivors, variances, errors, project!
-dsa iterations=3 graph=star: head, heads, start, step *2, report, project
-fast-pca iterations=3 graph=star: head, heads, start, step *2, report, project
-dsa iterations=1 graph=complete: head, start, report, project
+dsa iterations=3 graph=star: head, heads, start, step *2, report, energies, project
+fast-pca iterations=3 graph=star: head, heads, start, step *2, report, energies, project
+dsa iterations=1 graph=complete: head, start, report, energies, project
 spca: summary, project
 spca topology=tree: summary, merged, project
 sapca: summary, project

@@ -267,7 +267,7 @@ def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tm
 
 
 def test_later_blocks_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
-    read_in_blocks(monkeypatch)
+    monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
     loaded = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
     np.testing.assert_array_equal(loaded.rows[1000:1002], [[1, np.nan], [0, 3]])
     assert loaded.rows.shape == (2002, 2)

@@ -11,7 +11,6 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.site.readers.files import read_ids, read_texts
 from tests.families import rows
-from tests.harness import read_in_blocks
 from tests.refusals import refused
 
 B = np.round(50 + 9 * rows(12, 3), 2)
@@ -107,7 +106,7 @@ def test_an_ambiguous_text_is_refused_with_advice(kind, tmp_path):
 
 
 def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
-    read_in_blocks(monkeypatch)
+    monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
     text = "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000
     path = str(written(tmp_path, text))
     np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
