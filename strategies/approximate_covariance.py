@@ -1,4 +1,4 @@
-"""AP-COV: the weighted average of the parties' covariances, in one round.
+"""AP-COV: the average of the parties' covariances, in one round.
 
 AP-COV is for comparison: P-COV sends the same numbers and is exact. The average leaves out the scatter between the
 parties' means, so its error grows with the distances between the means.
@@ -6,16 +6,24 @@ parties' means, so its error grows with the distances between the means.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from typing_extensions import override
 
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.sums import reproducible_sum
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.pooling import PooledMoments
 from fedpca_flwr.questions.rows import WITHIN_DISCLOSURE
 
 
 class AveragedOptions(method.ScaledOptions):
-    """Options of AP-COV (averaged covariances): components, centring and scaling."""
+    """Options of AP-COV (averaged covariances): components, centring, scaling and the parties' weights."""
+
+    party_weights: Literal["rows", "none"] = "rows"
+    """Weight of a party's covariance: its number of rows, or the same for all ('none')."""
 
     @property
     @override
@@ -25,7 +33,17 @@ class AveragedOptions(method.ScaledOptions):
 
 
 def averaged_script(config: method.RunConfig, options: AveragedOptions) -> method.Questions:
-    """Return the questions of AP-COV: moments, with ``center`` about the parties' own means, and the projection."""
+    """Return the questions of AP-COV: moments, with ``center`` about the parties' own means, and the projection.
+
+    Raise ConfigError for equal weights without centring, or where only sums open.
+    """
+    if options.party_weights == "none" and not (
+        options.center and method.by_transport(config, clear=True, masked=False)
+    ):
+        raise method.ConfigError(
+            "run-config: 'party-weights' is 'none', which goes only with center=true, and without secure-aggregation: "
+            "sums over all rows do not tell each party's covariance; set party-weights='rows'"
+        )
     return {**method.moments_questions(config, within=options.center), **method.projection_questions()}
 
 
@@ -51,6 +69,13 @@ CARD = method.MethodCard(
     options=AveragedOptions,
     script=averaged_script,
     reference="this project",
+    variance_base="the parties' own variances, each of equal weight, with party-weights='none'",
+    differences="Nothing: the default is P-COV's formula in note 000 without its correction, the mean "
+    '`sum n_k C_k / N` of covariances by rows. Note 001 calls the method "simple covariance averaging", and simpler '
+    "than P-COV because it has no correction; the angles that it prints for MNIST are those of the mean by rows, too. "
+    "The simple mean `sum C_k / K` of K parties is `party-weights='none'`. On the digits (10 parties, Dirichlet 0.1, "
+    "seed 42, 10 components) its components are up to 50 degrees from those by rows, and 12 degrees in the mean from "
+    "the exact components, where those by rows are 6 degrees off.",
 )
 
 
@@ -72,7 +97,10 @@ class ApproximateCovariance(method.Strategy):
     @override
     def aggregate(self) -> method.Fitting:
         """Solve the scatter within parties, and measure what it omits; raise as `solve`, DataError if it is zero."""
-        pooling = yield from method.pooled_moments(self, within=self.options.center)
+        equal = self.options.party_weights == "none"
+        pooling = yield from method.pooled_moments(self, within=self.options.center, retain_all=equal)
+        if equal:
+            pooling = _weigh_equally(pooling)
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
         keywords = {"indicators": self.config.indicators, **self.options.solve_options}
         # of what is left out between the parties the averaged scatter tells no directions
@@ -82,9 +110,12 @@ class ApproximateCovariance(method.Strategy):
                 "the rows of each party are identical (it may have one row only): averaged covariances hold no "
                 "variance; take 'p-cov', which costs the same and keeps the variance between parties"
             )
+        if equal:
+            scales = 1.0 if solution.scale is None else solution.scale**2
+            solution = replace(solution, total=float((averaged.diagonal() / scales).sum()))
         weights = 1.0 if solution.scale is None else solution.scale**-2
         omitted = float(((diagonal - averaged.diagonal()) * weights).sum()) / solution.total
-        measured = {"between_parties_variance_share": max(0.0, omitted)}
+        measured = {} if equal else {"between_parties_variance_share": max(0.0, omitted)}
         if pooled is not None:
             exact = method.solve(pooled, diagonal, **keywords).pairs.vectors
             k = min(exact.shape[1], solution.pairs.vectors.shape[1])
@@ -93,3 +124,15 @@ class ApproximateCovariance(method.Strategy):
             measured["angle_to_exact_mean_degrees"] = float(angles.mean())
         notes = ["averaged covariances leave out the variance between parties; p-cov costs the same and is exact"]
         return solution.with_details(notes=notes, measurements=measured)
+
+
+def _weigh_equally(pooling: PooledMoments) -> PooledMoments:
+    """Return the moments with the scatter ``N / K sum S_k / n_k`` of K parties, each of which counts equally."""
+    rows, units = pooling.moments.count, Contributions(pooling.parts).units()
+    parts = {
+        name: Moments(*part.head, scatter=rows / len(pooling.parts) / part.count * part.scatter)
+        for name, part in pooling.parts.items()
+    }
+    averaged = Moments(*pooling.moments.head, scatter=reproducible_sum([part.scatter for part in parts.values()]))
+    evidence = replace(pooling.evidence, contributions=Contributions(parts, between=False), units=units)
+    return pooling._replace(moments=averaged, evidence=evidence)

@@ -9,7 +9,9 @@ The components are the leading eigenvectors of S. The result is exact up to roun
 the parties. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -17,7 +19,17 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.rows import staged_moments
 
 
-def covariance_script(config: method.RunConfig, options: method.MomentsOptions) -> method.Questions:
+class CovarianceOptions(method.MomentsOptions, method.VariantOptions):
+    """Options of P-COV: components, scaling, the moments that the server keeps, and the divisor of variances."""
+
+    published: ClassVar[Mapping[str, Any]] = {"divisor": "n"}
+
+    divisor: Literal["n-1", "n"] = "n-1"
+    """Number by which the scatter is divided for ``explained_variance_`` and ``noise_variance_``: one less than the
+    rows, or the rows."""
+
+
+def covariance_script(config: method.RunConfig, options: CovarianceOptions) -> method.Questions:
     """Return the questions of P-COV: count, mean and scatter, and the projection; raise as `moments_questions`."""
     return {**method.moments_questions(config, keep=options.keep), **method.projection_questions()}
 
@@ -41,9 +53,12 @@ CARD = method.MethodCard(
     weighted=True,
     mixed=True,
     rotatable=True,
-    options=method.MomentsOptions,
+    options=CovarianceOptions,
     script=covariance_script,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance",
+    differences="Variances have the divisor N - 1, as in scikit-learn; note 000 divides the scatter by N "
+    "(`variant='paper'`). On the 1797 digits that makes variances 0.06 % smaller, and changes no "
+    "component, share or singular value.",
 )
 
 
@@ -61,7 +76,7 @@ class PooledCovariance(method.Strategy):
     """
 
     card = CARD
-    options: method.MomentsOptions
+    options: CovarianceOptions
 
     @override
     def aggregate(self) -> method.Fitting:
@@ -70,4 +85,4 @@ class PooledCovariance(method.Strategy):
         indicators, options = self.config.indicators, self.options.solve_options
         unused = not self.stages and pooled.evidence.stored is None
         solution = method.solve(pooled.moments, pooled.diagonal, indicators=indicators, overwrite=unused, **options)
-        return replace(solution, evidence=pooled.evidence)
+        return replace(solution, evidence=pooled.evidence, divisor=self.options.divisor)

@@ -13,9 +13,9 @@ certificate from falling further, and the model then says so.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +32,17 @@ from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import method, products
 
 
-class SubspaceOptions(method.Options, method.ScaleOptions):
+class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions):
     """Options of SUB-IT: components, scaling, the blocks, and where the iteration ends."""
 
-    block_size: Annotated[int, Limits(ge=0, examples=[1, 2, "k", "k+1", "d", 1000])] = 0
-    """Columns b of a block. With 0 it is n-components + 10. A smaller block needs more rounds and fewer bytes."""
+    published: ClassVar[Mapping[str, Any]] = {"acceleration": "none", "block_size": "n-components"}
+
+    block_size: Annotated[
+        Literal["n-components"] | Annotated[int, Limits(ge=0)],
+        Limits(examples=[1, 2, "k", "k+1", "d", 1000, "n-components"]),
+    ] = 0
+    """Columns b of a block, as many as components with 'n-components'. With 0 it is n-components + 10. A smaller block
+    needs more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
     """Blocks that an estimate uses: all blocks so far ('krylov'), or the last (plain subspace iteration, 'none')."""
     warm_start: Literal["random", "svd"] = "random"
@@ -52,9 +58,16 @@ class SubspaceOptions(method.Options, method.ScaleOptions):
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """Largest number of rounds. A model that stops there states the angle that it reached."""
 
+    @property
+    def block_columns(self) -> int:
+        """Number of columns of a block, if there are as many features: `block_size`, or n_components + 10."""
+        if self.block_size == "n-components":
+            return self.n_components
+        return self.block_size or self.n_components + 10
+
     def width(self, public: method.Public) -> int:
-        """Return the number of columns of a block: `block_size`, or n_components + 10, at most the features."""
-        return min(self.block_size or self.n_components + 10, public.features)
+        """Return the number of columns of a block: `block_columns`, at most the features."""
+        return min(self.block_columns, public.features)
 
     @override
     def product_columns(self, public: method.Public) -> int:
@@ -74,13 +87,13 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
     Raise ConfigError for blocks or rounds too few for the components, and for a warm start with scaling, without
     centring or without acceleration.
     """
-    if options.acceleration == "none" and 0 < options.block_size < options.n_components:
+    if options.acceleration == "none" and options.block_columns < options.n_components:
         raise method.ConfigError(
             f"run-config: 'block-size' is {options.block_size}, but acceleration='none' keeps the last block only, "
             f"which must hold n-components = {options.n_components}; raise it, or set acceleration='krylov'"
         )
     if options.warm_start == "random":
-        check_rounds(options.max_rounds, options.block_size or options.n_components + 10, options.n_components)
+        check_rounds(options.max_rounds, options.block_columns, options.n_components)
         rounds, scale = options.max_rounds, options.scale
         questions = products.product_questions(config, options.width, rounds=rounds, variances_first=scale)
         return {**questions, **method.projection_questions(mean_name="centre")}
@@ -168,6 +181,14 @@ CARD = method.MethodCard(
     mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=({}, {"scale": True}, {"warm-start": "svd"}, {"warm-start": "svd", "wire": "float32"}),
+    differences="Each estimate uses all blocks so far, and a block has 10 columns more than components. The notes name"
+    " plain subspace iteration with d x r blocks, which is `variant='paper'`, and state no number of "
+    "rounds, start or end: `max_rounds`, `seed` and `tolerance` are ours, and components are the best in "
+    "the last block. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to 14 "
+    "degrees off after 20 rounds and 1e-8 after 100, of which nothing is certified with so narrow a block;"
+    " by default the run ends after 4 rounds, certified to 1e-10. The notes' program takes variances from "
+    "squares of the triangular factor's diagonal, which are wrong by orders of magnitude; the notes do not"
+    " say so.",
 )
 
 

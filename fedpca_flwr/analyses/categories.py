@@ -87,7 +87,7 @@ def categories(model: PCAModel) -> Categories:
     first = len(names) - len(indicators)
     column_of = np.array([column for column, levels in declared.items() for _ in range(len(levels) + 2)])
     n = model.n_samples_
-    variances = model.explained_variance_ * (n - 1) / n
+    variances = model.singular_values_**2 / n
     squares = variances * model.components_.T**2  # of correlations, where a column has the variance 1
     by_column = [squares[first:][column_of == column].sum(axis=0) for column in declared]
     shares = model.mean_[first:]

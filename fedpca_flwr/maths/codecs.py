@@ -248,17 +248,21 @@ def _entropy_bits(entries: Array, steps: Array) -> Array:
 class LowRank:
     """A codec that keeps the leading eigenvectors of a matrix, times the square roots of their eigenvalues.
 
-    Half of the first omitted eigenvalue (`Factor.with_floor`) travels as the last of the scales.
+    With `filler`, half of the first omitted eigenvalue (`Factor.with_floor`) travels as the last of the scales.
     """
 
     rank: int  # number of eigenvectors
-    bits: int  # of a number
+    bits: int  # of a number; with 0, float64
+    filler: bool = True
 
     def encode(self, triangle: Array, d: int) -> tuple[Coded, Array]:
         """Encode a packed triangle (d (d + 1) / 2,), and return the code and the triangle that `decode` returns."""
         pairs = leading_eigenpairs(unpack(triangle, d), self.rank)
-        floor = np.float32(max(0.0, pairs.following) / 2)
+        floor = np.float32(max(0.0, pairs.following) / 2 if self.filler else 0.0)
         rows = (pairs.vectors * np.sqrt((pairs.values - floor).clip(min=0.0))).T
+        if not self.bits:
+            code = compress(np.ascontiguousarray(rows, "<f8").reshape(-1).view(np.uint8))
+            return Coded(np.array([floor]), code), self._scatter(rows, floor, d)
         coded, rounded = quantise(rows.reshape(-1), self.bits, d)
         return Coded(np.append(coded.scales, floor), coded.code), self._scatter(rounded, floor, d)
 
@@ -266,6 +270,9 @@ class LowRank:
         """Decode a packed triangle (d (d + 1) / 2,) of low rank, or raise ValueError if the code is not that of one."""
         if not (coded.scales.size and np.isfinite(coded.scales[-1]) and coded.scales[-1] >= 0):
             raise ValueError("its filler is not a number from 0")
+        if not self.bits:
+            rows = decompress(coded.code, 8 * self.rank * d).view("<f8")
+            return self._scatter(rows, coded.scales[-1], d)
         numbers = Coded(coded.scales[:-1], coded.code)
         return self._scatter(dequantise(numbers, self.bits, d, self.rank * d), coded.scales[-1], d)
 

@@ -97,14 +97,14 @@ class PCAModel(FittedPCA):
         PCAModel
         """
         pairs, adjustment = solution.pairs, solution.adjustment
-        covariates = 0 if adjustment is None else adjustment.covariate_columns.size
+        features = len(pairs.vectors) - (0 if adjustment is None else adjustment.covariate_columns.size)
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
             scale_=solution.scale,
             adjustment_=adjustment,
             log=log,
-            **variance_fields(pairs.values, solution.total, solution.rows, len(pairs.vectors) - covariates),
+            **variance_fields(pairs.values, solution.total, solution.rows, features, divisor=solution.divisor),
         )
 
     @classmethod

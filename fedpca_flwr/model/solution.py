@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigvalsh
@@ -88,6 +88,8 @@ class Solution:
         Texts for the reader of the model.
     measurements : mapping of str to float
         Numbers by the names of `fedpca_flwr.model.measurements`.
+    divisor : {"n-1", "n"}
+        Number by which the scatter is divided for the variances.
     evidence : object, optional
         Results of the statistics (`fedpca_flwr.questions.rows_run.Evidence`).
     """
@@ -100,6 +102,7 @@ class Solution:
     adjustment: Adjustment | None = None
     notes: Sequence[str] = ()
     measurements: Mapping[str, float] = field(default_factory=dict)
+    divisor: Literal["n-1", "n"] = "n-1"
     evidence: Any = None
 
     def with_details(self, *, notes: Sequence[str] = (), measurements: Mapping[str, float] | None = None) -> Solution:
@@ -272,18 +275,20 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
-def variance_fields(values: Array, total: float, rows: float, features: int) -> dict[str, Any]:
+def variance_fields(
+    values: Array, total: float, rows: float, features: int, *, divisor: Literal["n-1", "n"] = "n-1"
+) -> dict[str, Any]:
     """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace.
 
     Negative eigenvalues count as 0. Shares are 0 without variance; the noise is 0 if no variance is left out.
     """
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
-    divisor = max(1, rows - 1)  # a single new row has scores too
+    freedom = rows if divisor == "n" else max(1, rows - 1)  # a single new row has scores too
     return {
-        "explained_variance_": scatter / divisor,
+        "explained_variance_": scatter / freedom,
         "explained_variance_ratio_": scatter / total if total > 0 else np.zeros_like(scatter),
         "singular_values_": np.sqrt(scatter),
-        "noise_variance_": max(0.0, total - scatter.sum()) / divisor / remaining if remaining > 0 else 0.0,
+        "noise_variance_": max(0.0, total - scatter.sum()) / freedom / remaining if remaining > 0 else 0.0,
         "n_samples_": rows,
     }

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,12 +51,21 @@ def truth_about(draw: Draw) -> Truth | None:
     """Return the truth, or None where what is hostile leaves none."""
     if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
         return None
-    options = draw.options
-    published = draw.card.options.published if options.get("variant") == "paper" else {}
-    center, scale = options.get("center", published.get("center", True)), options.get("scale", False)
-    center = center and options.get("variant") != "faithful"
+    center, scale = option(draw, "center", True), draw.options.get("scale", False)
+    center = center and draw.options.get("variant") != "faithful"
     keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
     return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)
+
+
+def option(draw: Draw, name: str, default: Any = None) -> Any:
+    """Return a draw's value of an option, or the publication's with variant='paper', or the default."""
+    published = draw.card.options.published if draw.options.get("variant") == "paper" else {}
+    return draw.options.get(name, published.get(name, default))
+
+
+def freedom(draw: Draw, model: PCAModel) -> float:
+    """Return the number by which the scatter is divided for the model's variances."""
+    return model.n_samples_ - (option(draw, "divisor") != "n")
 
 
 def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
@@ -173,9 +183,9 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
     variances, ratio = model.explained_variance_, model.explained_variance_ratio_
     if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
         yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
-    if not np.allclose(model.singular_values_, np.sqrt(variances * (model.n_samples_ - 1)), rtol=1e-9, atol=0):
-        yield "form: singular values are not the roots of (n - 1) variances"
-    rounded = "codec" in draw.option_names or draw.card.differentially_private
+    if not np.allclose(model.singular_values_, np.sqrt(variances * freedom(draw, model)), rtol=1e-9, atol=0):
+        yield "form: singular values are not the roots of variances times the divisor"
+    rounded = option(draw, "codec") or draw.card.differentially_private
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield f"form: ratios add up to {ratio.sum():.12g}"
 
@@ -272,7 +282,7 @@ def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     if model.log["exact"] and miss > EXACT:
         yield f"exact: at least {miss:.2g} degrees off"
     k, clear = model.n_components_, draw.transport == "clear"
-    rounded = draw.options.get("rank") or draw.options.get("wire") == "float32"
+    rounded = option(draw, "rank") or draw.options.get("wire") == "float32"
     dense = draw.card.exact and draw.card.pools_moments and not rounded
     squares = np.append(truth.levels, 0.0) ** 2
     if clear and dense and not model.log["exact"] and squares[k - 1] - squares[k] > 1e-5:
@@ -305,8 +315,9 @@ def is_tie(truth: Truth, k: int) -> bool:
 def wrong_totals(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     """Compare total variance, mean and scale, which every method but a few has exactly."""
     fixed_point, ratio = claims_of(model).fixed_point, model.explained_variance_ratio_[0]
-    total = float(truth.total) / (model.n_samples_ - 1)
-    other_base = draw.card.variance_base and draw.options.get("party-weights") != "rows"
+    total = float(truth.total) / freedom(draw, model)
+    weights = draw.card.options.model_fields.get("party_weights")
+    other_base = draw.card.variance_base and option(draw, "party_weights", weights and weights.default) != "rows"
     if not other_base and ratio > 0:
         claimed = float(model.explained_variance_[0] / ratio)
         rounding = 1e-6 if draw.options.get("wire") == "float32" else 1e-9
@@ -326,15 +337,16 @@ def wrong_totals(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
 def wrong_eigenvalues(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     """Compare variances and their rest with the truth, for an exact model."""
     k, n, fixed_point = model.n_components_, model.n_samples_, claims_of(model).fixed_point
+    divisor = freedom(draw, model)
     if not model.log["exact"]:
         return
-    true = np.append(truth.values, np.zeros(k))[:k] / (n - 1)
-    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + fixed_point * truth.total) / (n - 1)
+    true = np.append(truth.values, np.zeros(k))[:k] / divisor
+    allowed = 1e-8 * true + (100 * truth.rounding * truth.values[0] + fixed_point * truth.total) / divisor
     if (np.abs(model.explained_variance_ - true) > allowed).any():
         yield f"eigenvalues: {model.explained_variance_[:6]} instead of {true[:6].astype(float)}"
     if not draw.card.variance_base:
         rest = min(max_row_count(n), model.n_features_in_) - k  # weights tell no number of rows
-        noise = float(max(0.0, truth.total / (n - 1) - true.sum()) / rest) if rest > 0 else 0.0
+        noise = float(max(0.0, truth.total / divisor - true.sum()) / rest) if rest > 0 else 0.0
         if abs(model.noise_variance_ - noise) > 1e-6 * noise + float(allowed.sum()) + 1e-9 * float(true[0]):
             yield f"noise variance: {model.noise_variance_:.9g} instead of {noise:.9g}"
 
@@ -512,7 +524,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
     (r"a warm start needs at most features - 2", lambda d, t: d.options["n_components"] > d.pooled.shape[1] - 2),
     (r"too few for n[-_]components", lambda draw, truth: draw.options.get("max_rounds", 100) < 10),
     (r"so many directions hold", lambda draw, truth: isinstance(draw.options["n_components"], float)),
-    (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: "rank" in draw.options),
+    (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: bool(option(draw, "rank"))),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),
     (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
     (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.option_names),
