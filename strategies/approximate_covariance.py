@@ -70,12 +70,13 @@ CARD = method.MethodCard(
     script=averaged_script,
     reference="this project",
     variance_base="the parties' own variances, each of equal weight, with party-weights='none'",
-    differences="Nothing: the default is P-COV's formula in note 000 without its correction, the mean "
-    '`sum n_k C_k / N` of covariances by rows. Note 001 calls the method "simple covariance averaging", and simpler '
-    "than P-COV because it has no correction; the angles that it prints for MNIST are those of the mean by rows, too. "
-    "The simple mean `sum C_k / K` of K parties is `party-weights='none'`. On the digits (10 parties, Dirichlet 0.1, "
-    "seed 42, 10 components) its components are up to 50 degrees from those by rows, and 12 degrees in the mean from "
-    "the exact components, where those by rows are 6 degrees off.",
+    differences="Nothing: the default is P-COV's formula in note 000 without its correction, the mean `sum n_k C_k / "
+    'N` of covariances by rows. Note 001 calls the method "simple covariance averaging", and simpler than '
+    "P-COV because it has no correction; its program weighs by rows by default, and the angles that it "
+    "prints are of the size of ours by rows. The simple mean `sum C_k / K` of K parties is "
+    "`party-weights='none'`. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) its "
+    "components are up to 50 degrees from those by rows, and 12 degrees in the mean from the exact "
+    "components, where those by rows are 6 degrees off.",
 )
 
 

@@ -27,6 +27,7 @@ from fedpca_flwr.simulations.papers.experiment import Paper, Row, Step, figure, 
 from fedpca_flwr.simulations.records import method_text
 
 METHODS = ["p-cov", "sub-it", "ap-stack", "qr-pca", "ap-cov"]
+VARIANTS = [f"{name} variant=paper" for name in ("sub-it", "ap-stack", "qr-pca")] + ["ap-cov party-weights=none"]
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]
 CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
 CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
@@ -44,6 +45,7 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
         cases = {f"{name}-{part.replace(' ', '-')}": {**place, "partition": part} for part in PARTITIONS}
         for kind, case in cases.items():
             plan.append(Step(f"methods-{kind}", _compare, {**case, "methods": METHODS}))
+            plan.append(Step(f"paper-{kind}", _compare, {**case, "methods": VARIANTS, "knn": False}))
         for part in ("IID", "Dirichlet-0.1"):
             kind, case = f"{name}-{part}", cases[f"{name}-{part}"]
             plan.append(Step(f"five-{kind}", _compare, {**case, "methods": ["p-cov"], "clients": [5]}))

@@ -65,10 +65,9 @@ CARD = method.MethodCard(
     script=lambda config, options: {**members_questions(config), **method.projection_questions()},
     examples=({"state": "federation"},),
     reference="Chan, Golub and LeVeque 1983, as for `p-cov`",
-    differences="Nothing: appended rows merge by the formula of note 001, with its between-group term `n1 n2 / (n1 + "
-    "n2) (m1 - m2)(m1 - m2)'`. A member that leaves is not subtracted, because each member's moments are "
-    "stored, so that no rounding adds up. Variances have the divisor N - 1, where the note's formula has "
-    "N.",
+    differences="Only the divisor: variances have N - 1, where note 001 has N. Appended rows merge by the note's "
+    "formula, with its between-group term `n1 n2 / (n1 + n2) (m1 - m2)(m1 - m2)'`. A member that leaves is "
+    "not subtracted, because each member's moments are stored, so that no rounding adds up.",
 )
 
 
