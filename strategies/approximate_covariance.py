@@ -11,7 +11,6 @@ from typing import Literal
 from typing_extensions import override
 
 from fedpca_flwr.maths.eigen import principal_angles
-from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import reproducible_sum
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.influence import Contributions
@@ -37,9 +36,8 @@ def averaged_script(config: method.RunConfig, options: AveragedOptions) -> metho
 
     Raise ConfigError for equal weights without centring, or where only sums open.
     """
-    if options.party_weights == "none" and not (
-        options.center and method.by_transport(config, clear=True, masked=False)
-    ):
+    possible = options.center and method.by_transport(config, clear=True, masked=False)
+    if options.party_weights == "none" and not possible:
         raise method.ConfigError(
             "run-config: 'party-weights' is 'none', which goes only with center=true, and without secure-aggregation: "
             "sums over all rows do not tell each party's covariance; set party-weights='rows'"
@@ -71,12 +69,11 @@ CARD = method.MethodCard(
     reference="this project",
     variance_base="the parties' own variances, each of equal weight, with party-weights='none'",
     differences="Nothing: the default is P-COV's formula in note 000 without its correction, the mean `sum n_k C_k / "
-    'N` of covariances by rows. Note 001 calls the method "simple covariance averaging", and simpler than '
-    "P-COV because it has no correction; its program weighs by rows by default, and the angles that it "
-    "prints are of the size of ours by rows. The simple mean `sum C_k / K` of K parties is "
-    "`party-weights='none'`. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) its "
-    "components are up to 50 degrees from those by rows, and 12 degrees in the mean from the exact "
-    "components, where those by rows are 6 degrees off.",
+    'N` of covariances by rows. Note 001 calls the method "simple covariance averaging", and simpler than P-COV '
+    "because it has no correction; its program weighs by rows by default, and the angles that it prints are of the "
+    "size of ours by rows. The simple mean `sum C_k / K` of K parties is `party-weights='none'`. On the digits (10 "
+    "parties, Dirichlet 0.1, seed 42, 10 components) the two are up to 50 degrees apart, and in the mean 12 (simple) "
+    "and 6 degrees from the exact components.",
 )
 
 
@@ -100,8 +97,7 @@ class ApproximateCovariance(method.Strategy):
         """Solve the scatter within parties, and measure what it omits; raise as `solve`, DataError if it is zero."""
         equal = self.options.party_weights == "none"
         pooling = yield from method.pooled_moments(self, within=self.options.center, retain_all=equal)
-        if equal:
-            pooling = _weigh_equally(pooling)
+        pooling = _weigh_equally(pooling) if equal else pooling
         averaged, diagonal, pooled = pooling.moments, pooling.diagonal, pooling.total
         keywords = {"indicators": self.config.indicators, **self.options.solve_options}
         # of what is left out between the parties the averaged scatter tells no directions
@@ -111,10 +107,9 @@ class ApproximateCovariance(method.Strategy):
                 "the rows of each party are identical (it may have one row only): averaged covariances hold no "
                 "variance; take 'p-cov', which costs the same and keeps the variance between parties"
             )
-        if equal:
-            scales = 1.0 if solution.scale is None else solution.scale**2
-            solution = replace(solution, total=float((averaged.diagonal() / scales).sum()))
         weights = 1.0 if solution.scale is None else solution.scale**-2
+        if equal:
+            solution = replace(solution, total=float((averaged.diagonal() * weights).sum()))
         omitted = float(((diagonal - averaged.diagonal()) * weights).sum()) / solution.total
         measured = {} if equal else {"between_parties_variance_share": max(0.0, omitted)}
         if pooled is not None:
@@ -129,11 +124,8 @@ class ApproximateCovariance(method.Strategy):
 
 def _weigh_equally(pooling: PooledMoments) -> PooledMoments:
     """Return the moments with the scatter ``N / K sum S_k / n_k`` of K parties, each of which counts equally."""
-    rows, units = pooling.moments.count, Contributions(pooling.parts).units()
-    parts = {
-        name: Moments(*part.head, scatter=rows / len(pooling.parts) / part.count * part.scatter)
-        for name, part in pooling.parts.items()
-    }
-    averaged = Moments(*pooling.moments.head, scatter=reproducible_sum([part.scatter for part in parts.values()]))
+    share, units = pooling.moments.count / len(pooling.parts), Contributions(pooling.parts).units()
+    parts = {name: replace(part, scatter=share / part.count * part.scatter) for name, part in pooling.parts.items()}
+    averaged = replace(pooling.moments, scatter=reproducible_sum([part.scatter for part in parts.values()]))
     evidence = replace(pooling.evidence, contributions=Contributions(parts, between=False), units=units)
     return pooling._replace(moments=averaged, evidence=evidence)

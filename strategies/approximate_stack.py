@@ -53,18 +53,15 @@ CARD = method.MethodCard(
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
     variance_base="the parties' own variances, with party-weights='none' each of equal weight",
     differences='Note 001 stacks "local eigenvectors"; they come with the roots of their eigenvalues by default, '
-    "because directions of noise then count little. `variant='paper'` takes them as they are. Weights of "
-    "parties are not in the note, and by default all are equal. On the digits (10 parties, Dirichlet 0.1, "
-    "seed 42, 10 components) the two are up to 43 degrees apart; in the mean they are 17 (bare) and 12 "
-    "degrees from the exact components. The note's program multiplies by the roots, too. The 13 degrees "
-    "that it prints for equal parties of MNIST come from neither: both give less than 0.5.",
+    "because directions of noise then count little. `variant='paper'` takes them as they are. Weights of parties are "
+    "not in the note, and by default all are equal. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) "
+    "the two are up to 43 degrees apart; in the mean they are 17 (bare) and 12 degrees from the exact components. "
+    "The note's program multiplies by the roots, too. The 13 degrees that it prints for equal parties of MNIST come "
+    "from neither: both give less than 0.5.",
 )
 
 MIN_LENGTH_SHARE = 1e-7  # of a party's longest row, below which a row is noise of rounding
-NO_BOUND_NOTE = "no bound on the angle: row counts and means are left out; party-weights='rows' has one"
-BARE_NOTE = (
-    "no bound on the angle: eigenvalues and means are left out; eigenvalues=true and party-weights='rows' has one"
-)
+NO_BOUND_NOTE = "no bound on the angle, which party-weights='rows' with eigenvalues=true has"
 
 
 class ApproximateStack(method.Strategy):
@@ -89,6 +86,7 @@ class ApproximateStack(method.Strategy):
         weights if those of each party do not.
         """
         parts = [method.read_factor(reply) for reply in (yield method.Round("truncated"))]
+        parts.sort(key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
         pooled = factors.stack_factors(parts)
         n_components = self.n_components(pooled.head.n, pooled.head.mean.size)
         method.require_variance(pooled.diagonal(), pooled.head.n, pooled.head.mean)
@@ -101,42 +99,40 @@ class ApproximateStack(method.Strategy):
                 )
         # truncated factors come from scatters, so small components are resolved no better than by a scatter
         pairs = replace(factors.factor_eigenpairs(pooled, n_components), resolution=None)
-        bounded = self.options.party_weights == "rows" and self.options.eigenvalues
+        by_rows = self.options.party_weights == "rows"
+        bounded = by_rows and self.options.eigenvalues
         if not self.options.eigenvalues:
-            pairs = _bare_eigenpairs(parts, pooled, n_components, by_rows=self.options.party_weights == "rows")
+            pairs = _bare_pairs(parts, pooled, n_components, by_rows=by_rows)
         return method.Solution(
             pairs=pairs,
             mean=pooled.head.mean,
             total=pooled.trace,
             rows=pooled.head.n,
-            notes=[] if bounded else [NO_BOUND_NOTE if self.options.eigenvalues else BARE_NOTE],
+            notes=[] if bounded else [NO_BOUND_NOTE],
             measurements={"angle_bound_degrees": angle_bound(pooled.error, pairs)} if bounded else {},
         )
 
 
 def _average_parties(parts: list[factors.Factor], pooled: factors.Factor) -> factors.Factor:
     """Return the pooled factor with other rows and trace: those by which each local covariance counts equally."""
-    ordered = sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace))
-    weights = [pooled.head.n / len(parts) / part.head.n for part in ordered]
-    rows = [np.sqrt(weight) * part.rows for weight, part in zip(weights, ordered, strict=True)]
-    trace = sum(weight * part.trace for weight, part in zip(weights, ordered, strict=True))
+    weights = [pooled.head.n / len(parts) / part.head.n for part in parts]
+    rows = [np.sqrt(weight) * part.rows for weight, part in zip(weights, parts, strict=True)]
+    trace = sum(weight * part.trace for weight, part in zip(weights, parts, strict=True))
     return replace(pooled, rows=np.vstack(rows), trace=trace)
 
 
-def _bare_eigenpairs(
-    parts: list[factors.Factor], pooled: factors.Factor, k: int, *, by_rows: bool
-) -> method.Eigenpairs:
+def _bare_pairs(parts: list[factors.Factor], pooled: factors.Factor, k: int, *, by_rows: bool) -> method.Eigenpairs:
     """Return the k leading singular vectors of the stacked unit eigenvectors, by their variances in the pooled factor.
 
     A direction without variance, up to rounding, is no eigenvector. Equal weights count parties, ``by_rows`` rows.
     """
     stack = []
-    for part in sorted(parts, key=lambda part: (part.head.n, part.head.mean.tobytes(), part.trace)):
+    for part in parts:
         lengths = np.linalg.norm(part.rows, axis=1)
         units = part.rows[lengths > MIN_LENGTH_SHARE * lengths.max()]
         stack.append(units / np.linalg.norm(units, axis=1, keepdims=True) * np.sqrt(part.head.n if by_rows else 1))
-    missing = np.zeros((k, pooled.rows.shape[1]))
-    vectors = factors.factor_eigenpairs(replace(pooled, rows=np.vstack([*stack, missing])), k).vectors
+    rows = np.vstack([*stack, np.zeros((k, pooled.rows.shape[1]))])  # k or more
+    vectors = factors.factor_eigenpairs(replace(pooled, rows=rows), k).vectors
     values = np.einsum("ij,ij->j", vectors, pooled.times(vectors))
     order = np.argsort(-values, kind="stable")
     return method.Eigenpairs(values[order], vectors[:, order], 0.0)

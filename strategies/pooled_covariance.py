@@ -25,8 +25,7 @@ class CovarianceOptions(method.MomentsOptions, method.VariantOptions):
     published: ClassVar[Mapping[str, Any]] = {"divisor": "n"}
 
     divisor: Literal["n-1", "n"] = "n-1"
-    """Number by which the scatter is divided for ``explained_variance_`` and ``noise_variance_``: one less than the
-    rows, or the rows."""
+    """Number by which the scatter is divided for variances: that of the rows less one, or of the rows."""
 
 
 def covariance_script(config: method.RunConfig, options: CovarianceOptions) -> method.Questions:
@@ -57,8 +56,7 @@ CARD = method.MethodCard(
     script=covariance_script,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance",
     differences="Variances have the divisor N - 1, as in scikit-learn; note 000 divides the scatter by N "
-    "(`variant='paper'`). On the 1797 digits that makes variances 0.06 % smaller, and changes no "
-    "component, share or singular value.",
+    "(`variant='paper'`). On the 1797 digits variances get 0.06 % smaller, and nothing else changes.",
 )
 
 

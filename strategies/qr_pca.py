@@ -33,9 +33,7 @@ class QROptions(method.ScaleOptions, method.VariantOptions):
 
     published: ClassVar[Mapping[str, Any]] = {"rank": "n-components", "filler": False}
 
-    rank: Annotated[
-        Literal["n-components"] | Annotated[int, Limits(ge=0)], Limits(examples=["k", "2k", 100, "n-components"])
-    ] = 0
+    rank: Annotated[method.Size, Limits(examples=["k", "2k", 100])] = 0
     """Rows of a truncated factor, as many as components with 'n-components'. With 0 the factor is complete and the
     result exact."""
     filler: bool = True
@@ -62,7 +60,7 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
         raise method.ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
-    rank = options.n_components if options.rank == "n-components" else options.rank
+    rank = options.rank if isinstance(options.rank, int) else options.n_components
     if rank < options.n_components:
         raise method.ConfigError(
             f"run-config: 'rank' is {rank}, expected at least n-components = {options.n_components}, "
@@ -105,10 +103,10 @@ CARD = method.MethodCard(
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}),
     differences="The factors are complete by default, and the result exact. Note 001 gives a size of O(d r) for r "
-    "vectors, and no r; `variant='paper'` has r = k vectors and no filler: on the digits (10 parties, "
-    "Dirichlet 0.1, seed 42, 10 components) it is up to 10 degrees from the exact components, and with r = "
-    "2k up to 1.5. The note's program has r = 2k, and multiplies party k's vectors by `sqrt(n_k / N)` "
-    "although their lengths count its rows already; the note does not say so, and no option does it.",
+    "vectors, and no r; `variant='paper'` has r = k vectors and no filler: on the digits (10 parties, Dirichlet 0.1, "
+    "seed 42, 10 components) it is up to 10 degrees from the exact components, and with r = 2k up to 1.5. The note's "
+    "program has r = 2k, and multiplies party k's vectors by `sqrt(n_k / N)` although their lengths count its rows "
+    "already; the note does not say so, and no option does it.",
 )
 
 

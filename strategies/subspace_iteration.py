@@ -37,10 +37,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions
 
     published: ClassVar[Mapping[str, Any]] = {"acceleration": "none", "block_size": "n-components"}
 
-    block_size: Annotated[
-        Literal["n-components"] | Annotated[int, Limits(ge=0)],
-        Limits(examples=[1, 2, "k", "k+1", "d", 1000, "n-components"]),
-    ] = 0
+    block_size: Annotated[method.Size, Limits(examples=[1, 2, "k", "k+1", "d", 1000])] = 0
     """Columns b of a block, as many as components with 'n-components'. With 0 it is n-components + 10. A smaller block
     needs more rounds and fewer bytes."""
     acceleration: Literal["krylov", "none"] = "krylov"
@@ -61,9 +58,8 @@ class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions
     @property
     def block_columns(self) -> int:
         """Number of columns of a block, if there are as many features: `block_size`, or n_components + 10."""
-        if self.block_size == "n-components":
-            return self.n_components
-        return self.block_size or self.n_components + 10
+        width = self.block_size if isinstance(self.block_size, int) else self.n_components
+        return width or self.n_components + 10
 
     def width(self, public: method.Public) -> int:
         """Return the number of columns of a block: `block_columns`, at most the features."""
@@ -182,13 +178,11 @@ CARD = method.MethodCard(
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=({}, {"scale": True}, {"warm-start": "svd"}, {"warm-start": "svd", "wire": "float32"}),
     differences="Each estimate uses all blocks so far, and a block has 10 columns more than components. The notes name "
-    "plain subspace iteration with d x r blocks, which is `variant='paper'`, and state no number of "
-    "rounds, start or end: `max_rounds`, `seed` and `tolerance` are ours, and components are the best in "
-    "the last block. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to 14 "
-    "degrees off after 20 rounds and 1e-8 after 100, of which nothing is certified with so narrow a block; "
-    "by default the run ends after 4 rounds, certified to 1e-10. The notes' program takes variances from "
-    "squares of the triangular factor's diagonal, which are wrong by orders of magnitude; the notes do not "
-    "say so.",
+    "plain subspace iteration with d x r blocks, which is `variant='paper'`, and state no number of rounds, start or "
+    "end: `max_rounds`, `seed` and `tolerance` are ours, and components are the best in the last block. On the "
+    "digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to 14 degrees off after 20 rounds and 1e-8 "
+    "after 100, of which nothing is certified with so narrow a block; by default the run ends after 4 rounds, "
+    "certified to 1e-10.",
 )
 
 

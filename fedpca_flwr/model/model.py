@@ -104,7 +104,7 @@ class PCAModel(FittedPCA):
             scale_=solution.scale,
             adjustment_=adjustment,
             log=log,
-            **variance_fields(pairs.values, solution.total, solution.rows, features, divisor=solution.divisor),
+            **variance_fields(pairs.values, solution.total, solution.rows, features, solution.divisor),
         )
 
     @classmethod

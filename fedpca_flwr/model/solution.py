@@ -275,9 +275,7 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
         raise DataError(f"{which} are identical: there is no variance to explain")
 
 
-def variance_fields(
-    values: Array, total: float, rows: float, features: int, *, divisor: Literal["n-1", "n"] = "n-1"
-) -> dict[str, Any]:
+def variance_fields(values: Array, total: float, rows: float, features: int, divisor: str = "n-1") -> dict[str, Any]:
     """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace.
 
     Negative eigenvalues count as 0. Shares are 0 without variance; the noise is 0 if no variance is left out.

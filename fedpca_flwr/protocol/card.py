@@ -20,6 +20,7 @@ from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fracti
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
 
+Size = Annotated[int, Field(ge=0)] | Literal["n-components"]  # 0 stands for another default
 Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 
 

@@ -26,6 +26,7 @@ from fedpca_flwr.protocol.card import (
     PCAOptions,
     ScaledOptions,
     ScaleOptions,
+    Size,
     VariantOptions,
 )
 from fedpca_flwr.protocol.payload import Field, Fields, Payload

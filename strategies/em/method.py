@@ -200,8 +200,7 @@ CARD = method.MethodCard(
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Walker and Ni 2011; for "
     "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
-    differences="Not from the design notes, which have no missing values: the publications above are for one data set, "
-    "and the sums over parties are ours.",
+    differences="Not from the design notes: the publications are for one data set, and sums over parties are ours.",
     beyond_moments="a group of rows for each pattern of gaps",
 )
 

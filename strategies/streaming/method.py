@@ -66,8 +66,7 @@ CARD = method.MethodCard(
     examples=({"state": "federation"},),
     reference="Chan, Golub and LeVeque 1983, as for `p-cov`",
     differences="Only the divisor: variances have N - 1, where note 001 has N. Appended rows merge by the note's "
-    "formula, with its between-group term `n1 n2 / (n1 + n2) (m1 - m2)(m1 - m2)'`. A member that leaves is "
-    "not subtracted, because each member's moments are stored, so that no rounding adds up.",
+    "formula; the moments of a member that leaves are not subtracted, but forgotten.",
 )
 
 

@@ -185,7 +185,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
     if not np.allclose(model.singular_values_, np.sqrt(variances * freedom(draw, model)), rtol=1e-9, atol=0):
         yield "form: singular values are not the roots of variances times the divisor"
-    rounded = option(draw, "codec") or draw.card.differentially_private
+    rounded = "codec" in draw.option_names or draw.card.differentially_private
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield f"form: ratios add up to {ratio.sum():.12g}"
 
