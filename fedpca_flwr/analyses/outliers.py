@@ -134,7 +134,7 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
     require_share("level", level, 0.99)
     left_out, directions = _left_out_variance(model)
     components, _ = model.loadings()
-    centred, n, variances = model.centred(X), model.n_samples_, model.explained_variance_
+    centred, n, variances = model.centred(X), model.n_samples_, _sample_variances(model)
     require_resolved(variances)
     if len(components) >= n - 1:  # of nothing left over there is no limit
         raise ContractError(f"{len(components)} components hold all that {n} rows vary; take fewer of them")
@@ -180,7 +180,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
     if rows < MIN_DRIFT_ROWS:
         raise DataError(f"there are {rows} new rows, expected at least {MIN_DRIFT_ROWS}: of fewer no drift can be told")
     shift = model.transform(X).mean(axis=0)
-    distance = np.sum(shift**2 / model.explained_variance_) / (1 / rows + 1 / n)
+    distance = np.sum(shift**2 / _sample_variances(model)) / (1 / rows + 1 / n)
     left_out, _ = _left_out_variance(model)
     step = (result.spe.mean() - left_out) / (result.spe.std(ddof=1) * np.sqrt(1 / rows + 1 / n))
     chances = float(chdtrc(shift.size, distance)), float(stdtr(rows - 1, -step))
@@ -196,4 +196,11 @@ def _left_out_variance(model: PCAModel) -> tuple[float, float]:
             "that its components leave out, or they leave out none; take fewer components, of p-cov, em or kept "
             "moments. 'robust' judges rows in the run itself, in files beside those that 'scores' names"
         )
-    return model.total_variance - float(model.explained_variance_.sum()), directions
+    left_out = model.total_variance - float(model.explained_variance_.sum())
+    return left_out * model.divisor / (model.n_samples_ - 1), directions
+
+
+def _sample_variances(model: PCAModel) -> Array:
+    """Return the variances (k,) of the components with the divisor n - 1, whatever the model's own."""
+    variances: Array = model.explained_variance_ * (model.divisor / (model.n_samples_ - 1))
+    return variances

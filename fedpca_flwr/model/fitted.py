@@ -116,11 +116,16 @@ class FittedPCA:
         return float(self.explained_variance_.sum()) + remaining * self.noise_variance_
 
     @property
+    def divisor(self) -> float:
+        """Number by which the scatter was divided for the variances: n - 1, or n if the run's option says so."""
+        by_rows = open_log(self).get("options", {}).get("divisor") == "n"
+        return self.n_samples_ if by_rows else self.n_samples_ - 1
+
+    @property
     def squared_error(self) -> float:
         """Expected squared error of a row after projection: the variance outside the components, divisor n."""
-        remaining = float(np.maximum(self.total_variance - float(self.explained_variance_.sum()), 0.0))
-        by_rows = open_log(self).get("options", {}).get("divisor") == "n"
-        return remaining if by_rows else remaining * (self.n_samples_ - 1) / self.n_samples_
+        remaining = self.total_variance - float(self.explained_variance_.sum())
+        return float(np.maximum(remaining, 0.0)) * self.divisor / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
         """Return rows (n, d) in the order of the model's features, matched by name if both have names.
