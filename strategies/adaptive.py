@@ -5,30 +5,38 @@ survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pc
 (`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``. If that
 method does not reach it, the cheapest other method goes on. If a component is too small beside the first for a
 covariance to resolve it, `qr-pca` goes on.
+
+With ``rule="divergences"``, as in design note 001, the parties send their moments once. The server averages their
+covariances (AP-COV) if the moments differ little (`fedpca_flwr.maths.divergences`), and pools them (P-COV) otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field as Limits
+from pydantic import model_validator
 from typing_extensions import override
 
 from fedpca_flwr.config import method_text
+from fedpca_flwr.config.run_config import refusal
 from fedpca_flwr.errors import value_text
 from fedpca_flwr.maths import eigen, moments, refine
+from fedpca_flwr.maths.divergences import divergences
 from fedpca_flwr.maths.factors import trapezoid_size
 from fedpca_flwr.maths.forecast import CODED_STEPS, Forecast, Survey
 from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.protocol.card import method_questions
 from fedpca_flwr.protocol.client import PartyClient, PCAClient, RefusingClient
 from fedpca_flwr.protocol.question import max_questions
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.questions import method
+from fedpca_flwr.questions.influence import Contributions
 
 CANDIDATE_METHODS = ("p-cov", "qr-pca", "sub-it", "compressed")  # methods among which a run chooses
 CORRECTED_METHOD = "compressed"  # candidate that is no exact method: its corrections go on until a bound holds
@@ -45,15 +53,30 @@ SPARE_CORRECTIONS = 2  # beyond the forecast before another candidate goes on
 WARM_START_PRODUCTS = 2  # after a warm start by complete factors, whose only error is the rounding of float32
 
 
-class AdaptiveOptions(method.Options):
-    """Options of the adaptive method: components, the wanted angle, and the prices of downloads and rounds."""
+class AdaptiveOptions(method.Options, method.VariantOptions):
+    """Options of the adaptive method: components, the rule, the wanted angle, and prices of downloads and rounds."""
 
+    published: ClassVar[Mapping[str, Any]] = {"rule": "divergences"}
+
+    rule: Literal["forecast", "divergences"] = "forecast"
+    """Rule that chooses the method: the fewest bytes by a forecast, or the divergences between the parties' moments."""
+    threshold: Annotated[float, Limits(ge=0, le=1, examples=[0.0, 0.35, 1.0])] = 0.35
+    """With rule='divergences', largest score with which the run averages covariances (`ap-cov`); above it the run pools
+    them (`p-cov`)."""
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
     """Largest angle to the exact components, in degrees, that the run must certify. With 0 the result is exact."""
     download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
     """Price of a byte that a party receives; a byte that it sends has the price 1."""
     round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
     """Price of a round, in bytes that a party sends."""
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> Self:
+        """Raise for a `target` by the rule 'divergences'."""
+        if self.target and self.rule == "divergences":
+            text = "certifies no angle: leave 'target' out, or set rule='forecast'"
+            raise refusal(f"'target' is {self.target:g}, and rule='divergences' {text}")
+        return self
 
     @property
     def tolerance(self) -> float:
@@ -164,21 +187,32 @@ SURVEY = method.Question(
 )
 
 
+def adaptive_script(config: method.RunConfig, options: AdaptiveOptions) -> method.Questions:
+    """Return the survey; or by the rule 'divergences' the questions of P-COV, in clear."""
+    if options.rule == "forecast":
+        return {"survey": SURVEY}
+    hidden = "rule='divergences' compares the parties' moments, which sums hide: take p-cov, which is exact by sums"
+    moments_question = method.moments_questions(method.RunConfig())["moments"]
+    return {"moments": replace(moments_question, suggestion=hidden), **method.projection_questions()}
+
+
 CARD = method.MethodCard(
     name="adaptive",
     title="Adaptive selection",
     exact=True,
-    result="With `target`, exact to this angle",
-    rounds="1, then those of the chosen method",
-    upload="about 4d + 1 for d features, then those of the chosen method",
+    result="With `target`, exact to this angle. With `rule='divergences'`, averaged covariances are not exact",
+    rounds="1, then those of the chosen method; 1 with `rule='divergences'`",
+    upload="about 4d + 1 for d features, then those of the chosen method; with `rule='divergences'` d(d+1)/2 + d + 1",
     server_sees="variances, local eigenvalues, a small sketch; then what the chosen method shows",
     disclosure=method.Disclosure(
         "its number of rows, mean, variances, the eigenvalues of its covariance, four random products of its "
-        "covariance, and the size of its encoded covariance; then what the chosen method shows",
+        "covariance, and the size of its encoded covariance; then what the chosen method shows. With "
+        "`rule='divergences'`, its number of rows, mean and covariance matrix",
         "the pooled components and mean, and which method was chosen",
     ),
     options=AdaptiveOptions,
-    script=lambda config, options: {"survey": SURVEY},
+    script=adaptive_script,
+    examples=({}, {"rule": "divergences"}),
     successors=CANDIDATE_METHODS,
     reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
 )
@@ -190,10 +224,16 @@ class AdaptiveClient(method.Client):
     options: AdaptiveOptions
     registry: ClassVar[Mapping[str, Method]] = {}  # all methods by name, as the strategy's
 
+    @property
+    @override
+    def ends_run(self) -> bool:
+        """True by the rule 'divergences', whose choice asks nothing more."""
+        return self.options.rule == "divergences"
+
     @override
     def responder(self, config: Mapping[str, Any]) -> PartyClient:
         """Return this client, or that of the config's ``method``; if there can be none, one that reports the error."""
-        if "method" not in config:
+        if "method" not in config or self.ends_run:
             return self
         try:
             return self._chosen_client(str(config["method"]))
@@ -249,18 +289,21 @@ class Adaptive(method.Strategy):
     _inner: method.Strategy | None = None
     _choice: Candidate
     _candidates: list[Candidate]
+    _averages = False  # whether the rule 'divergences' chose averaged covariances
 
     @property
     @override
     def exact(self) -> bool:
         """True if the chosen method's run is exact; before the choice, if no target angle is set."""
+        if self.options.rule == "divergences":
+            return not self._averages
         return self._inner.exact if self._inner else not self.options.target
 
     @property
     @override
     def rounds(self) -> int:
         """Largest number of rounds: before the choice, those of the survey and of any two methods."""
-        if self._inner is not None:
+        if self._inner is not None or self.options.rule == "divergences":
             return super().rounds
         keys = {"n-components": self.options.n_components}
         cards = [self.registry[name].strategy.card for name in CANDIDATE_METHODS]
@@ -273,6 +316,8 @@ class Adaptive(method.Strategy):
     @override
     def aggregate(self) -> method.Fitting:
         """Ask for the survey, run the cheapest method, and another if it is too inexact; raise as the methods."""
+        if self.options.rule == "divergences":
+            return (yield from self._solve_by_divergences())
         forecast = Forecast.from_surveys([_read_survey(reply) for reply in (yield method.Round("survey"))])
         self.n_components(forecast.head.n, forecast.head.mean.size)
         method.require_variance(forecast.variances, forecast.head.n, forecast.head.mean)
@@ -299,6 +344,22 @@ class Adaptive(method.Strategy):
             "spent_bytes_down_per_party": down,
         }
         return replace(solution, measurements={**measured, **solution.measurements}, notes=[*solution.notes, *notes])
+
+    def _solve_by_divergences(self) -> method.Fitting:
+        """Ask for the parties' moments, and solve the pooled ones, or the averaged ones if the parties differ little."""
+        pooling = yield from method.pooled_moments(self, retain_all=True)
+        solved, parts = pooling.moments, list(pooling.parts.values())
+        measured, averaged = divergences(parts), pool(parts, within=True)
+        # averaged covariances of identical rows at every party have no components
+        self._averages = measured["score"] <= self.options.threshold and bool(averaged.diagonal().any())
+        evidence, notes = pooling.evidence, []
+        if self._averages:
+            solved, evidence = averaged, replace(evidence, contributions=Contributions(pooling.parts, between=False))
+            notes.append(f"covariances were averaged: the score of divergence is at most {self.options.threshold:g}")
+        keywords = {"n_components": self.options.n_components, "center": True, "scale": False}
+        solution = replace(method.solve(solved, pooling.diagonal, **keywords), evidence=evidence)
+        measured = {f"divergence_{name}": value for name, value in measured.items()}
+        return solution.with_details(notes=notes, measurements=measured)
 
     def _with_stage_options(self, candidates: list[Candidate]) -> list[Candidate]:
         """Return the candidates whose methods support the run's stages, with the stages' options added."""
@@ -348,7 +409,11 @@ class Adaptive(method.Strategy):
 
     @override
     def build_model(self, solution: method.Solution) -> method.PCAModel:
-        """Build the chosen method's model, and log the choice and all candidates."""
+        """Build the chosen method's model, and log the choice and, by the forecast, all candidates."""
+        if self.options.rule == "divergences":
+            model = super().build_model(solution)
+            model.log["chosen"] = {"method": "ap-cov" if self._averages else "p-cov", "options": {}}
+            return model
         model = self.inner.build_model(solution)
         self.influence, self.inner.influence = self.inner.influence, ()
         model.log["method"], model.log["options"] = self.card.name, self.options.model_dump(by_alias=True)
@@ -359,11 +424,15 @@ class Adaptive(method.Strategy):
     @override
     def run_closing(self, model: method.PCAModel, solution: method.Solution) -> method.Program:
         """Run stages' questions and projection, addressed to the chosen method's clients."""
+        if self.options.rule == "divergences":
+            return (yield from super().run_closing(model, solution))
         return (yield from _address_to_method(super().run_closing(model, solution), self._choice.text))
 
     @override
     def run_projection(self, model: method.PCAModel, request: method.Fields) -> method.Program:
         """Run the chosen method's projection round."""
+        if self.options.rule == "divergences":
+            return super().run_projection(model, request)
         return self.inner.run_projection(model, request)
 
 

@@ -55,6 +55,12 @@ def _chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
     return f"{format_method(choice['method'], choice['options'])}: {_cost_text('forecast')(numbers, model)}"
 
 
+def _divergences_text(numbers: Numbers, model: FittedPCA) -> str:
+    """Write the score and the four divergences by which `adaptive` chose, and the choice."""
+    four = ", ".join(f"{name} {numbers[f'divergence_{name}']:.2f}" for name in DIVERGENCES)
+    return f"{numbers['divergence_score']:.2f} ({four}), so {model.log['chosen']['method']}"
+
+
 def _mu_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the penalty mu that ties the parties' own components together, and on how many rows it was chosen."""
     value, held_out = numbers["mu"], numbers.get("held_out_rows")
@@ -145,6 +151,12 @@ def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
 
 
 CLIPPED_SUMS = ("variances", "joint")  # DP-PCA's sums
+DIVERGENCES = {
+    "means": "distance of a party's mean from that of all rows, in square roots of the average variance",
+    "covariances": "relative Frobenius distance of a party's covariance from the average covariance",
+    "spectra": "Kullback-Leibler divergence of a party's normalised spectrum from that of the average covariance",
+    "variances": "relative distance of a party's total variance from the average",
+}
 NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
 
 
@@ -232,6 +244,12 @@ MEASUREMENTS = (
         heterogeneity_covariances="relative distance to the average covariance",
         heterogeneity_spectra="Jensen-Shannon divergence of the normalised spectra, base 2",
         heterogeneity_variances="relative distance of the total variances to their average",
+    ),
+    define_line(
+        "divergences",
+        _divergences_text,
+        divergence_score="mean of the next four numbers",
+        **{f"divergence_{name}": f"{text}; limited to 1, mean of the parties" for name, text in DIVERGENCES.items()},
     ),
     define_line(
         "chosen",

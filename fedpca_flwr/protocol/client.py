@@ -221,6 +221,11 @@ class PCAClient(PartyClient):
     def require_ready(self) -> None:
         """Raise a FedPCAError, before any answer, if the rows do not allow the run; the base allows all."""
 
+    @property
+    def ends_run(self) -> bool:
+        """Whether the run ends with the script's last question; False if another method may go on."""
+        return not self.card.successors
+
     def permit_survivors(self, dropped: int) -> None:
         """Raise a FedPCAError if no sum without the dropped parties may be unmasked; the base allows every sum."""
 
@@ -456,7 +461,7 @@ class PCAClient(PartyClient):
         fields_text = ", ".join(question.reply.names)
         self.site.journal.record_answer(f"{place}: {fields_text}", size, partial(content_digest, phase, arrays))
         site_logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
-        if phase == phases[-1] and not self.card.successors:
+        if phase == phases[-1] and self.ends_run:
             self.site.journal.complete()
             if self.site.node.data:
                 self.site.state.clear()

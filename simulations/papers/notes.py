@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.style import COLOURS
@@ -32,7 +31,6 @@ DRAWN = ["p-cov", "ap-cov", "ap-stack"]
 CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
 CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
 ROWS = 300  # rows of a panel
-ADAPTIVE_BORDER = 0.35  # score of heterogeneity beyond which note 001 takes P-COV
 
 
 def steps(mnist: str = "", cifar: str = "") -> list[Step]:
@@ -91,35 +89,10 @@ def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further:
 
 
 def _choose(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Yield note 001's heterogeneity score of a partition, and the method that its rule chooses."""
-    score = _heterogeneity(clients(dataset, data_root, **PARTITIONS[partition]))
-    yield {"score": score, "chosen": "p-cov" if score > ADAPTIVE_BORDER else "ap-cov"}
-
-
-def _heterogeneity(parts: Sequence[NDArray[Any]]) -> float:
-    """Return a score from 0 to 1: how far clients' means, covariances, spectra and totals differ, mean of four.
-
-    The note does not say how it weighs them: here each is relative to the average covariance, cut to at most 1, and
-    counts a quarter. The divergence of spectra is that of Kullback and Leibler. Shapes: parts (n_i, d).
-    """
-    weights = [len(X) for X in parts]
-    means, covariances = [X.mean(axis=0) for X in parts], [np.cov(X, rowvar=False, ddof=0) for X in parts]
-    mean, average = np.average(means, axis=0, weights=weights), np.average(covariances, axis=0, weights=weights)
-    total, spectrum = np.trace(average), _shares(average)
-    scores = []
-    for m, C in zip(means, covariances, strict=True):
-        shares = _shares(C)
-        of_means = float(np.linalg.norm(m - mean) / np.sqrt(total))
-        of_covariances = float(np.linalg.norm(C - average) / np.linalg.norm(average))
-        of_totals = abs(float(np.trace(C) / total) - 1)
-        scores.append([of_means, of_covariances, float(shares @ np.log(shares / spectrum)), of_totals])
-    return float(np.minimum(scores, 1).mean())
-
-
-def _shares(C: NDArray[Any]) -> NDArray[Any]:
-    """Return the eigenvalues (d,), ascending, of a covariance (d, d) as shares of their sum, each slightly above 0."""
-    values = np.linalg.eigvalsh(C).clip(min=0.0) + 1e-12 * np.trace(C)
-    return np.asarray(values / values.sum())
+    """Yield note 001's score of divergence of a partition, and the method that its rule chooses."""
+    parts = clients(dataset, data_root, **PARTITIONS[partition])
+    model = run("adaptive", parts, n_components=COMPONENTS, min_rows=1, variant="paper")
+    yield {"score": model.log["measured"]["divergence_score"], "chosen": model.log["chosen"]["method"]}
 
 
 def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:

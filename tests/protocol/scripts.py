@@ -91,6 +91,7 @@ compressed codec=low-rank corrections=1: encoded, correction, project
 compressed corrections=2 masked: keys, sums, scatter, correction *2, project
 adaptive: survey
 adaptive genotypes=True: alleles, survey
+adaptive rule=divergences: moments, project
 em max-rounds=3: observed, deviations, expected *3, project
 em max-rounds=3 masked: keys, observed, deviations, expected *3, project
 em model=factors max-rounds=3: observed, deviations, products *3, project

@@ -125,14 +125,6 @@ def rows_of(paper, name, **settings):
     return list(step.function(**step.settings | settings))
 
 
-def test_the_score_of_heterogeneity_is_that_of_the_notes():
-    """Of alike parties it is 0, where only the means differ one of its four parts is not, and none exceeds 1."""
-    X = np.random.default_rng(0).standard_normal((60, 4))
-    assert notes._heterogeneity([X, X]) == pytest.approx(0, abs=1e-12)
-    assert notes._heterogeneity([X, X + 50]) == pytest.approx(0.25)
-    assert 0.5 < notes._heterogeneity([X, X * [1e3, 1, 1, 1]]) < 1
-
-
 def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     assert main(["personalized", "--output", "x"]) == 2
     said = capsys.readouterr().err
