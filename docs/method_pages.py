@@ -253,11 +253,9 @@ def _scripts(method: Method, travel: str) -> dict[str, str]:
             short = (
                 text.replace(f"{first}, ", "*those of the first line*, ", 1) if text.startswith(f"{first}, ") else text
             )
-            texts[format_method("", changes).strip()] = short
-    if card.successors and texts:
-        texts = {
-            options: f"{text}; then the questions of {_either(card.successors)}" for options, text in texts.items()
-        }
+            goes_on = card.successors and "project" not in script
+            end = f"; then the questions of {_either(card.successors)}" if goes_on else ""
+            texts[format_method("", changes).strip()] = short + end
     return texts
 
 

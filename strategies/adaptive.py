@@ -215,6 +215,12 @@ CARD = method.MethodCard(
     examples=({}, {"rule": "divergences"}),
     successors=CANDIDATE_METHODS,
     reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
+    differences="The choice follows from a forecast of bytes and errors instead of divergences, and the result is "
+    "exact. On digits, with 10 equal parties in random order and 10 components, `variant=paper` averages covariances "
+    "(score 0.08) and is 0.6 degrees from exact; with `target=1.0` the default takes half of its bytes for 0.04 "
+    "degrees. If each party has one digit, the score is 0.53, and both pool covariances. The note publishes no scales "
+    "and weights of its divergences: `variant=paper` limits each to 1, and weighs them equally. Its border of 0.15 "
+    "changes no choice.",
 )
 
 
@@ -346,7 +352,7 @@ class Adaptive(method.Strategy):
         return replace(solution, measurements={**measured, **solution.measurements}, notes=[*solution.notes, *notes])
 
     def _solve_by_divergences(self) -> method.Fitting:
-        """Ask for the parties' moments, and solve the pooled ones, or the averaged ones if the parties differ little."""
+        """Ask for the parties' moments, and solve them pooled, or averaged if the parties differ little."""
         pooling = yield from method.pooled_moments(self, retain_all=True)
         solved, parts = pooling.moments, list(pooling.parts.values())
         measured, averaged = divergences(parts), pool(parts, within=True)

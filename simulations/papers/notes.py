@@ -30,6 +30,7 @@ VARIANTS = [f"{name} variant=paper" for name in ("sub-it", "ap-stack", "qr-pca")
 DRAWN = ["p-cov", "ap-cov", "ap-stack"]
 CODECS = [f"codec=quantise bits={bits}" for bits in (16, 8)]
 CODECS += [f"codec=low-rank rank={rank}" for rank in (100, 200)] + ["codec=sketch rank=100"]
+PRIVATE = {"local": "trust=local", "joint": "clip=5.0 release=joint", "paper": "variant=paper"}
 ROWS = 300  # rows of a panel
 
 
@@ -59,8 +60,10 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
             plan.append(Step(f"rule-{kind}", _choose, case))
         plan.append(Step(f"streaming-{name}", _stream, place))
         for epsilon in (1, 5, 10):
-            methods = [f"dp-pca epsilon={epsilon} trust=local noise-seed={draw}" for draw in (1, 2, 3)]
-            plan.append(Step(f"privacy-{name}-{epsilon}-local", _compare, {**skewed, "methods": methods}))
+            for kind, options in PRIVATE.items():
+                methods = [f"dp-pca epsilon={epsilon} {options} noise-seed={draw}" for draw in (1, 2, 3)]
+                case = skewed if kind == "local" else {**skewed, "knn": False}
+                plan.append(Step(f"privacy-{name}-{epsilon}-{kind}", _compare, {**case, "methods": methods}))
     return plan
 
 

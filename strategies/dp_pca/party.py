@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field as Limits
@@ -50,7 +50,7 @@ FIELD_WEIGHTS: dict[str, dict[str, float]] = {
     "centre": {"rows": 0.0, "sum": 1.0},
     "nearer_octaves": {"octaves": 1.0},
     "nearer_centre": {"rows": 0.0, "sum": 1.0},
-    "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},
+    "joint": {"rows": 0.0, "sum": 0.5, "products": 1.0},  # of the sum by the option `sum_weight`
     "directions": {"octaves": 0.1, "energies": 0.1, "products": 1.0},
     "variances": {"rows": 0.0, "squares": 1.0},
 }
@@ -70,11 +70,20 @@ REQUIRED_OPTIONS = {
 }
 
 
-class DPOptions(method.Options):
+class DPOptions(method.Options, method.VariantOptions):
     """Options of DP-PCA: components, the privacy budget, the release, and whom the parties trust.
 
     A bound, where a release needs a bound, must be public: chosen without a look at the data.
     """
+
+    published: ClassVar[Mapping[str, Any]] = {
+        "release": "joint",
+        "clip": 5.0,
+        "relation": "replace-one",
+        "count": "public",
+        "calibration": "classical",
+        "sum_weight": 0.5**0.5,  # sum and products have noise of the same multiple of their sensitivities
+    }
 
     epsilon: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["infinity"], Limits(examples=[0.1, 1.0, 100.0, "infinity"])
@@ -88,6 +97,11 @@ class DPOptions(method.Options):
     """Sums that the parties release: see above."""
     clip: LengthBound | None = None
     """Length to which ``joint`` shortens rows; ``joint`` requires this option. Choose it without a look at the data."""
+    sum_weight: Annotated[float, Limits(ge=0.01, le=100, examples=[0.5, 2.0])] = 0.5
+    """Weight of the sum of rows beside their products, in ``joint``: twice the weight is half of the noise."""
+    calibration: Literal["analytic", "classical"] = "analytic"
+    """Noise over sensitivity: the smallest (Balle and Wang 2018), or ``sqrt(2 ln(1.25 / delta)) / epsilon`` where this
+    is more."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
     """Noise of a party: all noise ('local'), or a share of the noise ('distributed')."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
@@ -146,7 +160,11 @@ class DPOptions(method.Options):
     @property
     def multiplier(self) -> float:
         """Noise multiplier of the whole run, standard deviation over sensitivity; 0 for an infinite epsilon."""
-        return privacy.gaussian_multiplier(float(self.epsilon), self.delta)
+        smallest = privacy.gaussian_multiplier(float(self.epsilon), self.delta)
+        if self.calibration == "analytic":
+            return smallest
+        # the formula holds for epsilon below 1 (Dwork and Roth 2014, appendix A), and far above it is not private
+        return max(smallest, math.sqrt(2 * math.log(1.25 / self.delta)) / float(self.epsilon))
 
     def noise(self, phase: str) -> Noise:
         """Return the noise multiplier of a phase of the release, and the deviations by field that each party adds."""
@@ -180,7 +198,7 @@ class DPOptions(method.Options):
         """Return the epsilon, for all phases at the run's delta, of replacing a single row, if row counts are known."""
         multipliers = []
         for phase in self.phases:
-            value_weights = {name: w for name, w in FIELD_WEIGHTS[phase].items() if name != "rows"}
+            value_weights = {name: w for name, w in self._field_weights(phase).items() if name != "rows"}
             ratio = _sensitivity(self.relation, self._field_weights(phase)) / _sensitivity("replace-one", value_weights)
             multipliers.append(self.noise(phase).multiplier * ratio)
         return privacy.gaussian_epsilon(privacy.compose_multipliers(multipliers), self.delta)
@@ -188,6 +206,7 @@ class DPOptions(method.Options):
     def _field_weights(self, phase: str) -> dict[str, float]:
         """Return the relative weights of a phase's fields in the noise, including a noisy row count's weight."""
         weights = FIELD_WEIGHTS[phase]
+        weights = {**weights, "sum": self.sum_weight} if phase == "joint" else weights
         return {**weights, "rows": COUNT_WEIGHT} if "rows" in weights and self.count == "noised" else weights
 
 

@@ -19,7 +19,12 @@ SECURE = {"secure_aggregation": True, "bound": 40.0}
 RUNS = [
     *((name, {}) for name, method in METHODS.items() if not method.strategy.card.loadings_source),
     *(("sub-it", SECURE), ("vertical", SECURE), ("p-cov", {**SECURE, "survivors": 3}), ("qr-pca", {"rank": 8})),
-    *(("ap-stack", {"party-weights": "rows"}), ("adaptive", {"target": 1.0}), ("vfedpca", {"graph": "ring"})),
+    *(
+        ("ap-stack", {"party-weights": "rows"}),
+        ("adaptive", {"target": 1.0}),
+        ("adaptive", {"rule": "divergences"}),
+        ("vfedpca", {"graph": "ring"}),
+    ),
     *(("personalised", {"mu": 1.0}), ("robust", {"robust_parties": True})),
     *(("sapca", {"tracked": 6, "n_components": 0.5}), ("p-cov", {"outliers": "counts", "fourth_moments": True})),
     *(("dp-pca", {"release": "joint", "clip": 5.0}), ("dp-pca", {"trust": "distributed", "honest_parties": 2})),
