@@ -358,7 +358,7 @@ class Adaptive(method.Strategy):
         measured, averaged = divergences(parts), pool(parts, within=True)
         # averaged covariances of identical rows at every party have no components
         self._averages = measured["score"] <= self.options.threshold and bool(averaged.diagonal().any())
-        evidence, notes = pooling.evidence, []
+        evidence, notes = pooling.evidence, list[str]()
         if self._averages:
             solved, evidence = averaged, replace(evidence, contributions=Contributions(pooling.parts, between=False))
             notes.append(f"covariances were averaged: the score of divergence is at most {self.options.threshold:g}")

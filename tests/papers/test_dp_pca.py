@@ -79,14 +79,12 @@ def test_the_notes_sensitivities_are_half_of_the_largest_changes():
     """Of n rows of length c: 2 c / n in the mean, and 4 c^2 (n - 1) / n^2 in the covariance about it."""
     n, c = 3, CLIP
 
-    def moments(flat):
-        rows = flat.reshape(n, 2)
-        rows = rows * np.minimum(1, c / np.linalg.norm(rows, axis=1))[:, None]
-        return rows.mean(axis=0), np.cov(rows.T, bias=True)
-
     def changes(flat):
-        first, second = moments(flat[2:]), moments(np.r_[flat[:2], flat[4:]])
-        return [float(np.linalg.norm(a - b)) for a, b in zip(first, second, strict=True)]
+        rows = flat.reshape(n + 1, 2)
+        rows = rows * np.minimum(1, c / np.linalg.norm(rows, axis=1))[:, None]
+        first, second = (np.vstack([rows[i], rows[2:]]) for i in (0, 1))
+        covariances = np.cov(first.T, bias=True) - np.cov(second.T, bias=True)
+        return np.linalg.norm(first.mean(axis=0) - second.mean(axis=0)), np.linalg.norm(covariances)
 
     start = np.r_[9, 0, np.tile([-9, 0], n)] + np.random.default_rng(0).standard_normal(2 * n + 2)
     for i, bound in enumerate((2 * c / n, 4 * c**2 * (n - 1) / n**2)):
