@@ -362,8 +362,9 @@ class Adaptive(method.Strategy):
         if self._averages:
             solved, evidence = averaged, replace(evidence, contributions=Contributions(pooling.parts, between=False))
             notes.append(f"covariances were averaged: the score of divergence is at most {self.options.threshold:g}")
-        keywords = {"n_components": self.options.n_components, "center": True, "scale": False}
-        solution = replace(method.solve(solved, pooling.diagonal, **keywords), evidence=evidence)
+        k = self.options.n_components
+        solution = method.solve(solved, pooling.diagonal, n_components=k, center=True, scale=False)
+        solution = replace(solution, evidence=evidence)
         measured = {f"divergence_{name}": value for name, value in measured.items()}
         return solution.with_details(notes=notes, measurements=measured)
 

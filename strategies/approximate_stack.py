@@ -102,7 +102,7 @@ class ApproximateStack(method.Strategy):
         by_rows = self.options.party_weights == "rows"
         bounded = by_rows and self.options.eigenvalues
         if not self.options.eigenvalues:
-            pairs = _bare_pairs(parts, pooled, n_components, by_rows=by_rows)
+            pairs = _bare_pairs(parts, pooled, self.options.n_components, by_rows=by_rows)
         return method.Solution(
             pairs=pairs,
             mean=pooled.head.mean,
