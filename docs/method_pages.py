@@ -84,7 +84,9 @@ CALL_PATH = """# The path of a call
 
 This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's `configure_fit` to the
 method's `aggregate` and back. Steps 1 to 5 run at the server, 6 to 8 at each party, and 9 to 11 at the server again.
-Each later round repeats steps 4 to 9.
+A method's `aggregate` is a generator: it pauses where it asks (step 5), and goes on with the answers that
+`aggregate_fit` hands to it (step 9). Each later round repeats steps 2 and 6 to 9. In an app with Flower's Message API,
+`FedPCA.start` takes the place of step 1, and calls the same functions.
 
 """
 STEPS = (
@@ -288,9 +290,20 @@ def method_page(method: Method) -> str:
         arguments = "".join(f", {key.replace('-', '_')}={value!r}" for key, value in card.examples[0].items())
         facts["Example"] = f'`run("{card.name}", parties, n_components=3{arguments})`'
     lines = "\n".join(f"- {fact}: {value}." for fact, value in facts.items())
-    differences = f"\n## Differs from the publication\n\n{card.differences}\n" if card.differences else ""
-    tail = _disclosures(method) + _method_options(card) + differences
+    tail = _disclosures(method) + _method_options(card) + _differences(card)
     return _link_pages("\n\n".join([f"# {card.title} (`{card.name}`)", text, lines, "## Who sees what", tail]), "../")
+
+
+def _differences(card: MethodCard) -> str:
+    """Return the Markdown section on how a method differs from its publication, and what ``variant='paper'`` sets."""
+    text = f"\n## Differs from the publication\n\n{card.differences}\n" if card.differences else ""
+    if published := card.options.published:
+        options = format_method("", {name.replace("_", "-"): value for name, value in published.items()})
+        text += (
+            f"\nThese are the options of the publication: `{options.strip()}`. The method "
+            f'`"{card.name} variant=paper"` has all of them, except those that you give beside it.\n'
+        )
+    return text
 
 
 def _link_pages(text: str, docs: str = "") -> str:

@@ -215,12 +215,13 @@ CARD = method.MethodCard(
     examples=({}, {"rule": "divergences"}),
     successors=CANDIDATE_METHODS,
     reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
-    differences="The choice follows from a forecast of bytes and errors instead of divergences, and the result is "
-    "exact. On digits, with 10 equal parties in random order and 10 components, `variant=paper` averages covariances "
-    "(score 0.08) and is 0.6 degrees from exact; with `target=1.0` the default takes half of its bytes for 0.04 "
-    "degrees. If each party has one digit, the score is 0.53, and both pool covariances. The note publishes no scales "
-    "and weights of its divergences: `variant=paper` limits each to 1, and weighs them equally. Its border of 0.15 "
-    "changes no choice.",
+    differences="The publication is design note 001, whose rule is `rule='divergences'`. By default the choice follows "
+    "from a forecast of bytes and errors instead, and the result is exact. On digits, with 10 equal parties "
+    "in random order and 10 components, `variant=paper` averages covariances (score 0.08 of at most 1) and is "
+    "0.6 degrees from exact; the default with `target=1.0` sends half as many bytes and is 0.04 degrees from "
+    "exact. If each party has one digit, the score is 0.53, and covariances are pooled. The note publishes no "
+    "scales and weights of its divergences: `variant=paper` limits each to 1, and weighs them equally. The "
+    "note also has a border at 0.15, on both sides of which it averages.",
 )
 
 

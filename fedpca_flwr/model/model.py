@@ -70,7 +70,7 @@ class PCAModel(FittedPCA):
         covariates too.
     moments_ : SecondMoments or None
         Moments of all rows, if the run kept them (``keep="moments"``). `save` does not write the moments, because they
-        far more than the model. They have a file of their own (`SecondMoments.save`).
+        tell far more than the model. They have a file of their own (`SecondMoments.save`).
     own_components_ : dict of str to ndarray of shape (k, d), or None
         Components of each party by its name (or "party 0", "party 1"), if `fedpca_flwr.run` simulated a method whose
         parties have components of their own. In a real run these stay with the parties, in the file that a site's key
