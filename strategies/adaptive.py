@@ -188,9 +188,11 @@ SURVEY = method.Question(
 
 
 def adaptive_script(config: method.RunConfig, options: AdaptiveOptions) -> method.Questions:
-    """Return the survey; or by the rule 'divergences' the questions of P-COV, in clear."""
+    """Return the survey; or by the rule 'divergences' the questions of P-COV, in clear; ConfigError for stages then."""
     if options.rule == "forecast":
         return {"survey": SURVEY}
+    if names := ", ".join(sorted(options.non_defaults & options.stage_option_names)):
+        raise method.ConfigError(f"run-config: {value_text(names)} goes with rule='forecast', or with p-cov itself")
     hidden = "rule='divergences' compares the parties' moments, which sums hide: take p-cov, which is exact by sums"
     moments_question = method.moments_questions(method.RunConfig())["moments"]
     return {"moments": replace(moments_question, suggestion=hidden), **method.projection_questions()}
@@ -365,7 +367,9 @@ class Adaptive(method.Strategy):
             notes.append(f"covariances were averaged: the score of divergence is at most {self.options.threshold:g}")
         k = self.options.n_components
         solution = method.solve(solved, pooling.diagonal, n_components=k, center=True, scale=False)
-        solution = replace(solution, evidence=evidence)
+        # of what is left out between the parties the averaged scatter tells no directions
+        known = {} if self._averages else solution.measurements
+        solution = replace(solution, evidence=evidence, measurements=known)
         measured = {f"divergence_{name}": value for name, value in measured.items()}
         return solution.with_details(notes=notes, measurements=measured)
 

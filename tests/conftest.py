@@ -14,6 +14,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 from xdist.scheduler import LoadFileScheduling
 
+from fedpca_flwr.protocol.card import method_questions
+
 DEPLOYMENTS = "tests/deployment/"
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # of the processes that tests start
 
@@ -22,6 +24,13 @@ def pytest_configure() -> None:
     import scipy.linalg  # noqa: F401  # its BLAS is limited only when it is there
 
     threadpool_limits(1, user_api="blas")
+
+
+@pytest.fixture(autouse=True)
+def forgotten_scripts() -> Generator[None]:
+    """Forget the questions of runs after each test: some shrink constants from which they were made."""
+    yield
+    method_questions.cache_clear()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,7 +29,7 @@ RUNS = (
     "em model=factors",
     "personalised",
     "personalised solver=stiefel mu=0.5",
-    "personalised variant=paper shared-step=4.0",
+    "personalised variant=paper server-step=4.0",
     "robust scale=true",
     "streaming state=there",
     "sub-it",

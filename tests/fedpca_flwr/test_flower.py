@@ -391,5 +391,5 @@ def test_a_misspelt_option_is_corrected_in_the_spelling_of_python(make, wrong, r
 def test_the_signature_of_a_methods_class_has_its_options():
     parameters = signature(SubspaceIteration).parameters
     assert parameters["n_components"].default == 10
-    assert parameters["block_size"].annotation is int
+    assert parameters["max_rounds"].annotation is int
     assert parameters.keys() - {"run_config"} == SubspaceIteration.card.options.model_fields.keys()
