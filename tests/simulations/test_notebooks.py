@@ -20,7 +20,7 @@ def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
     """Return tables, pictures, and the first word of each line that a cell shows: numbers depend on the machine."""
     shown: list[tuple[str, ...]] = []
     for output in outputs:
-        if output["output_type"] == "display_data":  # the progress of a run that took more than a second
+        if output["output_type"] == "display_data" or output.get("name") == "stderr":  # progress, and Ray's remarks
             continue
         text = output.get("text", output.get("data", {}).get("text/plain", ""))
         words = [line.split()[0] for line in text.splitlines() if line.strip() and line[:1].isspace()]
