@@ -27,7 +27,7 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def forgotten_scripts() -> Generator[None]:
+def forget_scripts() -> Generator[None]:
     """Forget the questions of runs after each test: some shrink constants from which they were made."""
     yield
     method_questions.cache_clear()
