@@ -101,7 +101,7 @@ CARD = method.MethodCard(
     "(0.8 degrees), so that they need no start. They are weighted by the roots of the eigenvalues, as in the authors' "
     "program (0.8 degrees), and turned to one side (0 degrees, as exact vectors come with their largest entry "
     "positive). The sigmoid has +gamma, as in the authors' program, not the printed -gamma (90 degrees with gamma "
-    "0.05). The paper gives no value of gamma. " + merging.DIFFERENCES,
+    "0.05). The paper gives no value of gamma. All options of the paper together: 77 degrees. " + merging.DIFFERENCES,
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",
