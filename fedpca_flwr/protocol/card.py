@@ -112,7 +112,7 @@ class CountOptions(PCAOptions):
     """Number of components."""
 
 
-class VariantOptions(PCAOptions):
+class VariantOptions(Config):
     """Options of a method whose defaults are not those of its publication; a method lists these in `published`."""
 
     variant: Literal["ours", "paper"] = "ours"
