@@ -23,6 +23,7 @@ from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.fitted import open_log
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
@@ -91,7 +92,8 @@ def run(
     (2, 6)
     """
     name: Any = METHODS.name_of(method)
-    engine_run, split = _engine(engine), _split(name)
+    engine_run, card = _engine(engine), _card(name)
+    split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     tables, notes = _encode_categories(parties, values)
@@ -103,7 +105,7 @@ def run(
         in_words_of_python(),
     ):
         run_method = partial(_run_blind, engine_run) if values.get("blind") else engine_run
-        if METHODS.parse_method(name).strategy.card.local_components == "personal":
+        if card.local_components == "personal":
             run_method = partial(_run_personal, engine_run)
         model = run_method(METHODS.run_config(values), shares, site)
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
@@ -143,13 +145,13 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
     return model.named(names)
 
 
-def _split(method: Any) -> str:
-    """Return how a method, by its text, splits the data among parties, "rows" or "columns"; else raise ConfigError."""
+def _card(method: Any) -> MethodCard:
+    """Return the declaration of a method that is named by its text; raise ConfigError if there is none."""
     if not isinstance(method, str | None):
         expected = "expected a name such as 'p-cov', or a class: run(method, parties)"
         raise ConfigError(f"method is {value_text(method)}, {expected}")
     with in_words_of_python():
-        return METHODS.parse_method(method or "(none)").strategy.card.split
+        return METHODS.parse_method(method or "(none)").strategy.card
 
 
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:

@@ -47,10 +47,10 @@ def check_arguments(arguments: Mapping[str, Any], components: Any, engine: Any) 
             texts += METHODS if method == "all" else [_method_text(method)]
         except ConfigError as error:
             faults += str(error).replace("run-config: 'method' is", "comparison: 'methods' has").splitlines()
-    faults += _unknown_name_faults("datasets", lists.get("datasets", []), DATASETS, OPENML_PREFIX)
-    faults += _unknown_name_faults("partitions", lists.get("partitions", []), PARTITIONS)
+    faults += _name_faults("datasets", lists.get("datasets", []), DATASETS, OPENML_PREFIX)
+    faults += _name_faults("partitions", lists.get("partitions", []), PARTITIONS)
     faults += _uncountable("clients", lists["clients"]) + _uncountable("components", [components])
-    faults += _unknown_name_faults("engine", [engine], ENGINES)
+    faults += _name_faults("engine", [engine], ENGINES)
     for name in ("alpha", "seed", "bound"):
         for value in lists[f"{name}s"]:
             try:
@@ -71,7 +71,7 @@ def _method_text(method: Any) -> str:
     return name
 
 
-def _unknown_name_faults(key: str, values: Sequence[Any], names: Iterable[str], prefix: str = "") -> list[str]:
+def _name_faults(key: str, values: Sequence[Any], names: Iterable[str], prefix: str = "") -> list[str]:
     """Return a line on the values that are none of the names, with the nearest names, in a list; [] without any.
 
     Texts that begin with a ``prefix`` are allowed, too.

@@ -368,8 +368,8 @@ class Adaptive(method.Strategy):
         k = self.options.n_components
         solution = method.solve(solved, pooling.diagonal, n_components=k, center=True, scale=False)
         # of what is left out between the parties the averaged scatter tells no directions
-        known = {} if self._averages else solution.measurements
-        solution = replace(solution, evidence=evidence, measurements=known)
+        measurements = {} if self._averages else solution.measurements
+        solution = replace(solution, evidence=evidence, measurements=measurements)
         measured = {f"divergence_{name}": value for name, value in measured.items()}
         return solution.with_details(notes=notes, measurements=measured)
 

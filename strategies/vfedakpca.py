@@ -6,6 +6,7 @@ column, is the authors' "extraction". ``variant="paper"`` is the paper's algorit
 matrices that are not centred.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedpca_flwr.questions import merging
 class VFedAKPCAOptions(merging.MergeOptions):
     """Options of VFedAKPCA: the kernel, and the merging of directions."""
 
-    published: ClassVar[dict[str, Any]] = {
+    published: ClassVar[Mapping[str, Any]] = {
         "center_kernel": False,
         "sigmoid_sign": "minus",
         "party_weights": "eigenvalue",

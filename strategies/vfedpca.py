@@ -6,6 +6,7 @@ and its eigenvalue. The server averages the vectors, weighted by the eigenvalues
 algorithm, and ``variant="faithful"`` the authors' program, which centres rows instead of columns.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field as Limits
@@ -19,7 +20,7 @@ from fedpca_flwr.questions import merging
 class VFedPCAOptions(merging.MergeOptions):
     """Options of VFedPCA: the merging of directions, and the power method of each party."""
 
-    published: ClassVar[dict[str, Any]] = {
+    published: ClassVar[Mapping[str, Any]] = {
         "center": False,
         "party_weights": "mean",
         "start": "own",

@@ -149,12 +149,11 @@ def format_method(name: str, options: Mapping[str, Any]) -> str:
 
 def non_defaults(options: Config) -> dict[str, Scalar]:
     """Return the options that differ from the variant's defaults, without keys of the run, by key in kebab-case."""
-    kind, values = type(options), options.model_dump(by_alias=True)
+    kind, values = type(options), options.model_dump()
     defaults = {name: field.default for name, field in kind.model_fields.items()}
     defaults |= kind.published if values.get("variant") == "paper" else {}
-    return {
-        key: values[key] for key in sorted(method_option_keys(kind)) if values[key] != defaults[key.replace("-", "_")]
-    }
+    names = {key: key.replace("-", "_") for key in sorted(method_option_keys(kind))}
+    return {key: values[name] for key, name in names.items() if values[name] != defaults[name]}
 
 
 MAX_SHOWN_CHARACTERS = 200

@@ -125,8 +125,8 @@ class VariantOptions(Config):
         """Return the values, with those of `published` for options that ``variant='paper'`` leaves open."""
         if not isinstance(values, dict) or values.get("variant") != "paper":
             return values
-        given = {str(key).replace("-", "_") for key in values}
-        return {**{name: value for name, value in cls.published.items() if name not in given}, **values}
+        names = {str(key).replace("-", "_") for key in values}
+        return {**{name: value for name, value in cls.published.items() if name not in names}, **values}
 
 
 class CentreOptions(PCAOptions):

@@ -225,8 +225,8 @@ def _stack_subspaces(subspaces: Sequence[method.Fields]) -> method.Fields:
     """Return the fields of a request that holds the fields of several subspaces, or of none."""
     if not subspaces:
         return {name: np.empty((0, *array.shape)) for name, array in EMPTY_SUBSPACE.items()}
-    whole = [{**fields, "remainder": _read_subspace(fields).head.remainder} for fields in subspaces]
-    return {name: np.stack([fields[name] for fields in whole]) for name in EMPTY_SUBSPACE}
+    complete = [{**fields, "remainder": _read_subspace(fields).head.remainder} for fields in subspaces]
+    return {name: np.stack([fields[name] for fields in complete]) for name in EMPTY_SUBSPACE}
 
 
 def _split_subspaces(request: method.Fields) -> list[method.Fields]:
