@@ -17,6 +17,7 @@ from fedpca_flwr.analyses.components import (
     whitened,
 )
 from fedpca_flwr.analyses.covariates import AdjustedMoments, adjusted
+from fedpca_flwr.analyses.factorability import Factorability, factorability
 from fedpca_flwr.analyses.genes import highly_variable
 from fedpca_flwr.analyses.groups import MultipleFactorAnalysis, multiple_factor_analysis
 from fedpca_flwr.analyses.harmony import harmonised
@@ -52,6 +53,7 @@ __all__ = [
     "Discriminant",
     "Drift",
     "FactorModel",
+    "Factorability",
     "HowMany",
     "HowSure",
     "MultipleFactorAnalysis",
@@ -68,6 +70,7 @@ __all__ = [
     "discriminant",
     "drift",
     "factor_analysis",
+    "factorability",
     "harmonised",
     "highly_variable",
     "how_many",

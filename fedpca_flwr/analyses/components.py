@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,19 +31,27 @@ from fedpca_flwr.model.tables import DisplayTable, component_labels, display_as,
 
 @inputs.takes_moments
 def pca(
-    moments: SecondMoments, n_components: int | float | str = 10, *, center: bool = True, scale: bool = False
+    moments: SecondMoments,
+    n_components: int | float | str | None = None,
+    *,
+    center: bool | None = None,
+    scale: bool | None = None,
 ) -> PCAModel:
     """Compute the PCA of stored moments. It equals that of a run of the exact method `p-cov` on the same rows.
 
+    What is not given is as in the run that made the moments. A model that differs from the run's has a note.
+
     Parameters
     ----------
-    moments : SecondMoments
-    n_components : int, float or str, default 10
-        Number of components, a fraction of the variance, or "auto" (see `fedpca_flwr.model.solution.solve`).
-    center : bool, default True
-        Subtract the mean.
-    scale : bool, default False
-        Divide each feature by its standard deviation (divisor n).
+    moments : SecondMoments or PCAModel
+        Moments, or a model that keeps them.
+    n_components : int, float or str, optional
+        Number of components, a fraction of the variance, or "auto" (see `fedpca_flwr.model.solution.solve`); without a
+        run 10 by default.
+    center : bool, optional
+        Subtract the mean; without a run True by default.
+    scale : bool, optional
+        Divide each feature by its standard deviation (divisor n); without a run False by default.
 
     Returns
     -------
@@ -55,16 +62,29 @@ def pca(
     ConfigError, DataError
         As `fedpca_flwr.model.solution.solve`.
     """
-    if not isinstance(n_components, int | float | str | np.integer):
-        raise ConfigError(f"'n_components' is {value_text(n_components)}, expected a number or 'auto'")
+    prepared = moments.preparation
+    count = prepared.n_components or 10 if n_components is None else n_components
+    if not isinstance(count, int | float | str | np.integer):
+        raise ConfigError(f"'n_components' is {value_text(count)}, expected a number or 'auto'")
     parties = moments.parties.items()
     log_entries = {
         "method": "second moments",
         "columns": names_digest(moments.features),
         "parties": [{"party": i, "name": key, "rows": party.count} for i, (key, party) in enumerate(parties)],
     }
-    options: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
-    model = PCAModel.of_moments(moments.moments, log_entries, error_bound=moments.error_bound, **options)
+    centred = prepared.center if center is None else center
+    model = PCAModel.of_moments(
+        moments.moments,
+        log_entries,
+        n_components=count,
+        center=centred,
+        scale=prepared.divides(scale) and not prepared.divided,
+        indicators=prepared.indicators,
+        divisor=prepared.divisor,
+        error_bound=moments.error_bound,
+    )
+    if differences := prepared.differences(scale, center=centred):
+        model.log["notes"].append(f"this is not the PCA of the run that made the moments: {'; '.join(differences)}")
     return model.named(moments.features)
 
 
@@ -112,8 +132,9 @@ ROTATIONS: dict[str, Callable[..., Array] | None] = {"none": None, "varimax": va
 def _reading_table(result: Reading) -> DisplayTable:
     """Return the display of a reading: correlations and communality of each feature."""
     k, d = result.correlations.shape
-    title = f"Reading: correlations of {k} components with {d} features, and the share of each that they hold"
+    title = f"Reading: correlations of {k} components with {d} {result.unit}, and the share of each that they hold"
     rows = feature_rows(result.features, *result.correlations, result.communalities, weight=result.communalities)
+    rows.append(["(variance)", *result.variances.tolist(), ""])
     return DisplayTable(title, ["feature", *component_labels(k), "held"], rows)
 
 
@@ -131,29 +152,57 @@ class Reading:
     communalities : ndarray of shape (d,)
         Share of each feature's variance that the k components hold. A rotation does not change this share.
     contributions : ndarray of shape (k, d)
-        Share of each feature in the sum of a component's squared correlations, weighted by groups if there are groups.
+        Share of each feature in a component's variance: its squared loading, as in FactoMineR.
+    variances : ndarray of shape (k,)
+        Variance of the (rotated) components: the sum of the features' variances times their squared correlations. With
+        promax the components share variance, and these sum to more or less than what they hold.
     between : ndarray of shape (k, k)
         Correlations of the (rotated) scores with each other: the identity, except with promax.
     features : tuple of str
         Names of the features; empty if the moments have no names.
+    model : PCAModel
+        PCA of the features that contribute, whose mean and scale prepare rows.
+    rotation : ndarray of shape (k, k)
+        Matrix that rotates correlations: those of the unrotated components (d, k) times it are ``correlations.T``.
     supplementary : int, default 0
         Number of features that do not contribute to the components; they come last in each array by feature.
+    unit : str
+        Unit in which the PCA took the features.
     """
 
     correlations: Array
     communalities: Array
     contributions: Array
+    variances: Array
     between: Array
     features: tuple[str, ...]
+    model: PCAModel
+    rotation: Array
     supplementary: int = 0
+    unit: str = "features"
+
+    def scores(self, X: ArrayLike) -> Array:
+        """Compute the scores of rows on the (rotated) components, with variance 1 in the fitted rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, d)
+            Rows of the features that contribute.
+
+        Returns
+        -------
+        ndarray of shape (n, k)
+            Whose correlations with the features are ``correlations``; with promax, the factors' scores.
+        """
+        return np.asarray(whitened(self.model, X) @ np.linalg.inv(self.rotation).T)
 
 
 @inputs.takes_moments
 def read(
     moments: SecondMoments,
-    k: int,
+    k: int | None = None,
     *,
-    scale: bool = False,
+    scale: bool | None = None,
     rotation: str = "none",
     kaiser: bool = True,
     supplementary: Features = (),
@@ -162,11 +211,11 @@ def read(
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
-        Number of components.
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA.
+    moments : SecondMoments or PCAModel
+    k : int, optional
+        Number of components; by default as in the run.
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run.
     rotation : {"none", "varimax", "promax"}
     kaiser : bool, default True
         Compute the rotation for loadings that are scaled to length 1 for each feature, as R does by default.
@@ -188,13 +237,15 @@ def read(
     supplementary_columns = [] if none else moments.places(supplementary).tolist()
     active = [column for column in range(moments.n_features) if column not in supplementary_columns]
     moments, first = moments.select(active + supplementary_columns), len(active)
-    model = pca(moments.select(range(first)), k, scale=scale)
+    k = inputs.component_count(moments, k, min(moments.n_samples - 1, first))
+    model = pca(moments.select(range(first)), k, scale=scale, center=True)
     inputs.require_resolved(model.explained_variance_)
     components, _ = model.loadings()
-    used = moments.scaled() if scale else moments
-    spread = np.where(moments.is_constant, np.inf, np.sqrt(np.diagonal(used.covariance).clip(min=0.0)))
-    common = components @ used.covariance[:first] / np.sqrt(model.explained_variance_)[:, None]
-    loadings = (common / spread).T
+    covariance = inputs.in_unit(moments, scale).covariance
+    spread = np.sqrt(np.diagonal(covariance).clip(min=0.0))
+    deviations = np.sqrt(np.einsum("ij,jl,il->i", components, covariance[:first, :first], components))
+    common = components @ covariance[:first] / deviations[:, None]
+    loadings = (common / np.where(moments.is_constant, np.inf, spread)).T
     communalities = np.sum(loadings**2, axis=1)
     rotate = ROTATIONS[rotation]
     rotation_matrix = np.eye(len(components)) if rotate is None else rotate(loadings[:first], kaiser=kaiser)
@@ -205,33 +256,38 @@ def read(
     ordered = rotated[:, order]
     rotation_matrix = rotation_matrix[:, order] * column_signs(ordered)
     inverse = np.linalg.inv(rotation_matrix)
+    parts = (ordered * spread[:first, None] * column_signs(ordered)) ** 2  # of the components' variances
     contributions = np.zeros_like(loadings.T)
-    contributions[:, :first] = (ordered**2 / np.sum(ordered**2, axis=0)).T
+    contributions[:, :first] = (parts / parts.sum(axis=0)).T
     return Reading(
         correlations=(loadings @ rotation_matrix).T,
         communalities=communalities,
         contributions=contributions,
+        variances=parts.sum(axis=0),
         between=inverse @ inverse.T,
         features=moments.features,
+        model=model,
+        rotation=rotation_matrix,
         supplementary=len(supplementary_columns),
+        unit=moments.preparation.unit(scale),
     )
 
 
 @inputs.takes_moments
-def barycentres(moments: SecondMoments, k: int, levels: Features, *, scale: bool = False) -> Array:
+def barycentres(moments: SecondMoments, k: int | None, levels: Features, *, scale: bool | None = None) -> Array:
     """Compute the mean scores (m, k) of the rows that have each level. A level is a supplementary column of 0 and 1.
 
     The components are those of ``pca(moments.select(other_features), k, scale=scale)``, for all other features.
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
-        Number of components.
+    moments : SecondMoments or PCAModel
+    k : int or None
+        Number of components; None as in the run.
     levels : sequence of str or int
         The m columns of 0 and 1.
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA.
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run.
 
     Returns
     -------

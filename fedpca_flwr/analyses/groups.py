@@ -18,7 +18,7 @@ from fedpca_flwr.analyses.inputs import require_count, require_resolved, takes_m
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
-from fedpca_flwr.maths.moments import rescale_features, safe_deviation
+from fedpca_flwr.maths.moments import rescale_features
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 from fedpca_flwr.model.tables import DisplayTable, Share, component_labels, display_as
@@ -108,14 +108,23 @@ def multiple_factor_analysis(
     loadings, _ = model.loadings()
     eigenvalues = model.explained_variance_ * (n - 1) / n
     correlations = np.sqrt(eigenvalues)[:, None] * loadings * weight
-    deviation = safe_deviation(moments.moments.diagonal(), n, moments.moments.mean)
+    weighted_model = replace(model, mean_=moments.mean, scale_=moments.deviation * weight)
     return MultipleFactorAnalysis(
         eigenvalues=eigenvalues,
         groups=tuple(map(str, groups)),
         group_eigenvalues=first,
         contributions=loadings**2 @ member,
-        reading=Reading(correlations, np.sum(correlations**2, axis=0), loadings**2, np.eye(k), moments.features),
-        model=replace(model, mean_=moments.mean, scale_=deviation * weight),
+        reading=Reading(
+            correlations=correlations,
+            communalities=np.sum(correlations**2, axis=0),
+            contributions=loadings**2,
+            variances=eigenvalues,
+            between=np.eye(k),
+            features=moments.features,
+            model=weighted_model,
+            rotation=np.eye(k),
+        ),
+        model=weighted_model,
     )
 
 

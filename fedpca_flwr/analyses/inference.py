@@ -10,7 +10,15 @@ from scipy.linalg import eigh, eigvalsh
 from scipy.special import stdtrit
 
 from fedpca_flwr.analyses.components import pca
-from fedpca_flwr.analyses.inputs import require_count, require_resolved, require_share, takes_model, takes_moments
+from fedpca_flwr.analyses.inputs import (
+    component_count,
+    in_unit,
+    require_count,
+    require_resolved,
+    require_share,
+    takes_model,
+    takes_moments,
+)
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
@@ -27,7 +35,7 @@ MAX_DRAWS = 100_000
 def _how_many_table(result: HowMany) -> DisplayTable:
     """Return the display of rules and the numbers of components that the rules keep."""
     rows = [[rule, "-" if k is None else k] for rule, k in result.by_rule.items()]
-    return DisplayTable(f"HowMany: components of {result.spectrum.size} features", ["rule", "components"], rows)
+    return DisplayTable(f"HowMany: components of {result.spectrum.size} {result.unit}", ["rule", "components"], rows)
 
 
 @display_as(_how_many_table)
@@ -44,23 +52,26 @@ class HowMany:
         Eigenvalues of the covariance (divisor n - 1), descending.
     null_band : ndarray of shape (min(n - 1, d),)
         95th percentiles of the eigenvalues that unrelated features of the same variances would have.
+    unit : str
+        Unit in which the features were taken.
     """
 
     by_rule: Mapping[str, int | None]
     spectrum: Array
     null_band: Array
+    unit: str = "features"
 
 
 @takes_moments
-def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0.95, draws: int = 100) -> HowMany:
+def how_many(moments: SecondMoments, *, scale: bool | None = None, fraction: float = 0.95, draws: int = 100) -> HowMany:
     """Compute the number of components to keep by several rules, such as parallel analysis and Minka's evidence.
 
     Parameters
     ----------
-    moments : SecondMoments
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA. All rules except parallel analysis assume equal
-        noise in all features, and are meant for features of the same unit.
+    moments : SecondMoments or PCAModel
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run. All rules except parallel analysis
+        assume equal noise in all features, and are meant for features of the same unit.
     fraction : float, default 0.95
         Share of the variance for the rule of the fraction.
     draws : int, default 100
@@ -79,7 +90,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     """
     require_share("fraction", fraction, 0.95)
     require_count("draws", draws, MAX_DRAWS)
-    used = moments.scaled() if scale else moments
+    used = in_unit(moments, scale)
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
     n, d = used.n_samples, used.n_features
     covariance = used.covariance
@@ -95,7 +106,7 @@ def how_many(moments: SecondMoments, *, scale: bool = False, fraction: float = 0
     }
     if len(used.parties) > 1 and d > 1:
         by_rule["bi-cross-validation (Owen, Perry)"] = inference.bi_cross_validation(list(used.parties.values()))
-    return HowMany(by_rule, values, band)
+    return HowMany(by_rule, values, band, moments.preparation.unit(scale))
 
 
 MIN_JACKKNIFE_PARTIES = 5  # the spread of fewer parties tells nothing
@@ -106,7 +117,8 @@ def _how_sure_table(result: HowSure) -> DisplayTable:
     low, high = result.variance_intervals.T
     columns = component_labels(low.size), result.variances, low, high, result.loading_errors.max(axis=1)
     heads = ["", "variance", "at least", "at most", "largest error of a loading"]
-    return DisplayTable("HowSure: intervals of the variances", heads, list(zip(*columns, strict=True)))
+    title = f"HowSure: intervals of the variances of components of {result.unit}"
+    return DisplayTable(title, heads, list(zip(*columns, strict=True)))
 
 
 @display_as(_how_sure_table)
@@ -122,18 +134,22 @@ class HowSure:
         Intervals that cover the population's variances in about ``level`` of all samples.
     loading_errors : ndarray of shape (k, d)
         Standard errors of the loadings, in the order of ``components_``; infinite for tied variances (`how_sure`).
+    unit : str
+        Unit in which the features were taken.
     """
 
     variances: Array
     variance_intervals: Array
     loading_errors: Array
+    unit: str = "features"
 
 
 def _spikes_table(result: Spikes) -> DisplayTable:
     """Return the display of each component's population variance and angle to the population's component."""
     columns = component_labels(result.variances.size), result.variances, result.angles
     heads = ["", "variance in the population", "degrees from the population's"]
-    return DisplayTable("Spikes: what the components of the sample stand for", heads, list(zip(*columns, strict=True)))
+    title = f"Spikes: what the components of the sample stand for, of {result.unit}"
+    return DisplayTable(title, heads, list(zip(*columns, strict=True)))
 
 
 @display_as(_spikes_table)
@@ -147,25 +163,33 @@ class Spikes:
         Variances of the population's components, if all features have equal noise; that of the noise if it is noise.
     angles : ndarray of shape (k,)
         Expected angle in degrees between each component of the sample and that of the population; 90 for noise.
+    unit : str
+        Unit in which the features were taken.
     """
 
     variances: Array
     angles: Array
+    unit: str = "features"
 
 
 @takes_moments
-def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
-    """Compute intervals of variances and errors of loadings, for normal rows with n much larger than d (Anderson 1963).
+def how_sure(
+    moments: SecondMoments, k: int | None = None, *, level: float = 0.95, scale: bool | None = None
+) -> HowSure:
+    """Compute intervals of variances and errors of loadings, for normal rows with n much larger than d.
 
-    For scaled features, or rows that are not normal, use `how_sure_by_parties` or `variance_intervals`.
+    Anderson 1963; for scaled features Konishi 1979. For rows that are not normal, and for indicators of levels, use
+    `how_sure_by_parties` or `variance_intervals`.
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
-        Number of components.
+    moments : SecondMoments or PCAModel
+    k : int, optional
+        Number of components; by default as in the run.
     level : float, default 0.95
         Coverage of the intervals.
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run.
 
     Returns
     -------
@@ -176,11 +200,12 @@ def how_sure(moments: SecondMoments, k: int, *, level: float = 0.95) -> HowSure:
     ConfigError, ContractError, DataError
         If an option is not allowed, component k has no variance, or no feature varies.
     """
-    values, vectors = _spectrum(moments, k, level)
+    used, unit = in_unit(moments, scale), moments.preparation.unit(scale)
+    k, values, vectors = _spectrum(used, k, level)
     require_resolved(values[:k])
-    n = moments.n_samples
-    intervals = inference.eigenvalue_intervals(values[:k], n, level)
-    return HowSure(values[:k], intervals, inference.loading_errors(values, vectors, k, n).T)
+    n, correlation = used.n_samples, used.correlation if used.preparation.divided else None
+    intervals = inference.normal_intervals(values[:k], vectors[:, :k], n, level, correlation)
+    return HowSure(values[:k], intervals, inference.loading_errors(values, vectors, k, n, correlation).T, unit)
 
 
 @takes_model
@@ -215,16 +240,16 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
 
 
 @takes_moments
-def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
+def spikes(moments: SecondMoments, k: int | None = None, *, scale: bool | None = None) -> Spikes:
     """Estimate the population's components by the spiked model, for data with many features compared with rows.
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
-        Number of components.
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA.
+    moments : SecondMoments or PCAModel
+    k : int, optional
+        Number of components; by default as in the run.
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run.
 
     Returns
     -------
@@ -235,13 +260,15 @@ def spikes(moments: SecondMoments, k: int, *, scale: bool = False) -> Spikes:
     ConfigError, DataError
         If k is not allowed, or no feature varies.
     """
-    used = moments.scaled() if scale else moments
-    values, _ = _spectrum(used, k, 0.5)
-    return Spikes(*inference.spiked_estimates(values, k, used.n_samples))
+    used = in_unit(moments, scale)
+    k, values, _ = _spectrum(used, k, 0.5)
+    return Spikes(*inference.spiked_estimates(values, k, used.n_samples), moments.preparation.unit(scale))
 
 
 @takes_moments
-def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, scale: bool = False) -> HowSure:
+def how_sure_by_parties(
+    moments: SecondMoments, k: int | None = None, *, level: float = 0.95, scale: bool | None = None
+) -> HowSure:
     """Compute intervals and standard errors by a jackknife that leaves out each party, for rows of any distribution.
 
     The parties count as a sample of a population of parties, so differences between parties widen the intervals. The
@@ -249,12 +276,10 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
 
     Parameters
     ----------
-    moments : SecondMoments
+    moments : SecondMoments or PCAModel
         Moments of all rows and of each party (``keep="parties"``), for at least 5 parties.
-    k, level
+    k, level, scale
         As of `how_sure`.
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA.
 
     Returns
     -------
@@ -272,10 +297,11 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
             f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with "
             "keep='parties'"
         )
-    full_model = pca(moments, k, scale=scale)
+    k = component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
+    full_model = pca(moments, k, scale=scale, center=True)
     require_resolved(full_model.explained_variance_)
     components, _ = full_model.loadings()
-    reduced_models = [pca(moments.without(party), k, scale=scale) for party in moments.parties]
+    reduced_models = [pca(moments.without(party), k, scale=scale, center=True) for party in moments.parties]
     reduced_components = []
     for model in reduced_models:
         directions, _ = model.loadings()
@@ -288,13 +314,14 @@ def how_sure_by_parties(moments: SecondMoments, k: int, *, level: float = 0.95, 
     step = float(stdtrit(groups - 1, 0.5 + level / 2)) * np.sqrt(variance)  # Student's quantile, two-sided
     _, spread = inference.grouped_jackknife(components, np.array(reduced_components), sizes)
     intervals = np.exp(np.column_stack([centre - step, centre + step]))
-    return HowSure(full_model.explained_variance_, intervals, np.sqrt(spread))
+    unit = moments.preparation.unit(scale)
+    return HowSure(full_model.explained_variance_, intervals, np.sqrt(spread), unit)
 
 
-def _spectrum(moments: SecondMoments, k: int, level: float) -> tuple[Array, Array]:
-    """Return all eigenvalues (d,), descending, and eigenvectors (columns) of the covariance; raise as `how_sure`."""
+def _spectrum(moments: SecondMoments, k: int | None, level: float) -> tuple[int, Array, Array]:
+    """Return k, all eigenvalues (d,), descending, and eigenvectors of the covariance; raise as `how_sure`."""
     require_share("level", level, 0.95)
-    require_count("k", k, min(moments.n_samples - 1, moments.n_features))
+    k = component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)
     values, vectors = eigh(moments.covariance)
-    return values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])
+    return k, values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,12 +16,27 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import Features, SecondMoments
 
 Analysis = TypeVar("Analysis", bound=Callable[..., Any])
+Source = SecondMoments | PCAModel  # of an analysis: moments, or a model that keeps them
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def takes_moments(analysis: Analysis) -> Analysis:
-    """Decorate an analysis by `takes`: an argument ``moments`` that is no `SecondMoments` raises a ConfigError."""
-    advice = "they are a model's 'moments_' after run('p-cov', parties, keep='moments'), or SecondMoments.of(rows)"
-    return takes("moments", SecondMoments, advice)(analysis)
+MOMENTS_ADVICE = "give a model of run('p-cov', parties, keep='moments'), its 'moments_', or SecondMoments.of(rows)"
+
+
+def takes_moments(analysis: Callable[Concatenate[SecondMoments, P], R]) -> Callable[Concatenate[Source, P], R]:
+    """Decorate an analysis by `takes`; a model stands for its ``moments_``, and one without raises a ConfigError."""
+
+    @takes("moments", (SecondMoments, PCAModel), MOMENTS_ADVICE)
+    @wraps(analysis)
+    def of_model(moments: Source, /, *args: P.args, **options: P.kwargs) -> R:
+        if isinstance(moments, PCAModel):
+            if moments.moments_ is None:
+                raise ConfigError(f"'moments' is of type PCAModel, without SecondMoments of its rows; {MOMENTS_ADVICE}")
+            moments = moments.moments_
+        return analysis(moments, *args, **options)
+
+    return of_model
 
 
 def takes_model(analysis: Analysis) -> Analysis:
@@ -43,21 +58,35 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
     def decorate(analysis: Analysis) -> Analysis:
         parameters = signature(analysis).parameters
         place = list(parameters).index(name)
-        flags = [option for option, parameter in parameters.items() if isinstance(parameter.default, bool)]
+        flags = {name: one.default for name, one in parameters.items() if str(one.annotation).startswith("bool")}
 
         @wraps(analysis)
         def wrapper(*args: Any, **options: Any) -> Any:
+            if place == 0 and name in options:
+                args = (options.pop(name), *args)
             value = args[place] if len(args) > place else options.get(name)
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
-            for option in flags:
-                if not isinstance(options.get(option, False), bool | np.bool_):
-                    raise ConfigError(f"'{option}' is {value_text(options[option])}, expected True or False")
+            for option, default in flags.items():
+                if not isinstance(flag := options.get(option, default), bool | np.bool_) and flag is not default:
+                    raise ConfigError(f"'{option}' is {value_text(flag)}, expected True or False")
             return analysis(*args, **options)
 
         return cast(Analysis, wrapper)
 
     return decorate
+
+
+def in_unit(moments: SecondMoments, scale: bool | None) -> SecondMoments:
+    """Return moments with features divided by their deviations if the analysis, or by default the run, divides them."""
+    return moments.scaled() if moments.preparation.divides(scale) and not moments.preparation.divided else moments
+
+
+def component_count(moments: SecondMoments, k: int | None, maximum: float) -> int:
+    """Return the number of components, by default the run's; raise ConfigError unless it is from 1 to the maximum."""
+    count = moments.preparation.n_components if k is None else k
+    require_count("k", count, maximum)
+    return cast(int, count)
 
 
 class ScatterBlocks(NamedTuple):
@@ -101,10 +130,10 @@ def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
         raise DataError(f"the features {', '.join(names)} are constant: `select` the others")
 
 
-def require_count(option: str, k: int, maximum: int) -> None:
+def require_count(option: str, k: int | None, maximum: float) -> None:
     """Raise ConfigError unless an option's value is a whole number from 1 to a maximum."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= maximum:
-        raise ConfigError(f"'{option}' is {value_text(k)}, expected 1 to {maximum}")
+        raise ConfigError(f"'{option}' is {value_text(k)}, expected 1 to {int(maximum)}")
 
 
 def require_share(option: str, share: float, example: float) -> None:

@@ -377,7 +377,12 @@ def ridge(
 
 @inputs.takes_moments
 def principal_component_regression(
-    moments: SecondMoments, responses: Features, features: Features | None = None, *, k: int = 2, scale: bool = False
+    moments: SecondMoments,
+    responses: Features,
+    features: Features | None = None,
+    *,
+    k: int = 2,
+    scale: bool | None = None,
 ) -> Regression:
     """Fit a regression on the first k principal components of the features (Jolliffe 1982).
 
@@ -387,8 +392,8 @@ def principal_component_regression(
         As of `least_squares`.
     k : int, default 2
         Number of components.
-    scale : bool, default False
-        Divide features and responses by their deviations.
+    scale : bool, optional
+        Divide features and responses by their deviations; by default as in the run.
 
     Returns
     -------
@@ -404,7 +409,7 @@ def principal_component_regression(
         values, vectors = eigh(S_xx, subset_by_index=(len(S_xx) - k, len(S_xx) - 1))
         return np.asarray(vectors @ ((vectors.T @ S_xy) / values[:, None]))
 
-    return _fit_regression(moments, responses, features, slopes, [k], scale)
+    return _fit_regression(moments, responses, features, slopes, [k], moments.preparation.divides(scale))
 
 
 @inputs.takes_moments

@@ -8,11 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.analyses.inputs import finite_rows, require_count, require_resolved, takes_moments
+from fedpca_flwr.analyses.inputs import (
+    component_count,
+    finite_rows,
+    in_unit,
+    require_count,
+    require_resolved,
+    takes_moments,
+)
 from fedpca_flwr.analyses.sparse_pca import deflate, sparse_component
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import safe_deviation
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import DisplayTable, Share, component_labels, display_as, largest_features
 
@@ -24,7 +30,7 @@ def _sparse_table(result: SparseComponents) -> DisplayTable:
         entries = largest_features(loadings, result.features, int(np.count_nonzero(loadings)))
         shares = Share(result.explained_shares[j]), Share(result.gaps[j])
         rows.append([labels[j], *shares, "proven" if result.exact[j] else "not proven", entries])
-    title = f"SparseComponents: {result.explained_shares.sum():.2%} of the variance, in the order of the components"
+    title = f"SparseComponents: {result.explained_shares.sum():.2%} of the variance of {result.unit}, in their order"
     return DisplayTable(title, ["component", "explains", "gap to bound", "best", "loadings"], rows)
 
 
@@ -53,6 +59,8 @@ class SparseComponents:
         Mean, which is subtracted from rows, and scale, which then divides them.
     features : tuple of str
         Names of the features; empty if the moments have none.
+    unit : str
+        Unit in which the features were taken.
     """
 
     components: Array
@@ -63,6 +71,7 @@ class SparseComponents:
     mean: Array
     scale: Array
     features: tuple[str, ...]
+    unit: str = "features"
 
     @property
     def explained_shares(self) -> Array:
@@ -91,19 +100,19 @@ class SparseComponents:
 
 @takes_moments
 def sparse_components(
-    moments: SecondMoments, k: int, loadings: int | Sequence[int], *, scale: bool = False
+    moments: SecondMoments, k: int | None, loadings: int | Sequence[int], *, scale: bool | None = None
 ) -> SparseComponents:
     """Compute k components with a limited number of loadings each; exactly if there are at most 30 features.
 
     Parameters
     ----------
-    moments : SecondMoments
-    k : int
-        Number of components.
+    moments : SecondMoments or PCAModel
+    k : int or None
+        Number of components; None as in the run.
     loadings : int or sequence of int
         Largest number of loadings of each component, or one number for all components.
-    scale : bool, default False
-        Divide each feature by its standard deviation, as for a PCA.
+    scale : bool, optional
+        Divide each feature by its standard deviation; by default as in the run.
 
     Returns
     -------
@@ -117,18 +126,19 @@ def sparse_components(
         If fewer components hold all variance.
     """
     d, n = moments.n_features, moments.n_samples
-    require_count("k", k, min(d, n - 1))
+    k = component_count(moments, k, min(d, n - 1))
     counts = list(loadings) if isinstance(loadings, Sequence | np.ndarray) else [loadings] * k
     if len(counts) != k:
         raise ConfigError(f"'loadings' has {len(counts)} numbers for {k} components, expected one for all, or {k}")
     for count in counts:
         require_count("loadings", count, d)
-    covariance = moments.scaled().covariance if scale else moments.covariance
+    covariance = in_unit(moments, scale).covariance
     total, components = float(np.trace(covariance)), []
     for count in counts:
         components.append(sparse_component(covariance, count))
         require_resolved(np.array([component.variance for component in components]))
         covariance = deflate(covariance, components[-1].loadings)
     vectors, variances, bounds, exact = map(np.array, zip(*components, strict=True))
-    unit = safe_deviation(moments.moments.diagonal(), n, moments.moments.mean) if scale else np.ones(d)
-    return SparseComponents(vectors, variances, bounds, exact, total, moments.mean, unit, moments.features)
+    divides = moments.preparation.divides(scale) and not moments.preparation.divided
+    unit, text = moments.deviation if divides else np.ones(d), moments.preparation.unit(scale)
+    return SparseComponents(vectors, variances, bounds, exact, total, moments.mean, unit, moments.features, text)

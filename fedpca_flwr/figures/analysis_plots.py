@@ -1,7 +1,8 @@
 """Figures of results of `fedpca_flwr.analyses`, as in `fedpca_flwr.figures.plots`."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, printable_text, value_text
@@ -27,6 +29,11 @@ from fedpca_flwr.figures.style import (
     thin_rows,
 )
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.tables import tables_by_name
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
 MAX_NAMED_ROWS, MAX_NAME_CHARACTERS = 10, 20  # odd rows that a map names, and characters of a name that it shows
 __all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
@@ -37,17 +44,31 @@ def __dir__() -> list[str]:
     return __all__
 
 
+def _draws(name: str, kind: type[Result], analysis: Callable[[PCAModel], Result]) -> Callable[..., Any]:
+    """Return a decorator of plots whose first argument is a result: of a model they get its ``analysis``."""
+
+    def decorate(plot: Callable[Concatenate[Result, P], Figure]) -> Callable[Concatenate[Result | PCAModel, P], Figure]:
+        @takes(name, (kind, PCAModel), f"make one with analyses.{analysis.__name__}(moments)")
+        @wraps(plot)
+        def of_model(result: Result | PCAModel, /, *args: P.args, **options: P.kwargs) -> Figure:
+            with rc_context(STYLE):
+                return plot(analysis(result) if isinstance(result, PCAModel) else result, *args, **options)
+
+        return of_model
+
+    return decorate
+
+
 SHOWN = 30  # eigenvalues, and names of features, of which more would not be legible
 
 
-@takes("result", HowMany, "make one with analyses.how_many(moments)")
-@rc_context(STYLE)
+@_draws("result", HowMany, analyses.how_many)
 def how_many(result: HowMany) -> Figure:
     """Draw the leading eigenvalues, the band for unrelated features, and the number of components of each rule.
 
     Parameters
     ----------
-    result : HowMany
+    result : HowMany, or PCAModel that keeps moments
 
     Returns
     -------
@@ -126,18 +147,16 @@ def _name_row(axes: Axes, name: str, point: tuple[float, float], occupied: Seque
     return []
 
 
-@takes("reading", Reading, "make one with analyses.read(moments, k)")
-@takes("scores", np.ndarray, "take them from model.transform(X), an array")
-@rc_context(STYLE)
-def biplot(reading: Reading, scores: Array) -> Figure:
+@_draws("reading", Reading, analyses.read)
+def biplot(reading: Reading, parties: Any) -> Figure:
     """Draw the rows' scores on the first two components, and the features' correlations as arrows.
 
     Parameters
     ----------
-    reading : Reading
-        Reading of at least two components, not rotated.
-    scores : ndarray of shape (n, at least 2)
-        Scores of the same components. The figure divides each component by its largest score.
+    reading : Reading, or PCAModel that keeps moments
+        Reading of at least two components, rotated or not. Scores and arrows are those of this object.
+    parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
+        Rows to draw. The figure divides each component by its largest score.
 
     Returns
     -------
@@ -145,12 +164,13 @@ def biplot(reading: Reading, scores: Array) -> Figure:
 
     Raises
     ------
-    ConfigError
-        If there are fewer than two components.
+    ConfigError, DataError
+        If there are fewer than two components; if rows do not fit the features of the reading.
     """
-    if len(reading.correlations) < 2 or scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
-        text = "a biplot shows the first two components; give at least two, of the reading and of the scores"
-        raise ConfigError(text)
+    tables = list(tables_by_name(parties).values())
+    if len(reading.correlations) < 2 or not tables:
+        raise ConfigError("a biplot shows the first two components; read at least two, and give rows")
+    scores = np.vstack([reading.scores(table) for table in tables])
     unit = np.abs(scores[:, :2]).max(axis=0)
     rows = (scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2] / unit).T
     figure, axes = canvas(6.8, 6.5)
@@ -159,8 +179,7 @@ def biplot(reading: Reading, scores: Array) -> Figure:
     return figure
 
 
-@takes("reading", Reading, "make one with analyses.read(moments, k)")
-@rc_context(STYLE)
+@_draws("reading", Reading, analyses.read)
 def variables(reading: Reading) -> Figure:
     """Draw the correlations of features with the first two components as arrows in the unit circle.
 
@@ -169,7 +188,7 @@ def variables(reading: Reading) -> Figure:
 
     Parameters
     ----------
-    reading : Reading
+    reading : Reading, or PCAModel that keeps moments
         Reading of at least two components.
 
     Returns
@@ -264,14 +283,13 @@ def squared_correlations(categories: Categories) -> Figure:
     return figure
 
 
-@takes("reading", Reading, "make one with analyses.read(moments, k)")
-@rc_context(STYLE)
+@_draws("reading", Reading, analyses.read)
 def contributions(reading: Reading, component: int = 1) -> Figure:
     """Draw each feature's share in a component, largest first, and a line at the share of 1 / d.
 
     Parameters
     ----------
-    reading : Reading
+    reading : Reading, or PCAModel that keeps moments
     component : int, default 1
         Number of the component, from 1.
 

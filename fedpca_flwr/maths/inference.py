@@ -183,9 +183,18 @@ def _folds(rows: Sequence[int]) -> list[list[int]]:
     return folds
 
 
-def eigenvalue_intervals(values: Array, n: int, level: float) -> Array:
-    """Compute confidence intervals (k, 2) of the population's eigenvalues (k,) for normal rows (`robust_intervals`)."""
-    return robust_intervals(values, np.full_like(values, 3.0), n - 1, level)
+def normal_intervals(values: Array, vectors: Array, n: float, level: float, correlation: Array | None = None) -> Array:
+    """Compute confidence intervals (k, 2) of the population's eigenvalues (k,) for normal rows (`robust_intervals`).
+
+    Anderson 1963. With a ``correlation`` matrix (d, d) values and vectors (d, k) are those of scaled features, whose
+    deviations err too: the variance is 2 l^2 (1 - 2 l sum v^4 + sum_ij v_i^2 v_j^2 r_ij^2) / n (Konishi 1979).
+    """
+    kurtosis = np.full_like(values, 3.0)
+    if correlation is not None:
+        squares = vectors**2
+        pairs = np.sum(squares * (correlation**2 @ squares), axis=0)
+        kurtosis += 2 * pairs - 4 * values * (n - 1) / n * np.sum(squares**2, axis=0)
+    return robust_intervals(values, kurtosis, n - 1, level)
 
 
 def variance_units(variances: Array) -> Array:
@@ -204,13 +213,27 @@ def robust_intervals(values: Array, kurtosis: Array, n: float, level: float) -> 
     return np.column_stack([values / (1 + step), upper])
 
 
-def loading_errors(values: Array, vectors: Array, k: int, n: int) -> Array:
-    """Compute standard errors (d, k) of normal rows' loadings from all d eigenpairs; infinite for tied eigenvalues."""
+def loading_errors(values: Array, vectors: Array, k: int, n: float, correlation: Array | None = None) -> Array:
+    """Compute standard errors (d, k) of normal rows' loadings from all d eigenpairs; infinite for tied eigenvalues.
+
+    With a ``correlation`` matrix (d, d) the eigenpairs are those of scaled features, whose deviations err too.
+    """
     gaps = values[:k, None] - values
     np.fill_diagonal(gaps, np.inf)
     tied = (gaps == 0).any(axis=1)
     gaps[tied] = np.inf
-    return np.where(tied, np.inf, np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T))
+    if correlation is None:
+        return np.where(tied, np.inf, np.sqrt(vectors**2 @ (values[:k, None] * values / gaps**2 / (n - 1)).T))
+    values, errors = values * (n - 1) / n, np.empty((len(values), k))
+    gaps = gaps * (n - 1) / n
+    for j in range(k):  # covariances of u_m' dR v, where dR = dS - (diag(dS) R + R diag(dS)) / 2, of all m
+        products, means = vectors * vectors[:, [j]], (values[j] + values) / 2
+        cross = values[j] * np.outer(values, means) * (products.T @ products)
+        C = np.diag(values[j] * values) - 2 * (cross + cross.T)
+        C += 2 * np.outer(means, means) * (products.T @ correlation**2 @ products)
+        turned = vectors / gaps[j]
+        errors[:, j] = np.sqrt(np.einsum("im,ml,il->i", turned, C, turned).clip(min=0.0) / (n - 1))
+    return np.where(tied, np.inf, errors)
 
 
 def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:

@@ -55,17 +55,18 @@ STRIPE_COLUMNS = 512  # columns of a stripe of the scatter of dense rows
 Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
 
-def safe_deviation(diagonal: Array, n: float, mean: Array, indicators: int = 0) -> Array:
+def safe_deviation(diagonal: Array, n: float, mean: Array, indicators: int | Sequence[int] = 0) -> Array:
     """Compute each feature's standard deviation (divisor n, as scikit-learn's `StandardScaler`); 1 if constant.
 
     A constant feature has no more variance than the rounding of its own mean explains. The result is safe as a divisor,
-    and another feature's deviation of 1 is the next number. The last features, so many as ``indicators``, are of 0 and
-    1: they have the root of the share of ones (Pages 2004). ``diagonal`` (d,) is that of the scatter about the mean.
+    and another feature's deviation of 1 is the next number. ``indicators`` (the last features, so many, or positions)
+    are of 0 and 1: they have the root of the share of ones (Pages 2004). ``diagonal`` (d,) is that of the scatter about
+    the mean.
     """
     deviation, constant = np.sqrt(diagonal / n), constant_features(diagonal, n, mean)
     deviation = np.where(deviation == 1.0, np.nextafter(1.0, 2.0), deviation)
-    if indicators:
-        deviation[-indicators:] = np.sqrt(np.maximum(mean[-indicators:], 0.0))
+    places = list(range(mean.size - indicators, mean.size) if isinstance(indicators, int) else indicators)
+    deviation[places] = np.sqrt(np.maximum(mean[places], 0.0))
     return np.where(constant, 1.0, deviation)
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -116,6 +116,8 @@ class PCAModel(FittedPCA):
         n_components: int | float | str,
         center: bool,
         scale: bool,
+        indicators: Sequence[int] = (),
+        divisor: Literal["n-1", "n"] = "n-1",
         error_bound: Array | float = 0.0,
     ) -> PCAModel:
         """Make the PCA model of pooled moments, equal to the result of the exact method `p-cov` on their rows.
@@ -132,6 +134,10 @@ class PCAModel(FittedPCA):
             Subtract the mean.
         scale : bool
             Divide each feature by its standard deviation (divisor n).
+        indicators : sequence of int, default ()
+            Positions of the indicators of levels, which have a unit of their own.
+        divisor : {"n-1", "n"}
+            Number by which the scatter is divided for the variances.
         error_bound : ndarray of shape (d,) or float, default 0.0
             Bound on the amount by which fixed-point rounding reduced the diagonal of the scatter.
 
@@ -144,7 +150,8 @@ class PCAModel(FittedPCA):
         ConfigError, DataError
             As `fedpca_flwr.model.solution.solve`.
         """
-        solution = solve(moments, moments.diagonal(), n_components=n_components, center=center, scale=scale)
+        how: dict[str, Any] = {"n_components": n_components, "center": center, "scale": scale}
+        solution = replace(solve(moments, moments.diagonal(), indicators=indicators, **how), divisor=divisor)
         rounded = float(np.sum(error_bound if solution.scale is None else error_bound / solution.scale**2))
         pairs = replace(solution.pairs, error=rounded, rank=None if rounded else solution.pairs.rank)
         assessment = certainty(pairs, exact=True, remedies=[] if scale else [SCALE_REMEDY])
@@ -152,7 +159,7 @@ class PCAModel(FittedPCA):
         log = {
             **log_entries,
             "exact": assessment.exact,
-            "options": {"n-components": n_components, "center": center, "scale": scale},
+            "options": {"n-components": n_components, "center": center, "scale": scale, "divisor": divisor},
             "rounds": [],
             "measured": {**solution.measurements, **share, **log_entries.get("measured", {})},
             "notes": [*solution.notes, *assessment.notes],
@@ -389,14 +396,27 @@ class PCAModel(FittedPCA):
         labels = component_labels(len(components))
         return import_pandas().DataFrame(components.T, index=self.feature_names_in_, columns=labels)
 
-    def table(self) -> pandas.DataFrame:
+    def table(
+        self, *, sort: bool = False, blank: float = 0.0, divisor: Literal["n-1", "n"] = "n-1"
+    ) -> pandas.DataFrame:
         """Make a table of the components for a paper, as a data frame of numbers.
 
-        Each feature has a row with its loadings on ``PC1``, ``PC2``, ... The rows ``variance``, ``share of variance``
-        and ``cumulative share`` follow, and, if the model has intervals, ``95 percent interval from`` and ``to``. The
-        column ``communality`` is there if features are scaled by their deviations, or the moments were kept; otherwise
-        the model does not know the features' variances. Pandas writes the table as LaTeX, HTML or a sheet of Excel, as
-        in ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
+        Each feature has a row with its correlations with ``PC1``, ``PC2``, ... and its ``communality``, the sum of
+        their squares, if features are scaled by their deviations, or the moments were kept; otherwise the model does
+        not know the features' variances, and the row has the loadings. The name of the columns says which. The rows
+        ``variance``, ``share of variance`` and ``cumulative share`` follow, and, if the model has intervals, ``95
+        percent interval from`` and ``to``. Pandas writes the table as LaTeX, HTML or a sheet of Excel, as in
+        ``model.table().to_latex(float_format="%.2f", na_rep="", escape=True)``.
+
+        Parameters
+        ----------
+        sort : bool, default False
+            Order features by the component on which their entry is largest in size, the largest first.
+        blank : float, default 0.0
+            Entries smaller in size are NaN, which pandas writes as an empty cell.
+        divisor : {"n-1", "n"}
+            Divisor of the deviations that scale features. With "n-1", as in R, SPSS and JASP, the variances of d scaled
+            features sum to d; with "n" they are ``explained_variance_``, as in scikit-learn.
 
         Returns
         -------
@@ -405,11 +425,11 @@ class PCAModel(FittedPCA):
         Raises
         ------
         ContractError, ConfigError
-            If the loadings lie at the parties; if pandas is not installed.
+            If the loadings lie at the parties; for another divisor, or if pandas is not installed.
         """
         from fedpca_flwr.model.components_table import components_table
 
-        return components_table(self)
+        return components_table(self, sort=sort, blank=blank, divisor=divisor)
 
     def scores_frame(self, parties: Any) -> pandas.DataFrame:
         """Compute the scores of rows as a data frame.

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,8 +24,13 @@ from fedpca_flwr.maths import moments as maths
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows
+from fedpca_flwr.model.tables import DisplayTable, display_as, feature_rows, import_pandas
 from fedpca_flwr.state import files
+
+if TYPE_CHECKING:
+    import pandas
+
+    from fedpca_flwr.model.solution import Solution
 
 Features = Sequence[str] | Sequence[int]  # features by their names, or by their positions from 0
 
@@ -34,10 +39,75 @@ MAX_ROWS = 2**53  # the largest number of rows that float64 counts
 MOMENTS_ARRAYS = ("mean", "remainder", "scatter")
 
 
+class Preparation(NamedTuple):
+    """What a run did before its PCA: analyses of its moments do the same unless they are told otherwise.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        Number of components of the run's model.
+    center, scale : bool, optional
+        Whether the run subtracted the mean, and divided features by their deviations. Without a run, ``scale`` is None.
+    indicators : tuple of int, default ()
+        Positions of indicators of levels, which have a unit of their own.
+    divisor : {"n-1", "n"}
+        Number by which the run divided the scatter for the variances.
+    divided : bool, default False
+        Whether the features of the moments are divided already.
+    adjusted : bool, default False
+        Whether the run took out covariates or differences between parties, which the moments still have.
+    """
+
+    n_components: int | None = None
+    center: bool = True
+    scale: bool | None = None
+    indicators: tuple[int, ...] = ()
+    divisor: Literal["n-1", "n"] = "n-1"
+    divided: bool = False
+    adjusted: bool = False
+
+    def unit(self, scale: bool | None = None) -> str:
+        """Write in which unit an analysis about the mean takes the features, and in what it differs from the run.
+
+        Parameters
+        ----------
+        scale : bool, optional
+            What the analysis was given; by default it does as the run did.
+
+        Returns
+        -------
+        str
+        """
+        text = "features divided by their deviations" if self.divides(scale) else "features in their own units"
+        return f"{text} ({'; '.join(differences)})" if (differences := self.differences(scale)) else text
+
+    def divides(self, scale: bool | None) -> bool:
+        """Return whether an analysis takes features that are divided by their deviations, by it or before it."""
+        return self.divided or bool(self.scale if scale is None else scale)
+
+    def differences(self, scale: bool | None, *, center: bool = True) -> list[str]:
+        """Write in what an analysis differs from the PCA of the run, a text each; none without a run."""
+        if self.scale is None:
+            return []
+        texts = {
+            f"the run {'divided them by their deviations' if self.scale else 'did not divide them'}": (
+                self.divides(scale) != self.scale
+            ),
+            f"the run {'subtracted' if self.center else 'did not subtract'} the mean": center != self.center,
+            "the run took out covariates or differences between parties, as analyses.adjusted does": self.adjusted,
+        }
+        return [text for text, differs in texts.items() if differs]
+
+
+NO_RUN = Preparation()
+
+
 def _moments_table(result: SecondMoments) -> DisplayTable:
     """Return the display of moments: a table with name, mean and standard deviation of each feature."""
     parties = f", of {len(result.parties)} parties" if result.parties else ""
-    title = f"SecondMoments: {result.n_samples} rows of {result.n_features} features{parties}"
+    prepared, unit = result.preparation, Preparation(divided=result.preparation.divided).unit()
+    title = f"SecondMoments: {result.n_samples} rows of {result.n_features} {unit}{parties}"
+    title += "; analyses divide them, as the run did" if prepared.scale and not prepared.divided else ""
     deviation = np.sqrt(result.moments.diagonal().clip(min=0.0) / max(1, result.n_samples - 1))
     return DisplayTable(title, ["feature", "mean", "deviation"], feature_rows(result.features, result.mean, deviation))
 
@@ -58,6 +128,8 @@ class SecondMoments:
     error_bound : ndarray of shape (d,), optional
         Bound on the amount by which the fixed-point rounding of a secure sum reduced the diagonal of the scatter; zero
         in clear.
+    preparation : Preparation
+        What the run did to the features before its PCA.
 
     Raises
     ------
@@ -78,6 +150,7 @@ class SecondMoments:
     features: tuple[str, ...] = ()
     parties: Mapping[str, Moments] = field(default_factory=dict)
     error_bound: Array = field(default_factory=lambda: np.zeros(0))
+    preparation: Preparation = NO_RUN
 
     def __post_init__(self) -> None:
         """Raise ConfigError unless there are no names, or d different ones; set a missing error bound to zeros."""
@@ -136,6 +209,30 @@ class SecondMoments:
         if self.n_samples < 2:
             raise DataError("these are the moments of 1 row, expected at least 2: one row has no covariance")
         return self.scatter / (self.n_samples - 1)
+
+    @property
+    def deviation(self) -> Array:
+        """Divisors (d,) of scaled features: deviations (divisor n), 1 if constant, and the unit of levels."""
+        diagonal, indicators = self.moments.diagonal(), self.preparation.indicators
+        return maths.safe_deviation(diagonal, self.moments.count, self.moments.mean, indicators)
+
+    @property
+    def correlation(self) -> Array:
+        """Correlations of the features, shape (d, d); those of a constant feature with others are 0."""
+        unit = np.sqrt(np.where(self.is_constant, np.inf, self.moments.diagonal()))
+        correlation: Array = self.scatter / unit / unit[:, None]
+        np.fill_diagonal(correlation, 1.0)
+        return correlation
+
+    def correlation_frame(self) -> pandas.DataFrame:
+        """Return the correlations as a data frame with the names of the features.
+
+        Returns
+        -------
+        pandas.DataFrame of shape (d, d)
+        """
+        names = list(self.features) or None
+        return import_pandas().DataFrame(self.correlation, index=names, columns=names)
 
     @property
     def is_constant(self) -> NDArray[np.bool_]:
@@ -211,7 +308,9 @@ class SecondMoments:
         """
         places = self.places(features)
         names, bound = self.names(places), self.error_bound[places]
-        return self._transform_each(lambda moments: maths.select_features(moments, places), names, bound)
+        indicators = tuple(np.flatnonzero(np.isin(places, self.preparation.indicators)).tolist())
+        preparation = self.preparation._replace(indicators=indicators)
+        return self._transform_each(lambda moments: maths.select_features(moments, places), names, bound, preparation)
 
     def scaled(self, divisors: ArrayLike | None = None) -> SecondMoments:
         """Return the moments of rows whose features are divided by their deviation (divisor n), or by other numbers.
@@ -220,7 +319,7 @@ class SecondMoments:
         ----------
         divisors : array-like of shape (d,), optional
             Positive numbers, such as the ``scale_`` of a model, which for indicators of categories are no deviations.
-            By default the deviations; constant features are divided by 1.
+            By default the deviations, and the unit of levels for indicators; constant features are divided by 1.
 
         Returns
         -------
@@ -232,7 +331,7 @@ class SecondMoments:
             If ``divisors`` are not d positive finite numbers.
         """
         if divisors is None:
-            unit = maths.safe_deviation(self.moments.diagonal(), self.n_samples, self.moments.mean)
+            unit = self.deviation
         else:
             unit = np.asarray(divisors, dtype=np.float64)
             if unit.shape != (self.n_features,) or not (np.isfinite(unit) & (unit > 0)).all():
@@ -240,15 +339,17 @@ class SecondMoments:
                     f"'divisors' has shape {unit.shape}, expected {self.n_features} positive finite numbers, one for "
                     "each feature; they are a model's 'scale_' after a run with scale=True"
                 )
-        bound = self.error_bound / unit**2
-        return self._transform_each(lambda moments: maths.rescale_features(moments, unit), self.features, bound)
+        by_deviation = np.allclose(unit, self.deviation, rtol=1e-9, atol=0.0)
+        preparation = self.preparation._replace(**{"divided": True} if by_deviation else {"scale": None})
+        how = self.features, self.error_bound / unit**2, preparation
+        return self._transform_each(lambda moments: maths.rescale_features(moments, unit), *how)
 
     def _transform_each(
-        self, change: Callable[[Moments], Moments], features: tuple[str, ...], error_bound: Array
+        self, change: Callable[[Moments], Moments], features: tuple[str, ...], bound: Array, preparation: Preparation
     ) -> SecondMoments:
         """Return moments with the function ``change`` applied to the moments of all rows and of each party."""
         parties = {key: change(party) for key, party in self.parties.items()}
-        return SecondMoments(change(self.moments), features, parties, error_bound)
+        return SecondMoments(change(self.moments), features, parties, bound, preparation)
 
     def merge(self, other: SecondMoments) -> SecondMoments:
         """Return the moments of two sets of rows together; rows that are in both count twice.
@@ -277,6 +378,7 @@ class SecondMoments:
             self.features or other.features,
             {**self.parties, **other.parties} if self.parties and other.parties else {},
             self.error_bound + other.error_bound,
+            other.preparation if self.preparation.scale is None else self.preparation,
         )
 
     def subtract(self, part: SecondMoments) -> SecondMoments:
@@ -310,7 +412,8 @@ class SecondMoments:
             raise ContractError(
                 "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
             )
-        return SecondMoments(rest, self.features or part.features, error_bound=self.error_bound + part.error_bound)
+        bound, features = self.error_bound + part.error_bound, self.features or part.features
+        return SecondMoments(rest, features, error_bound=bound, preparation=self.preparation)
 
     def without(self, party: str) -> SecondMoments:
         """Return the moments of all parties except one, as a new sum over the remaining parties.
@@ -334,7 +437,7 @@ class SecondMoments:
             parties = f"parties: {', '.join(self.parties)}" if self.parties else "no party's own moments were kept"
             raise ConfigError(f"the rows of '{party}' cannot be left out ({parties}); run with keep='parties'")
         remaining = {key: moments for key, moments in self.parties.items() if key != party}
-        return SecondMoments(pool(remaining.values()), self.features, remaining)
+        return SecondMoments(pool(remaining.values()), self.features, remaining, preparation=self.preparation)
 
     def pooled(self) -> SecondMoments:
         """Return a copy that has the moments of all rows only, without each party's moments.
@@ -364,7 +467,8 @@ class SecondMoments:
         for prefix, moments in zip(_array_prefixes(len(self.parties)), groups, strict=True):
             arrays |= {f"{prefix}{name}": getattr(moments, name) for name in MOMENTS_ARRAYS}
         names = {"features": list(self.features), "parties": list(self.parties)}
-        metadata = {"format": MOMENTS_FORMAT, **names, "rows": [moments.count for moments in groups]}
+        about = {"format": MOMENTS_FORMAT, "preparation": self.preparation._asdict()}
+        metadata = {**about, **names, "rows": [moments.count for moments in groups]}
         files.write(target, arrays, metadata, text=MOMENTS_JSON)
         return target
 
@@ -402,6 +506,18 @@ class SecondMoments:
             raise ContractError(f"{target}: the format is {version!r}, not {MOMENTS_FORMAT}; which version wrote it?")
         return cls(*contents)
 
+    def after(self, solution: Solution, *, center: bool, indicators: int) -> SecondMoments:
+        """Return a copy that knows what a run with this solution did; its last features are ``indicators``."""
+        preparation = Preparation(
+            n_components=solution.pairs.values.size,
+            center=center,
+            scale=solution.scale is not None,
+            indicators=tuple(range(self.n_features - indicators, self.n_features)),
+            divisor=solution.divisor,
+            adjusted=solution.adjustment is not None,
+        )
+        return replace(self, preparation=preparation)
+
     @property
     def missed(self) -> Array:
         """Deprecated name of ``error_bound``; warns."""
@@ -437,7 +553,7 @@ def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
     return data
 
 
-MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array]  # the fields of `SecondMoments`
+MomentsFields = tuple[Moments, tuple[str, ...], dict[str, Moments], Array, Preparation]  # the fields of `SecondMoments`
 
 
 def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any]) -> MomentsFields:
@@ -457,7 +573,12 @@ def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
     if error_bound.shape != total.mean.shape or any(party.n_features != total.n_features for party in parties):
         raise ValueError("its parts are not of the same features")
     features = tuple(map(str, metadata["features"]))
-    return total, features, dict(zip(map(str, names), parties, strict=True)), error_bound
+    preparation = Preparation(**metadata.get("preparation", {}))  # an earlier version wrote none
+    if any(not isinstance(value, bool | None) for value in (preparation.center, preparation.scale)):
+        raise ValueError("the preparation is none")
+    indicators = tuple(range(total.n_features)[place] for place in preparation.indicators)
+    named = dict(zip(map(str, names), parties, strict=True))
+    return total, features, named, error_bound, preparation._replace(indicators=indicators)
 
 
 def _array_prefixes(parties: int) -> list[str]:

@@ -127,7 +127,7 @@ def solve(
     n_components: int | float | str,
     center: bool,
     scale: bool,
-    indicators: int = 0,
+    indicators: int | Sequence[int] = 0,
     overwrite: bool = False,
 ) -> Solution:
     """Compute the leading components of the pooled scatter, centred and scaled as asked.
@@ -146,8 +146,8 @@ def solve(
         Take the scatter about the mean.
     scale : bool
         Divide each feature by its standard deviation (divisor n).
-    indicators : int, default 0
-        The last features, so many, are indicators of levels, whose unit `safe_deviation` defines.
+    indicators : int or sequence of int, default 0
+        The last features, so many, or those at these positions, are indicators of levels (`safe_deviation`).
     overwrite : bool, default False
         Whether the scatter of ``moments`` may be overwritten, which saves memory.
 

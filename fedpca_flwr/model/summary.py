@@ -49,6 +49,8 @@ def summary(model: FittedPCA, *, short: bool = False) -> str:
         ("components", f"{model.n_components_}"),
         ("explained variance", _shares_text(model)),
     ]
+    if model.scale_ is not None:
+        lines.append(("scaled", "features divided by their deviations, divisor n (in table() n - 1, as in R)"))
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)

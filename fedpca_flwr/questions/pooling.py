@@ -151,10 +151,6 @@ def read_moments(fields: Fields) -> Moments:
 
 
 STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more than this model (docs/statistics.md)"
-UNSCALED_MOMENTS_NOTE = (
-    "the kept moments are those of the features in their own units: analyses of this model's scaled features take "
-    "model.moments_.scaled(model.scale_)"
-)
 
 
 def stored_moments(

@@ -31,7 +31,7 @@ from fedpca_flwr.questions.influence import (
     influence_measurements,
     influence_notes,
 )
-from fedpca_flwr.questions.pooling import STORED_MOMENTS_NOTE, UNSCALED_MOMENTS_NOTE, Evidence, Fitting
+from fedpca_flwr.questions.pooling import STORED_MOMENTS_NOTE, Evidence, Fitting
 from fedpca_flwr.questions.rows_client import RowsClient, RowsStage
 
 
@@ -191,16 +191,16 @@ class RowsStrategy(PCAStrategy):
         notes = [*evidence.cautions, *solution.notes, *unit_notes(units, ())]
         if solution.scale is not None and not self.sees_single_replies:
             notes.append(HIDDEN_UNITS_NOTE)
-        if evidence.stored is not None:
+        stored = evidence.stored
+        if stored is not None:
             notes.append(STORED_MOMENTS_NOTE)
-            if solution.scale is not None:
-                notes.append(UNSCALED_MOMENTS_NOTE)
+            stored = stored.after(solution, center=center, indicators=self.config.indicators)
         log = self.history(self.certainty(pairs), notes, measured)
         if units:
             log["other_units"] = units
         if self.influence:
             log["influence"] = []
-        model = replace(PCAModel.of(solution, log), moments_=evidence.stored)
+        model = replace(PCAModel.of(solution, log), moments_=stored)
         if not self.card.differentially_private:
             log["notes"] += shrinkage_notes(model)
         return model

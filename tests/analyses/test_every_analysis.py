@@ -37,6 +37,7 @@ FOUND = {
     "Clusters": (lambda: analyses.clusters(run("p-cov", [X[NAMES]], n_components=2, clusters=2)), ["k-means", "PC2"]),
     "Discriminant": (lambda: analyses.discriminant(SecondMoments.of(X), CLASSES), ["ill", "67", "gene"]),
     "Drift": (lambda: analyses.drift(MODEL, X[NAMES]), ["still"]),
+    "Factorability": (lambda: analyses.factorability(MOMENTS), ["gene 5", "KMO"]),
     "FactorModel": (lambda: analyses.factor_analysis(MOMENTS, 2), ["gene 5", "F2"]),
     "HowMany": (lambda: analyses.how_many(MOMENTS), ["broken stick"]),
     "HowSure": (lambda: analyses.how_sure(MOMENTS, 3), ["PC3", f"{MODEL.explained_variance_[2]:.4g}"]),
@@ -89,6 +90,7 @@ LINES: dict[str, Any] = {  # the first cells of each line of a table, by the res
     "Clusters": lambda r: columns("01", map(str, r.rows), *map(g, r.centres.T)),
     "Discriminant": lambda r: columns(r.classes, map(str, r.counts)),
     "Drift": lambda r: columns(["shift of the mean", "spread off the components"], g(vars(r).values())),
+    "Factorability": lambda r: columns(NAMES, g(r.kmo_by_feature)),
     "FactorModel": lambda r: columns(NAMES, *map(g, [*r.components, r.noise_variance, r.communalities])),
     "HowMany": lambda r: columns(r.by_rule, map(str, r.by_rule.values())),
     "HowSure": lambda r: columns(PCS, *map(g, [r.variances, *r.variance_intervals.T, r.loading_errors.max(axis=1)])),
@@ -97,7 +99,9 @@ LINES: dict[str, Any] = {  # the first cells of each line of a table, by the res
         *zip(r.groups, g(r.group_eigenvalues), *map(percent, r.contributions), strict=True),
     ],
     "Outliers": lambda r: [[str(i), *g([r.t_squared[i], r.spe[i]]), largest(r.spe_contributions[i])] for i in r.oddest],
-    "Reading": lambda r: columns(NAMES, *map(g, [*r.correlations, r.communalities])),
+    "Reading": lambda r: columns(
+        [*NAMES, "(variance)"], *(g([*c, v]) for c, v in columns(r.correlations, r.variances))
+    ),
     "Regression": lambda r: columns(
         ["R squared", "(intercept)", *NAMES[1:]], g([*r.explained_share, *r.intercepts, *r.coefficients[:, 0]])
     ),
@@ -106,6 +110,7 @@ LINES: dict[str, Any] = {  # the first cells of each line of a table, by the res
     "SecondMoments": lambda r: columns(NAMES, g(r.mean), g(np.sqrt(np.diagonal(r.covariance)))),
 }
 TITLES: dict[str, Any] = {  # what a title says in numbers
+    "Factorability": lambda r: f"KMO {r.kmo:.4g}; Bartlett's chi squared {r.chi_squared:.4g} of 28 degrees",
     "Drift": lambda r: f" {r.odd_share:.1%} of them",
     "FactorModel": lambda r: f"log-likelihood {r.log_likelihood:.4g}",
     "Outliers": lambda r: (
@@ -156,7 +161,41 @@ def test_a_number_of_directions_or_draws_is_a_number(analysis, k):
     if k != 8:
         with refused(ConfigError, "'draws'"):
             analyses.how_many(MOMENTS, draws=k)
-    np.testing.assert_array_equal(analyses.pca(moments=MOMENTS, n_components=3).components_, MODEL.components_)
+    by_name: Any = {"moments": MOMENTS, "n_components": 3}
+    np.testing.assert_array_equal(cast("Any", analyses.pca)(**by_name).components_, MODEL.components_)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale": True},
+        {"scale": True, "levels": ["ward"]},
+        {"scale": True, "center": False, "divisor": "n"},
+    ],
+    ids=str,
+)
+def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_path):
+    """The fault: analyses of the moments of a scaled run describe the PCA of unscaled features."""
+    table = WARDS if "levels" in options else 50 * X[NAMES]
+    model = run("p-cov", [table[:90], table[90:]], n_components=3, keep="moments", **options)
+    assert model.moments_ is not None
+    names = model.moments_.features
+    kept = SecondMoments.load(model.moments_.select(names[::-1]).select(names).save(tmp_path / "moments"))
+    for source in (model, model.moments_, kept):
+        again = analyses.pca(source)
+        np.testing.assert_allclose(again.components_, model.components_, atol=1e-9)
+        np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
+        assert not [note for note in again.log["notes"] if "the run" in note]
+    other = analyses.pca(model, scale=not options)
+    assert [note for note in other.log["notes"] if "the run" in note]
+    unit = 1.0 if model.scale_ is None else model.scale_
+    spectrum = np.linalg.eigvalsh(model.moments_.covariance / unit / np.reshape(unit, (-1, 1)))[::-1]
+    np.testing.assert_allclose(analyses.how_many(model).spectrum, spectrum, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(analyses.spikes(model).variances, analyses.spikes(kept, 3).variances)
+    for result in (analyses.how_many(model), analyses.read(model), analyses.sparse_components(model, None, 2)):
+        assert ("divided by their deviations" in repr(result)) == bool(options)
+    assert "the run" in repr(analyses.how_many(model, scale=not options))
 
 
 @pytest.mark.parametrize("unit", [2.0**-100, 2.0**100])

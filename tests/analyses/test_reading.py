@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 from sklearn.datasets import load_wine
 from sklearn.decomposition import PCA
 from sklearn.decomposition._factor_analysis import _ortho_rotation
@@ -31,8 +32,22 @@ def test_loadings_are_correlations_of_scores_with_features(moments, scale):
     np.testing.assert_array_equal(found.correlations[:, 13], 0)
     explained = [np.linalg.lstsq(np.c_[scores, np.ones(178)], column, rcond=None)[1][0] for column in X[:, :13].T]
     np.testing.assert_allclose(found.communalities[:13], 1 - explained / (178 * X[:, :13].var(axis=0)), atol=1e-9)
-    np.testing.assert_allclose(found.contributions.sum(axis=1), 1)
+    np.testing.assert_allclose(found.contributions, analyses.pca(moments, 3, scale=scale).components_ ** 2, atol=1e-12)
     np.testing.assert_array_equal(found.between, np.eye(3))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+@pytest.mark.parametrize("rotation", ["none", "varimax", "promax"])
+def test_a_reading_keeps_what_gives_rotated_scores(moments, scale, rotation):
+    found = analyses.read(moments.select(range(13)), 3, scale=scale, rotation=rotation)
+    scores = found.scores(X[:, :13])
+    np.testing.assert_allclose(np.cov(scores.T), found.between, atol=1e-9)
+    deviation = X[:, :13].std(axis=0, ddof=1)
+    slopes = np.linalg.lstsq(scores, (X[:, :13] - X[:, :13].mean(axis=0)) / deviation, rcond=None)[0]
+    np.testing.assert_allclose(found.correlations, slopes, atol=1e-9)  # if orthogonal, also correlations
+    unit = X[:, :13].std(axis=0) if scale else 1.0
+    np.testing.assert_allclose(found.variances, ((slopes * deviation / unit) ** 2).sum(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(found.contributions.sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -149,5 +164,24 @@ def test_promax_finds_correlated_factors():
 )
 def test_options_of_another_type_are_named(options):
     (name,) = options
-    with refused(ConfigError, {"supplementary": "features", "k": "'n_components'"}.get(name, f"'{name}'")):
+    with refused(ConfigError, {"supplementary": "features"}.get(name, f"'{name}'")):
         analyses.read(SecondMoments.of(rows(40, 5)), **{"k": 2, **options})
+
+
+def test_factorability_follows_from_partial_correlations_and_the_determinant():
+    Z, n = (X[:, :6] - X[:, :6].mean(axis=0)) / X[:, :6].std(axis=0), len(X)
+    found = analyses.factorability(SecondMoments.of(X[:, :6]))
+    R, partial = np.corrcoef(Z.T), np.zeros((6, 6))
+    for i in range(6):
+        for j in range(i):
+            others = np.delete(Z, [i, j], axis=1)
+            left = Z[:, [i, j]] - others @ np.linalg.lstsq(others, Z[:, [i, j]], rcond=None)[0]
+            partial[i, j] = partial[j, i] = np.corrcoef(left.T)[0, 1]
+    squares = R**2 - np.eye(6)
+    np.testing.assert_allclose(found.kmo_by_feature, squares.sum(0) / (squares + partial**2).sum(0), rtol=1e-9)
+    np.testing.assert_allclose(found.kmo, squares.sum() / (squares + partial**2).sum(), rtol=1e-9)
+    np.testing.assert_allclose(found.chi_squared, -(n - 1 - 17 / 6) * np.log(np.linalg.det(R)), rtol=1e-9)
+    np.testing.assert_allclose([found.probability, found.degrees], [chi2.sf(found.chi_squared, 15), 15])
+    for rows_of, named in ((X[:, [0, 1, 0]], [178, 3]), (X[:, :1], [178, 1]), (X[:, [0, 13]], ["1"])):
+        with refused(DataError, *named):
+            analyses.factorability(SecondMoments.of(rows_of))

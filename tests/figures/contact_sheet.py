@@ -201,14 +201,10 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "one component": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 1), X)),
     },
     "biplot": {
-        "plain": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), MODEL.transform(X)),
-        "names of 58 letters": lambda: analysis_plots.biplot(analyses.read(LONG_MOMENTS, 2), MODEL.transform(X)),
-        "30 like features": lambda: analysis_plots.biplot(
-            analyses.read(ALIKE_MOMENTS, 2), analyses.pca(ALIKE_MOMENTS, 2).transform(ALIKE)
-        ),
-        "500 features": lambda: analysis_plots.biplot(
-            analyses.read(WIDE_MOMENTS, 2), WIDE_MODEL.transform(pd.concat(WIDE.values()))
-        ),
+        "plain": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), X),
+        "names of 58 letters": lambda: analysis_plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
+        "30 like features": lambda: analysis_plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),
+        "500 features": lambda: analysis_plots.biplot(analyses.read(WIDE_MOMENTS, 2), WIDE),
     },
     "variables": {
         "plain": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),

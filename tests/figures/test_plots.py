@@ -353,7 +353,7 @@ def test_names_of_arrows_do_not_overprint():
     alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((300, 30)))
     alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]
     moments = SecondMoments.of(alike)
-    figure = analysis_plots.biplot(analyses.read(moments, 2), analyses.pca(moments, 2).transform(alike))
+    figure = analysis_plots.biplot(analyses.read(moments, 2), alike)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     inside = axes.get_window_extent()
@@ -372,16 +372,17 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     lengths = np.arange(1, 41)[::turn] / 40
     angles = np.linspace(0, 6, 40)
     correlations = lengths * [np.cos(angles), np.sin(angles)]
-    found = analyses.Reading(correlations, lengths**2, correlations**2, np.eye(2), tuple(f"f{j}" for j in range(40)))
-    (axes,) = analysis_plots.biplot(found, np.ones((3, 2))).axes
+    wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
+    found = replace(wide, correlations=correlations, features=tuple(f"f{j}" for j in range(40)))
+    (axes,) = analysis_plots.variables(found).axes
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
     assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
 def test_arrows_are_of_the_first_two_components(monkeypatch):
-    found, scores = analyses.read(MOMENTS, 3), X[:5, :3]
-    for figure in (analysis_plots.biplot(found, scores), analysis_plots.variables(found)):
+    found = analyses.read(MOMENTS, 3)
+    for figure in (analysis_plots.biplot(found, X[:5]), analysis_plots.variables(found)):
         assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
     # Of many features those of the largest correlations.
     monkeypatch.setattr(analysis_plots, "SHOWN", 3)
@@ -394,13 +395,18 @@ def test_arrows_are_of_the_first_two_components(monkeypatch):
 
 
 def test_a_biplot_has_arrows_of_correlations():
-    found = analyses.read(MOMENTS, 2)
-    (axes,) = analysis_plots.biplot(found, np.array([[-4.0, 1.0], [2.0, -2.0]])).axes
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[-1.0, 0.5], [0.5, -1.0]])
+    """The fault: arrows of a rotated reading over the scores of a PCA that is not rotated."""
+    found = analyses.read(MOMENTS, 2, rotation="varimax")
+    (axes,) = analysis_plots.biplot(found, {"north": X[:20], "south": X[20:]}).axes
+    drawn = axes.lines[0].get_xydata()
+    np.testing.assert_allclose(np.abs(drawn).max(axis=0), 1)
+    np.testing.assert_allclose(np.corrcoef(np.c_[drawn, X].T)[:2, 2:], found.correlations, atol=1e-9)
     assert tips_of(axes) == set(map(tuple, found.correlations.T))
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(12))}
     with refused(ConfigError):
-        analysis_plots.biplot(analyses.read(MOMENTS, 1), X[:, :2])
+        analysis_plots.biplot(analyses.read(MOMENTS, 1), X)
+    with refused(DataError, 12, 2):  # scores are no rows
+        analysis_plots.biplot(found, found.scores(X))
 
 
 def test_a_correlation_circle_has_an_arrow_for_each_feature():
@@ -475,8 +481,8 @@ WRONG = [
     (lambda: plots.projection_grid(MODEL, [MODEL], X), ["'models'", "list", "Mapping"]),
     (lambda: plots.projection_overlay(MODEL, MODEL, None), ["'X'", "NoneType"]),
     (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
-    (lambda: analysis_plots.how_many(MODEL), ["'result'", "PCAModel", "HowMany"]),
-    (lambda: analysis_plots.biplot(MODEL, X), ["'reading'", "PCAModel", "Reading"]),
+    (lambda: analysis_plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
+    (lambda: analysis_plots.biplot(MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
     (lambda: analysis_plots.outlier_map(X), ["'outliers'", "ndarray", "Outliers"]),
 ]
 

@@ -262,15 +262,44 @@ def test_intervals_and_spikes_have_closed_forms():
         terms = [values[i] * values[j] / (values[i] - values[j]) ** 2 * V[:, j] ** 2 for j in range(3) if j != i]
         np.testing.assert_allclose(inference.loading_errors(values, V, 2, 9)[:, i], np.sqrt(sum(terms) / 8))
     # Few rows and ties leave them open.
-    (interval,) = inference.eigenvalue_intervals(np.ones(1), 5, 0.95)
+    (interval,) = inference.normal_intervals(np.ones(1), np.ones((1, 1)), 5, 0.95)
     assert 0 < interval[0] < 1
     assert interval[1] == np.inf
     errors = inference.loading_errors(np.array([2.0, 1.0, 1.0]), np.eye(3), 2, 100)
     np.testing.assert_array_equal(np.isinf(errors), [[False, True]] * 3)
     # sqrt(2 / 8) is a half.
-    np.testing.assert_allclose(inference.eigenvalue_intervals(np.array([3.0]), 9, ONE_DEVIATION), [[2.0, 6.0]])
+    np.testing.assert_allclose(inference.normal_intervals(np.array([3.0]), V, 9, ONE_DEVIATION), [[2.0, 6.0]])
     errors = inference.loading_errors(np.array([3.0, 1.0]), np.eye(2), 2, 3)
     np.testing.assert_allclose(errors, (1 - np.eye(2)) * math.sqrt(3 * 1 / (3 - 1) ** 2 / 2))
+
+
+def test_errors_of_a_correlation_matrix_follow_from_those_of_the_covariance():
+    """By the derivative of each number in each entry of the covariance, whose errors are those of normal rows."""
+    A, n = np.random.default_rng(3).standard_normal((4, 4)), 1000
+    S = A @ A.T + np.eye(4)
+
+    def numbers(S):
+        R = S / np.sqrt(np.outer(np.diagonal(S), np.diagonal(S)))
+        values, vectors = np.linalg.eigh(R)
+        return np.concatenate(
+            [values[:1:-1], (vectors * np.sign(vectors[np.abs(V).argmax(0), range(4)]))[:, :1:-1].T.ravel()]
+        )
+
+    V = np.eye(4)
+    values, V = np.linalg.eigh(S / np.sqrt(np.outer(np.diagonal(S), np.diagonal(S))))
+    R, values, vectors = (V * values) @ V.T, values[::-1], V[:, ::-1] * np.sign(V[np.abs(V).argmax(0), range(4)])[::-1]
+    entries = [(i, j) for i in range(4) for j in range(i + 1)]
+    slopes = []
+    for i, j in entries:
+        step = np.zeros((4, 4))
+        step[i, j] = step[j, i] = 1e-6
+        slopes.append((numbers(S + step) - numbers(S - step)) / 2e-6)
+    errors = np.array([[S[a, c] * S[b, d] + S[a, d] * S[b, c] for c, d in entries] for a, b in entries]) / (n - 1)
+    expected = np.sqrt(np.einsum("ei,ef,fi->i", slopes, errors, slopes))
+    found = inference.loading_errors(values * n / (n - 1), vectors, 2, n, R)
+    np.testing.assert_allclose(found.T.ravel(), expected[2:], rtol=1e-6)
+    (low, _), _ = inference.normal_intervals(values[:2] * n / (n - 1), vectors[:, :2], n, ONE_DEVIATION, R)
+    np.testing.assert_allclose(values[0] * n / (n - 1) / low - 1, expected[0] / values[0], rtol=1e-6)
 
 
 def test_shrinkage_follows_the_formula():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fedpca_flwr import analyses, run
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ConfigError, ContractError
 from tests.families import rows
 from tests.refusals import refused
 
@@ -20,9 +20,23 @@ def test_a_table_of_scaled_features_is_that_of_their_correlations():
     table = run("p-cov", PARTIES, n_components=3, scale=True).table()
     assert list(table.columns) == ["PC1", "PC2", "PC3", "communality"]
     assert list(table.index) == [*NAMES, "variance", "share of variance", "cumulative share"]
-    np.testing.assert_allclose(np.abs(table.loc[NAMES].iloc[:, :3]), np.abs(vectors), atol=1e-9)
+    correlations = np.abs(vectors) * np.sqrt(values)
+    np.testing.assert_allclose(np.abs(table.loc[NAMES].iloc[:, :3]), correlations, atol=1e-9)
+    np.testing.assert_allclose(table.loc["variance"][:3], values, rtol=1e-9)
     np.testing.assert_allclose(table.loc[NAMES, "communality"], vectors**2 @ values, rtol=1e-9)
     np.testing.assert_allclose(table.loc["cumulative share"][:3], np.cumsum(values) / 5, rtol=1e-9)
+
+
+def test_a_table_is_sorted_without_small_entries_and_by_another_divisor():
+    model = run("p-cov", PARTIES, n_components=3, scale=True)
+    plain, table = model.table(), model.table(sort=True, blank=0.4, divisor="n")
+    np.testing.assert_allclose(table.loc["variance"][:3], model.explained_variance_, rtol=1e-12)
+    whole = plain.loc[table.index[:5]]
+    pd.testing.assert_frame_equal(table[:5], whole.where((whole.abs() >= 0.4) | (whole.columns == "communality")))
+    leading = whole.iloc[:, :3].abs().to_numpy()
+    assert (np.diff(leading.argmax(axis=1) - leading.max(axis=1) / 2) > 0).all()
+    with refused(ConfigError, "'divisor'", "n-1"):
+        model.table(divisor="n-2")
 
 
 def test_kept_moments_add_communalities_and_intervals():
@@ -56,7 +70,7 @@ def test_kept_moments_tell_what_a_change_of_the_rows_leaves_true(change):
     parties = {name: 2.0**-40 * table for name, table in PARTIES.items()}
     options = {"scale": {"scale": True}, "adjust_for": {"adjust_for": "pulse"}, "harmonise": {"harmonise": "means"}}
     table = run("p-cov", parties, n_components=2, keep="moments", **options.get(change, {})).table()
-    assert any("interval" in name for name in table.index) == (change == "")
+    assert any("interval" in name for name in table.index) == (change in ("", "scale"))
     assert ("communality" in table) == (change in ("", "scale"))
 
 
