@@ -30,8 +30,6 @@ from fedpca_flwr.state import files
 if TYPE_CHECKING:
     import pandas
 
-    from fedpca_flwr.model.solution import Solution
-
 Features = Sequence[str] | Sequence[int]  # features by their names, or by their positions from 0
 
 MOMENTS_JSON, MOMENTS_FORMAT = "second-moments.json", 1
@@ -505,18 +503,6 @@ class SecondMoments:
         if contents is None:
             raise ContractError(f"{target}: the format is {version!r}, not {MOMENTS_FORMAT}; which version wrote it?")
         return cls(*contents)
-
-    def after(self, solution: Solution, *, center: bool, indicators: int) -> SecondMoments:
-        """Return a copy that knows what a run with this solution did; its last features are ``indicators``."""
-        preparation = Preparation(
-            n_components=solution.pairs.values.size,
-            center=center,
-            scale=solution.scale is not None,
-            indicators=tuple(range(self.n_features - indicators, self.n_features)),
-            divisor=solution.divisor,
-            adjusted=solution.adjustment is not None,
-        )
-        return replace(self, preparation=preparation)
 
     @property
     def missed(self) -> Array:

@@ -194,7 +194,17 @@ class RowsStrategy(PCAStrategy):
         stored = evidence.stored
         if stored is not None:
             notes.append(STORED_MOMENTS_NOTE)
-            stored = stored.after(solution, center=center, indicators=self.config.indicators)
+            from fedpca_flwr.model.second_moments import Preparation  # few runs store moments
+
+            preparation = Preparation(
+                n_components=pairs.values.size,
+                center=center,
+                scale=solution.scale is not None,
+                indicators=tuple(range(stored.n_features - self.config.indicators, stored.n_features)),
+                divisor=solution.divisor,
+                adjusted=solution.adjustment is not None,
+            )
+            stored = replace(stored, preparation=preparation)
         log = self.history(self.certainty(pairs), notes, measured)
         if units:
             log["other_units"] = units
