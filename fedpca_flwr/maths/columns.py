@@ -26,7 +26,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs, project_out
-from fedpca_flwr.maths.moments import constant_features, head_and_diagonal, pack, safe_deviation, unpack_symmetric
+from fedpca_flwr.maths.moments import head_and_diagonal, pack, safe_deviation, unpack_symmetric, varying_features
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
 
 # where other directions leave a smaller share of a direction than this, what they leave is rounding
@@ -105,17 +105,17 @@ class Columns:
 def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
     """Centre and scale a party's columns (n, f).
 
-    Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A column that is
-    constant up to rounding becomes exactly zero once centred, as does a column that varies too little to be scaled.
+    Scaling divides by the standard deviation about the mean (divisor n), with or without centring, unless that is no
+    more than the last digit of the mean. A constant column becomes exactly zero once centred. The mean is known in two
+    floats, so that its own rounding hides no variance.
     """
     head, diagonal = head_and_diagonal(data)
-    n, mean = head.n, head.mean
-    deviation = safe_deviation(diagonal, n, mean) if scale else np.ones_like(mean)
+    none, constant = np.zeros_like(head.mean), ~varying_features(diagonal, head.mean)
+    scalable = diagonal > head.n * (np.finfo(np.float64).eps * head.mean) ** 2
+    deviation = safe_deviation(np.where(scalable, diagonal, 0.0), head.n, none) if scale else np.ones_like(none)
     if not center:
-        none = np.zeros_like(mean)
-        return Columns(data, none, none, deviation, np.zeros(mean.size, dtype=bool))
-    constant = diagonal <= n * (np.finfo(np.float64).eps * mean) ** 2
-    return Columns(data, mean, head.remainder, deviation, constant | (scale & constant_features(diagonal, n, mean)))
+        return Columns(data, none, none, deviation, np.zeros(none.size, dtype=bool))
+    return Columns(data, head.mean, head.remainder, deviation, constant)
 
 
 def gram_product(X: Array | Columns | Transposed, Q: Array) -> Array:
