@@ -44,6 +44,7 @@ from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
 
+LOADINGS_ARRAYS = ("components", "mean", "scale", "remainder")  # of a party's loadings in an app's state
 STATE_SEPARATOR = ": "  # between the name of a PCA, which has no colon, and that of a record in an app's state
 
 MakeClient = Callable[[Context, Context], PCAClient | RefusingClient]
@@ -363,8 +364,8 @@ class PCAClientApp(ClientApp):
         with self._pca(message, config, context) as pca:
             answer, loadings = messages.answer_message(message, pca.client)
         if loadings is not None:
-            arrays = {"components": loadings.components, "mean": loadings.mean, "scale": loadings.scale}
-            record = ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
+            arrays = {name: np.asarray(getattr(loadings, name)) for name in LOADINGS_ARRAYS}
+            record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
             context.state[_loadings_record(pca.name)] = record
         return answer
 
@@ -449,7 +450,7 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
     record = context.state.array_records.get(_loadings_record(name))
     if record is None:
         raise ContractError(f"no PCA '{name}' has ended at this client: run FedPCA(..., name='{name}') first")
-    return Loadings(record["components"].numpy(), record["mean"].numpy(), record["scale"].numpy())
+    return Loadings(**{name: record[name].numpy() for name in LOADINGS_ARRAYS})
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:

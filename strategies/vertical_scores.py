@@ -176,10 +176,9 @@ class VerticalScoresClient(method.Client):
     @override
     def local_columns(self) -> Columns:
         """Columns of the new rows, centred and scaled by the stored loadings' means and scales."""
-        none = np.zeros_like(self.fitted_loadings.mean)
-        return Columns(
-            self.selection.rows, self.fitted_loadings.mean, none, self.fitted_loadings.scale, none.astype(bool)
-        )
+        loadings = self.fitted_loadings
+        remainder = np.zeros_like(loadings.mean) + loadings.remainder
+        return Columns(self.selection.rows, loadings.mean, remainder, loadings.scale, np.zeros(remainder.size, bool))
 
 
 class VerticalScores(method.Run):

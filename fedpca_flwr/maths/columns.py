@@ -50,11 +50,6 @@ class Columns:
         """Number of rows and of columns."""
         return self.data.shape[0], self.data.shape[1]
 
-    @property
-    def mean(self) -> Array:
-        """Means (f,) of the columns, each rounded to one float64."""
-        return self.centre + self.remainder
-
     @cached_property
     def energy(self) -> float:
         """Sum of squares of all entries of X: the trace of ``X X'``."""

@@ -31,6 +31,7 @@ class Loadings:
     scale: Array  # (f,) divides the centred columns
     run: int = 0  # `run_digest` of the run that made the loadings, equal at all parties; 0 if unknown
     columns: str = ""  # digest of the names of the party's columns; empty if its file has no names
+    remainder: Array | float = 0.0  # (f,) or 0: what rounding the mean lost, subtracted from the columns too
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """Compute this party's summand (n, k) of the scores of new rows (n, f): its scaled columns times its loadings.
@@ -45,8 +46,8 @@ class Loadings:
         """Centre and scale new rows (n, f) as the run did; raise DataError for other columns, and infinity or NaN."""
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
-        scaled: Array = np.subtract(rows, self.mean, dtype=np.float64) / self.scale
-        return scaled
+        centred: Array = np.subtract(rows, self.mean, dtype=np.float64)
+        return (centred - self.remainder) / self.scale
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write an ``.npz`` file that only its owner can read, completely or not at all; ConfigError if that fails."""
@@ -54,9 +55,10 @@ class Loadings:
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
         with open_site_file("loadings", target) as stream:
-            run = np.asarray(self.run, np.uint64)
-            columns = np.asarray(self.columns)
-            np.savez(stream, components=self.components, mean=self.mean, scale=self.scale, run=run, columns=columns)
+            arrays = {"components": self.components, "mean": self.mean, "scale": self.scale}
+            remainder = np.zeros_like(self.mean) + self.remainder
+            run, columns = np.asarray(self.run, np.uint64), np.asarray(self.columns)
+            np.savez(stream, **arrays, remainder=remainder, run=run, columns=columns)
         return target
 
     @classmethod
@@ -68,12 +70,13 @@ class Loadings:
                 columns = str(archive["columns"]) if "columns" in archive else ""
                 # NumPy may give bytes instead of an array
                 components, mean, scale = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))
-                loadings = cls(components, mean, scale, run, columns)
+                remainder = np.asarray(archive["remainder"]) if "remainder" in archive else np.zeros_like(mean)
+                loadings = cls(components, mean, scale, run, columns, remainder)
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
-        if components.ndim != 2 or not mean.shape == scale.shape == components.shape[1:]:
+        if components.ndim != 2 or not mean.shape == remainder.shape == scale.shape == components.shape[1:]:
             raise ContractError(f"{path} is not a whole file of loadings: its shapes do not fit together")
-        arrays = (components, mean, scale)
+        arrays = (components, mean, scale, remainder)
         if not all(array.dtype == np.float64 and np.isfinite(array).all() for array in arrays) or scale.min() <= 0:
             fault = "they are not finite numbers, or the scale is 0"
             raise ContractError(f"{path} is not a whole file of loadings: {fault}")

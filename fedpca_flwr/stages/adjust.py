@@ -137,7 +137,7 @@ class AdjustedProjection(Projection):
     def loadings(self) -> Loadings:
         """Return loadings for unadjusted rows, which include the adjustment and all divisors."""
         mean, remainder = self._centre
-        return Loadings(self._directions, mean + remainder, np.ones_like(mean), columns=self.columns)
+        return Loadings(self._directions, mean, np.ones_like(mean), columns=self.columns, remainder=remainder)
 
     @property
     def _directions(self) -> Array:

@@ -258,7 +258,7 @@ def test_columns_in_another_order_get_no_scores(tmp_path):
     "spoilt",
     [
         *({"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))),
-        *({"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}),
+        *({"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}, {"remainder": np.full(5, np.nan)}),
     ],
     ids=str,
 )

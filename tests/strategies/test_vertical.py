@@ -283,6 +283,13 @@ def test_old_rows_have_the_scores_and_variances_of_their_model(way, loading_path
     assert 0 < model.explained_variance_ratio_.sum() <= 1
 
 
+def test_scores_far_from_zero_are_those_of_the_model(tmp_path):
+    """A mean that is rounded once would move all new scores alike, by a thousandth of a deviation."""
+    X, paths = old() + 1e13, [tmp_path / f"own{party}.npz" for party in range(3)]
+    model = fitted(paths, X)
+    np.testing.assert_allclose(project(parts_of(X), paths).scores_, model.scores_, atol=1e-9)
+
+
 def test_scores_depend_on_no_order(loading_paths):
     ordered = project(parts_of(new()), loading_paths, **WAYS[1])
     other = project(parts_of(new())[::-1], loading_paths[::-1], **WAYS[1])
