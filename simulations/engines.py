@@ -19,10 +19,12 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
 from fedpca_flwr.data.column_notes import one_column_notes
 from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.fitted import open_log
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.notes import undivided_notes
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.progress import limit_flower_log
 from fedpca_flwr.protocol.site_log import site_logger
@@ -139,6 +141,11 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
     """Return a model with the names of the parties' columns, if any, and with notes, which its log gets, too."""
     open_log(model)["notes"].extend([*shares.notes, *notes])
     if split == "columns":
+        if model.log["options"].get("scale"):
+            names = shares.keys or range(len(shares.rows))
+            for name, rows, labels in zip(names, shares.rows, shares.names, strict=True):
+                undivided = np.flatnonzero(prepare_columns(rows, scale=True).scale == 1.0)
+                model.log["notes"].extend(f"party {name!r}: {note}" for note in undivided_notes(undivided, labels))
         return model
     names = shares.features(weights)
     open_log(model)["notes"].extend(one_column_notes(np.asarray(model.components_), names))

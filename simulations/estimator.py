@@ -117,8 +117,6 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self._moments: SecondMoments | None = None
         target = _max_components(parties) if self.n_components is None else self.n_components
         self._set_fitted(self._run(parties, target), parties)
-        if parties is not X and len(parties) == 1:
-            self.model_.log["notes"].append("one party holds all rows: 'groups' of fit says which party holds each")
         return self
 
     @available_if(lambda self: issubclass(self._card().options, MomentsOptions))  # type: ignore[untyped-decorator]

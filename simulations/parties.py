@@ -1,5 +1,6 @@
 """Parties of a run as a person hands them over: data frames too, with their columns brought into one order."""
 
+import hashlib
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -70,7 +71,8 @@ def parties_of(data: Any, split: str) -> Parties:
     names_by_party = dict(zip(party_names, result.names, strict=True))
     fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
     isolated_notes = _isolated_notes(rows_by_party, names_by_party)
-    return result._replace(notes=[*result.notes, *read, *isolated_notes, *fault_notes])
+    repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), rows_by_party)
+    return result._replace(notes=[*result.notes, *repeated, *read, *isolated_notes, *fault_notes])
 
 
 def by_text(data: Any) -> dict[str, Any]:
@@ -90,6 +92,20 @@ def _isolated_notes(rows_by_party: dict[str, Rows], names_by_party: dict[str, tu
         return []
     what = "codes for missing values, or errors? docs/data.md says what to do"
     return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
+
+
+def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Mapping[str, Rows]) -> list[str]:
+    """Return notes if a single party holds all data, or several parties hold the same object or equal bytes."""
+    if len(tables) == 1:
+        return ["one party holds all data: pass a table for each party (of FederatedPCA, 'groups' of fit says whose)"]
+    groups: dict[Hashable, list[str]] = {}
+    for party, rows in rows_by_party.items():
+        key: Hashable = id(tables[party])
+        if isinstance(rows, np.ndarray) and len(rows) > 1:  # single rows may well be equal
+            key = (rows.shape, rows.dtype, hashlib.blake2b(np.ascontiguousarray(rows)).digest())
+        groups.setdefault(key, []).append(party)
+    same = [", ".join(names) for names in groups.values() if len(names) > 1]
+    return [f"{names} hold the same table, which counts once for each of them" for names in same]
 
 
 WRONG_SIGN = re.compile(r"[^\w .-]")  # sign that no name of a party has

@@ -16,8 +16,15 @@ from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.fitted import FittedPCA, leave_log_open, open_log
-from fedpca_flwr.model.notes import name_unit_notes
-from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, variance_fields
+from fedpca_flwr.model.notes import name_notes, undivided_notes
+from fedpca_flwr.model.solution import (
+    SCALE_REMEDY,
+    Solution,
+    certainty,
+    solve,
+    undivided_features,
+    variance_fields,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -87,6 +94,8 @@ class PCAModel(FittedPCA):
     def of(cls, solution: Solution, log: dict[str, Any]) -> PCAModel:
         """Make a model from a method's solution (eigenpairs, mean and scale) and the log of the run.
 
+        The log gets a note on features that were to be scaled and were not.
+
         Parameters
         ----------
         solution : Solution
@@ -98,6 +107,8 @@ class PCAModel(FittedPCA):
         """
         pairs, adjustment = solution.pairs, solution.adjustment
         features = len(pairs.vectors) - (0 if adjustment is None else adjustment.covariate_columns.size)
+        if log["options"].get("scale"):
+            log["notes"] += undivided_notes(undivided_features(solution.scale, adjustment), ())
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
@@ -267,7 +278,7 @@ class PCAModel(FittedPCA):
         if not names:
             return self
         moments = self.moments_ and replace(self.moments_, features=tuple(names))
-        log = name_unit_notes(open_log(self), names)
+        log = name_notes(open_log(self), undivided_features(self.scale_, self.adjustment_), names)
         model = replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
         if "_open_log" in vars(self):
             leave_log_open(model, vars(self)["_open_log"][1])

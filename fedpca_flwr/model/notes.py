@@ -7,7 +7,9 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.model.fitted import FittedPCA
 
 MAX_NOTE_FEATURES = 3  # that a note names, of each party
@@ -36,11 +38,24 @@ def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> li
     return notes
 
 
-def name_unit_notes(log: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a model's log whose notes on units call the features by their names instead of numbers."""
-    entries = log.get("other_units", [])
-    new = dict(zip(unit_notes(entries, ()), unit_notes(entries, names), strict=True))
-    return {**log, "notes": [new.get(note, note) for note in log.get("notes", [])]}
+def undivided_notes(undivided: NDArray[np.intp], names: Sequence[str]) -> list[str]:
+    """Write a note on the features that a scaled run did not divide, by index; none if it divided all."""
+    if not undivided.size:
+        return []
+    shown = labels_text([names[i] if len(names) else f"feature {i + 1}" for i in undivided.tolist()])
+    return [
+        f"scale=True left undivided: {shown}. They are constant, or so far from zero that their variance may be "
+        "rounding. If one of them varies, subtract the same number near its mean from it at all sites"
+    ]
+
+
+def name_notes(log: Mapping[str, Any], undivided: NDArray[np.intp], names: Sequence[str]) -> dict[str, Any]:
+    """Return a model's log whose notes on features call the features by their names instead of numbers."""
+    old, new = (
+        [*unit_notes(log.get("other_units", []), labels), *undivided_notes(undivided, labels)] for labels in ((), names)
+    )
+    text = dict(zip(old, new, strict=True))
+    return {**log, "notes": [text.get(note, note) for note in log.get("notes", [])]}
 
 
 def shrinkage_notes(model: FittedPCA) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.config.run_config import RunConfig
@@ -203,6 +204,12 @@ def solve(
         notes=notes,
         measurements={} if directions is None else {"left_out_directions": directions},
     )
+
+
+def undivided_features(scale: Array | None, adjustment: Adjustment | None) -> NDArray[np.intp]:
+    """Return the indices of features, without covariates, that a run with ``scale`` (d,) left undivided."""
+    undivided = np.flatnonzero(() if scale is None else scale == 1.0)  # as `safe_deviation` says
+    return undivided if adjustment is None else np.setdiff1d(undivided, adjustment.covariate_columns)
 
 
 def check_components(n_components: int | float | str, rows: float, features: int) -> None:

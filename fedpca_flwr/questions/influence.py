@@ -24,7 +24,7 @@ from fedpca_flwr.maths.influence import (
     outlying_parties,
     party_influences,
 )
-from fedpca_flwr.maths.moments import Head, Moments
+from fedpca_flwr.maths.moments import Head, Moments, head_order
 from fedpca_flwr.model.solution import Solution
 
 HIDDEN_UNITS_NOTE = (
@@ -134,6 +134,15 @@ class Contributions:
             _require_below(limit, parties)
         return parties
 
+    def equal_notes(self) -> list[str]:
+        """Return notes on parties whose numbers of rows, means and variances are equal to the last bit."""
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for name, part in self.parts.items():
+            if part.head.n > 1:  # single rows may well be equal
+                groups.setdefault((*head_order(part.head), part.diagonal().tobytes()), []).append(name)
+        same = [", ".join(names[:MAX_NAMED_PARTIES]) for names in groups.values() if len(names) > 1]
+        return [f"{names} sent equal means and variances: do they hold the same rows?" for names in same]
+
     def units(self) -> list[dict[str, Any]]:
         """Return entries of the log's ``other_units``: features in another unit than at other parties."""
         return scatter_unit_entries({name: (part.head, part.diagonal()) for name, part in self.parts.items()})
@@ -160,6 +169,10 @@ class AddedContributions:
                 for names in suspects
             ]
             raise ContractError("\n".join(lines))
+        return []
+
+    def equal_notes(self) -> list[str]:
+        """Return an empty list: without the parties' means no equal ones can be found."""
         return []
 
     def units(self) -> list[dict[str, Any]]:

@@ -180,6 +180,7 @@ class RowsStrategy(PCAStrategy):
             self.influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
             units = evidence.contributions.units() if evidence.units is None else units
             texts, numbers = influence_notes(self.influence), influence_measurements(self.influence)
+            texts += evidence.contributions.equal_notes()
             solution = solution.with_details(notes=texts, measurements=numbers)
         measured = dict(solution.measurements)
         pairs = solution.pairs.with_rank_bound(max_row_count(solution.rows) - center)

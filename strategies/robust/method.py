@@ -124,6 +124,7 @@ class Robust(method.Strategy):
         if self.options.scale:  # the harmonic mean of the parties' median absolute deviations; 1 where no party has any
             varies = sums["nearness"] > 0
             scale = np.where(varies, sums["measured"], 1.0) / np.where(varies, sums["nearness"], 1.0)
+            scale[varies & (scale == 1.0)] = np.nextafter(1.0, 2.0)  # as `safe_deviation`: 1 is for what has none
         request = {
             "centre": sums["location"] / weight,
             "scale": scale,

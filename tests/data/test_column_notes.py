@@ -1,11 +1,14 @@
 """Columns that are not what they seem are noted by name, and ordinary ones are not."""
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn import datasets
 
 from fedpca_flwr import run
 from fedpca_flwr.data.column_notes import column_fault_notes, one_column_notes
+from tests.refusals import unnamed
 
 RNG = np.random.default_rng(0)
 N = 120
@@ -116,3 +119,33 @@ def test_a_model_notes_components_that_are_one_column():
     parties = {"north": USUAL[:60] * [1, 1, 500, 1], "south": USUAL[60:] * [1, 1, 500, 1]}
     assert any("1 (column 2)" in note for note in run("p-cov", parties, n_components=2).log["notes"])
     assert not any("one column" in note for note in run("p-cov", parties, n_components=2, scale=True).log["notes"])
+
+
+@pytest.mark.parametrize("names", ["", "abcd"])
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "robust", "vertical"])
+def test_what_scaling_leaves_undivided_is_named(method, names):
+    """Nobody can tell whether a deviation of 1e-14 means is rounding. A median absolute deviation of 1 is not."""
+    table = np.tile(changed(USUAL, 1, 7, slice(None)), (9, 1))
+    table[:, 2], table[:, 3] = 1e13 + 0.1 * RNG.normal(size=9 * N), RNG.permutation(np.tile([-1, 1, 0], 3 * N))
+    frame = pd.DataFrame(table, columns=list(names) or None)
+    parties = np.split(np.arange(9 * N), 2) if method != "vertical" else [[0, 1], [2, 3]]
+    parties = [frame.iloc[:, part] if method == "vertical" else frame.iloc[part] for part in parties]
+    parties = parties if names else [part.to_numpy() for part in parties]
+    (note,) = (note for note in run(method, parties, n_components=1, scale=True).log["notes"] if "undivided" in note)
+    named = [name for i, name in enumerate("abcd") if repr(name if names else f"feature {i + 1}") in note]
+    assert named == (["b", "c"] if method in {"p-cov", "qr-pca"} else ["b"])
+    assert not any("undivided" in note for note in run(method, parties, n_components=1).log["notes"])
+
+
+def test_one_party_and_parties_with_one_table_are_noted():
+    first, second = USUAL[:60], USUAL[60:]
+    for method, parties, named in (
+        ("p-cov", {"x": first, "y": second, "z": first.copy()}, ["'x'", "'z'"]),
+        ("p-cov", dict.fromkeys("xz", sparse.csr_array(first)), ["'x'", "'z'"]),
+        ("vertical", [first, first], ["party 0", "party 1"]),
+    ):
+        found = run(method, parties, n_components=1).log["notes"]
+        assert [note for note in found if "same table" in note and not unnamed(note, *named) and "'y'" not in note]
+        assert any("equal means" in note and "(z)" in note for note in found) == (method == "p-cov")
+    assert any("one party" in note for note in run("p-cov", [first], n_components=1).log["notes"])
+    assert not [n for n in run("p-cov", [first, second], n_components=1).log["notes"] if "party" in n]
