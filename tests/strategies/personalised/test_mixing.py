@@ -114,13 +114,15 @@ def test_rows_of_few_directions_keep_orthonormal_components():
         assert principal_angles(found, exact).max() < 1e-5
 
 
-def test_held_out_rows_do_not_depend_on_order():
+def test_held_out_rows_do_not_depend_on_order_or_unit():
     X, order = np.random.default_rng(4).standard_normal((53, 4)), np.random.default_rng(5).permutation(53)
     assert validation_rows(X, 1).sum() == 10
     np.testing.assert_array_equal(validation_rows(X[order], 1), validation_rows(X, 1)[order])
     assert (validation_rows(X, 1) != validation_rows(X, 2)).any()
     counts = np.arange(24, dtype=np.uint8).reshape(8, 3)
     np.testing.assert_array_equal(validation_rows(counts, 1), validation_rows(counts.astype(float), 1))
+    for unit in (2.0**-300, 2.0, 2.0**300):
+        np.testing.assert_array_equal(validation_rows(unit * X, 1), validation_rows(X, 1))
     zeros = np.where(X > 0, X, 0.0)
     np.testing.assert_array_equal(validation_rows(zeros, 1), validation_rows(np.where(X > 0, X, -0.0), 1))
 

@@ -110,7 +110,7 @@ def test_refusals_of_training_rows_name_them(secure):
     parts = [np.ones((5, 2)), np.ones((5, 2))]
     for part in parts:
         (chosen,) = np.flatnonzero(validation_rows(part, 0))
-        part[chosen, 0] = 1.5
+        part[chosen, 0] = 1.25
         assert validation_rows(part, 0)[chosen]
     with refused((DataError, ConfigError), "'mu'", match="identical|variance"):
         run("personalised", parts, n_components=1, min_rows=1, **secure)
