@@ -55,6 +55,15 @@ def angle(model, vectors):
 # The result
 
 
+@every_way
+@every_model
+def test_rows_far_from_zero_have_the_components_of_near_ones(model_options, way):
+    far = [part + 1e13 for part in parties_of_three()]
+    bound = {**way, "bound": 2e13} if way else {}
+    near = fit("em", [part - 1e13 for part in far], **model_options)  # exactly
+    assert angle(fit("em", far, **model_options, **bound), near.components_.T) < 1e-8
+
+
 @pytest.mark.engine
 @every_way
 def test_parties_get_what_the_same_em_gives_on_pooled_rows(way):
