@@ -100,14 +100,16 @@ class Columns:
 def prepare_columns(data: Rows, *, center: bool = True, scale: bool = False) -> Columns:
     """Centre and scale a party's columns (n, f).
 
-    Scaling divides by the standard deviation about the mean (divisor n), with or without centring, unless that is no
-    more than the last digit of the mean. A constant column becomes exactly zero once centred. The mean is known in two
-    floats, so that its own rounding hides no variance.
+    Scaling divides by the standard deviation about the mean (divisor n), with or without centring. A constant column
+    becomes exactly zero once centred, as does one to be scaled whose deviation is no more than the last digit of its
+    mean. The mean is known in two floats, so that its own rounding hides no variance.
     """
     head, diagonal = head_and_diagonal(data)
     none, constant = np.zeros_like(head.mean), ~varying_features(diagonal, head.mean)
-    scalable = diagonal > head.n * (np.finfo(np.float64).eps * head.mean) ** 2
-    deviation = safe_deviation(np.where(scalable, diagonal, 0.0), head.n, none) if scale else np.ones_like(none)
+    deviation = np.ones_like(none)
+    if scale:
+        constant |= diagonal <= head.n * (np.finfo(np.float64).eps * head.mean) ** 2
+        deviation = safe_deviation(np.where(constant, 0.0, diagonal), head.n, none)
     if not center:
         return Columns(data, none, none, deviation, np.zeros(none.size, dtype=bool))
     return Columns(data, head.mean, head.remainder, deviation, constant)

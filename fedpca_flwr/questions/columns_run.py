@@ -40,7 +40,8 @@ class ColumnsOptions(CountOptions):
     center: bool = True
     """Each party subtracts the means of its own columns."""
     scale: bool = False
-    """Each party divides its own columns by their standard deviations."""
+    """Each party divides its own columns by their standard deviations. A column whose deviation is no more than the
+    last digit of its mean counts as constant."""
 
     @property
     def centres_columns(self) -> bool:
