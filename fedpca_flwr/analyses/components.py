@@ -12,8 +12,10 @@ quasi-Newton method minimises.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +23,7 @@ from scipy.linalg import cho_factor, cho_solve, eigh, lstsq, svd
 
 from fedpca_flwr.analyses import inputs
 from fedpca_flwr.data.table import names_digest
-from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import column_signs, fix_signs
 from fedpca_flwr.model.model import PCAModel
@@ -312,23 +314,52 @@ def barycentres(moments: SecondMoments, k: int | None, levels: Features, *, scal
     return np.asarray(deviations / (1.0 if model.scale_ is None else model.scale_) @ components.T)
 
 
-@inputs.takes_model
-def projected(model: PCAModel, X: ArrayLike) -> Array:
-    """Compute the scores of new rows divided by the model's `shrinkage_`, which corrects for many features.
+@overload
+def projected(model: PCAModel, X: ArrayLike, *, return_std: Literal[False] = False) -> Array: ...
+@overload
+def projected(model: PCAModel, X: ArrayLike, *, return_std: Literal[True]) -> tuple[Array, Array]: ...
 
-    For rows that were in the PCA, use ``model.transform``.
+
+@inputs.takes_model
+def projected(model: PCAModel, X: ArrayLike, *, return_std: bool = False) -> Array | tuple[Array, Array]:
+    """Compute the scores of new rows, which may have gaps, divided by the model's `shrinkage_`.
+
+    The scores of a row with gaps are the least squares on the features that it has; a model of ``em`` replaces missing
+    values by their expected values instead. For rows that were in the PCA, use ``model.transform``.
 
     Parameters
     ----------
     model : PCAModel
     X : array-like of shape (n, d)
+        Rows with NaN for missing values.
+    return_std : bool, default False
+        Also return the standard errors of the scores, which a model of ``em`` does not tell.
 
     Returns
     -------
-    ndarray of shape (n, k)
-        Scores; NaN for a component that does not stand out of the noise.
+    scores : ndarray of shape (n, k)
+        NaN for a component that does not stand out of the noise. NaN, with a UserWarning, for a row with gaps that has
+        fewer than 2 k features, or whose features do not tell the components apart (loadings of a condition above 100).
+    std : ndarray of shape (n, k)
+        Standard errors, if ``return_std``: how far scores lie from those of the same row without gaps; 0 without gaps.
+
+    Raises
+    ------
+    ContractError, DataError
+        As ``model.transform``, except for NaN; a `DataError` also for gaps in covariates, and a `ContractError` also
+        for standard errors of a model of ``em``.
     """
-    return model.transform(X) / model.shrinkage_
+    if return_std and not (model.covariance_ is None and model.factors_ is None):
+        raise ContractError("a model of 'em' tells no standard errors of scores: leave out 'return_std'")
+    scores, errors = model.seen_scores(X)
+    if unknown := int(np.isnan(scores[:, 0]).sum()):
+        warnings.warn(
+            f"{unknown} of {len(scores)} rows have NaN scores: they have fewer than {2 * scores.shape[1]} features (2 "
+            "for each component), or features that do not tell the components apart; take fewer components",
+            UserWarning,
+            stacklevel=3,
+        )
+    return (scores / model.shrinkage_, errors / model.shrinkage_) if return_std else scores / model.shrinkage_
 
 
 @inputs.takes_model

@@ -284,7 +284,7 @@ def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: boo
     _require_exact(rows, name)
     if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
         fault = "infinity" if incomplete else "NaN or infinity"
-        raise DataError(f"{name} contains {fault}: fill or drop such rows first")
+        raise DataError(f"{name} contains {fault}: fill or drop such rows first (analyses.projected takes NaN)")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Rows with missing values: their patterns of gaps, and their expected values by a covariance or by few factors.
+"""Rows with missing values: patterns of gaps, expected values by a covariance or few factors, and least squares.
 
 For a row whose features u are missing and o observed, with deviations x from the mean and P the inverse covariance::
 
@@ -6,6 +6,10 @@ For a row whose features u are missing and o observed, with deviations x from th
 
 Rows are taken by their pattern of missing features, so that each pattern is factored once, at the cost of its missing
 features.
+
+Without a covariance a row's scores are the least squares on what is seen: with L the loadings of its seen features and
+G = L' L they are G^-1 L' x_o. With noise of variance s2 in each feature, they differ from the scores of the same row
+without gaps by s2 (G^-1 - I), a covariance.
 
 Source: Dempster, Laird and Rubin 1977; Little and Rubin, Statistical Analysis with Missing Data, section 11.2.
 """
@@ -25,6 +29,8 @@ from fedpca_flwr.maths.rows import Rows, chunks
 
 MIN_EIGENVALUE = 2.0**-40  # of a covariance of standardised features, so that predictions stay finite
 MAX_ELEMENTS = 2**22  # how many elements of rows are held at once
+MIN_SEEN_FEATURES = 2  # per component, to compute a row's scores
+MAX_CONDITION = 100.0  # of the loadings of a row's seen features, to compute its scores
 
 
 class Patterns(NamedTuple):
@@ -173,3 +179,28 @@ def symmetric_matrices(triangles: Array, q: int) -> Array:
     matrices = np.empty((len(triangles), q, q))
     matrices[:, i, j] = matrices[:, j, i] = triangles
     return matrices
+
+
+def least_squares_scores(centred: Array, components: Array) -> tuple[Array, Array]:
+    """Return the least-squares scores (n, k) of rows (n, d) with NaN for gaps, and their standard errors (n, k).
+
+    The components are orthonormal. The residuals of a row give the variance of its noise. A row with gaps has NaN if it
+    has fewer than `MIN_SEEN_FEATURES` features with loadings for each component, or loadings beyond `MAX_CONDITION`.
+    """
+    loaded, k = components.any(axis=0), len(components)
+    rows, L = np.compress(loaded, centred, axis=1), components[:, loaded].T
+    missing, of = Patterns.from_rows(rows)
+    complete, counts, step = ~missing.any(axis=1), (~missing).sum(axis=1), max(1, MAX_ELEMENTS // k**2)
+    grams = np.zeros((len(missing), k, k))
+    for part in (slice(start, start + step) for start in range(0, len(L), step)):
+        grams += selected_grams((~missing[:, part]).astype(np.float64), L[part])
+    eigenvalues = np.linalg.eigvalsh(grams)
+    solvable = (counts >= MIN_SEEN_FEATURES * k) & (eigenvalues[:, 0] * MAX_CONDITION**2 >= eigenvalues[:, -1])
+    grams[complete | ~solvable] = np.eye(k)
+    inverse = np.where((complete | solvable)[:, None, None], inverses(grams), np.nan)
+    seen = np.nan_to_num(rows)
+    products = seen @ L
+    scores = np.einsum("nij,nj->ni", inverse[of], products)
+    residual = np.einsum("ij,ij->i", seen, seen) - np.einsum("ij,ij->i", scores, products)
+    noise = residual.clip(min=0.0) / np.maximum(counts - k, 1)[of]
+    return scores, np.sqrt(noise[:, None] * (np.einsum("nii->ni", inverse) - 1).clip(min=0.0)[of])

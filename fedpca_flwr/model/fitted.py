@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.data.categories import count_other_cells, encoded, indicator_names
 from fedpca_flwr.data.frames import align_rows, column_names, finite_matrix
-from fedpca_flwr.errors import ContractError
+from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.maths.rows import Rows, chunks
@@ -151,23 +151,34 @@ class FittedPCA:
         """
         return self._centre_rows(self.aligned(X))
 
-    def _centre_rows(self, aligned: Rows) -> Array:
+    def _centre_rows(self, aligned: Rows, *, keep_gaps: bool = False) -> Array:
         """Subtract the mean, fill missing values, and divide by the scale, for rows with columns in the model's order.
 
+        With ``keep_gaps`` only a model of `em` fills values, and a category that no row of the run lacks is a gap.
         Raise DataError as `centred`, and ContractError if the run harmonised the parties: each projects its own rows.
         """
         _, mean = self.loadings()
         options = open_log(self).get("options", {})
         of_genotypes = bool(options.get("genotypes"))
-        incomplete = of_genotypes or self.covariance_ is not None or self.factors_ is not None
+        incomplete = of_genotypes or keep_gaps or self.covariance_ is not None or self.factors_ is not None
         rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.covariance_ is not None or self.factors_ is not None:
             from fedpca_flwr.maths.incomplete_rows import fill_rows  # of models of `em` only
 
             centred = fill_rows(centred, self.covariance_, self.factors_)
-        centred = np.nan_to_num(centred) if of_genotypes else centred
+        elif keep_gaps:
+            last = mean.size
+            for declared in reversed(open_log(self).get("levels", {}).values()):
+                first, last = last - len(declared) - 2, last - 1
+                if mean[last] == 0:  # the indicator of missing cells, which the run had none of
+                    centred[rows[:, last] == 1, first : last + 1] = np.nan
+                last = first
+        elif of_genotypes:
+            centred = np.nan_to_num(centred)
         if self.adjustment_ is not None:
+            if np.isnan(centred[:, self.adjustment_.covariate_columns]).any():
+                raise DataError("rows of X have gaps in covariates ('adjust-for'): fill or drop these rows first")
             harmonised = options.get("harmonise", "nothing")
             if harmonised != "nothing":
                 raise ContractError(
@@ -185,6 +196,19 @@ class FittedPCA:
         """
         components, _ = self.loadings()
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
+
+    def seen_scores(self, X: ArrayLike) -> tuple[Array, Array]:
+        """Compute the scores (n, k) of rows (n, d) with gaps (NaN) from what they have, and their standard errors.
+
+        A model of `em` fills the gaps, as in `transform`, and its errors are 0. Raise DataError as `centred`, but for
+        gaps in covariates alone.
+        """
+        from fedpca_flwr.maths.incomplete_rows import least_squares_scores  # of new rows only
+
+        components, _ = self.loadings()
+        centred = (self._centre_rows(part, keep_gaps=True) for part in chunks(self.aligned(X)))
+        scores, errors = zip(*(least_squares_scores(rows, components) for rows in centred), strict=True)
+        return np.vstack(scores), np.vstack(errors)
 
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Compute rows (n, d) in the units of the data from their scores (n, k): scores times components plus mean.
