@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
-from fedpca_flwr.data.column_notes import one_column_notes
+from fedpca_flwr.data.column_notes import class_code_notes, one_column_notes, split_at_commas
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.rows import Blocks
@@ -98,6 +98,7 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
+    values |= {x: ", ".join(values[x]) for x in ("adjust-for", "numbers") if isinstance(values.get(x), list | tuple)}
     tables, notes = _encode_categories(parties, values)
     site = _split_options(values, shares := parties_of(tables, split))
     with (
@@ -110,6 +111,10 @@ def run(
         if card.local_components == "personal":
             run_method = partial(_run_personal, engine_run)
         model = run_method(METHODS.run_config(values), shares, site)
+    covariates, amounts = (open_log(model)["options"].get(key, "") for key in ("adjust-for", "numbers"))
+    by_party = by_text(dict(zip(shares.keys, shares.rows, strict=True)) if shares.keys else shares.rows)
+    suspects = split_at_commas(covariates) - split_at_commas(amounts)
+    open_log(model)["notes"].extend(class_code_notes(by_party, shares.features(""), suspects))
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
 

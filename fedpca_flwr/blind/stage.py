@@ -107,7 +107,7 @@ class BlindStage(Blind, RowsStage):
             questions = stage.script(config, questions)  # which refuses options that do not go together
         count = replace(COUNT, dtype="float64", kind="positive") if config.weights else COUNT
         products, sums = {}, SUMS_FIELD
-        if _covariates(self.options):
+        if self.options.covariates:
             products, sums = {"covariates": _sealed_question(_local_covariates, SUMS_FIELD)}, COVARIATES_FIELD
         return {
             "sums": _sealed_question(_local_sums),
@@ -191,7 +191,8 @@ class BlindStage(Blind, RowsStage):
         features = run.public.features
         require_features(features)
         sums: Total = yield SumRound("sums")
-        request, covariates = {SUMS_FIELD.name: sums["sealed"]}, _covariates(self.options)
+        covariates = self.options.covariate_names(run.config.levels_by_column)
+        request = {SUMS_FIELD.name: sums["sealed"]}
         if covariates:
             products: Total = yield SumRound("covariates", request)
             request = {COVARIATES_FIELD.name: products["sealed"]}
@@ -228,7 +229,8 @@ def require_plain(options: Any) -> None:
         "outliers": "asks for more than the scatter",
         "clusters": "asks for more than the scatter",
     }
-    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale", "genotypes", "adjust_for"}
+    chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale", "genotypes"}
+    chosen -= {"adjust_for", "numbers"}
     faults = [
         f"'{name.replace('_', '-')}' {reasons.get(name, 'is no option of a blind run')}" for name in sorted(chosen)
     ]
@@ -281,11 +283,6 @@ def _stages(options: Any) -> list[RowsStage]:
     return [stage.enter(options) for stage in options.stages]
 
 
-def _covariates(options: Any) -> list[str]:
-    """Return the covariates' names or numbers of columns; empty without ``adjust-for``."""
-    return [name for stage in _stages(options) for name in stage.covariates]
-
-
 def _columns(party: RowsClient) -> NDArray[np.int64]:
     """Return the columns (q,) of the covariates in a party's table."""
     columns = [stage.covariate_columns(party) for stage in _stages(party.options)]
@@ -304,7 +301,7 @@ def _has_units(public: Public) -> bool:
 
 def _needs_squares(public: Public) -> bool:
     """Return whether the parties need the sum of squares of each feature, to scale or to adjust."""
-    return _has_units(public) or bool(_covariates(public.options))
+    return _has_units(public) or bool(public.options.covariates)
 
 
 def _sum_bits(public: Public) -> int:

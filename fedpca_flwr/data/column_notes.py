@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Blocks, Rows, chunks
+from fedpca_flwr.maths.rows import Blocks, Rows, chunks, select_columns, to_array
 
 MIN_ROWS = 20  # rows; of fewer nobody can tell what is usual
 MAX_ISOLATED_SHARE = 0.1  # share of a column that may lie apart
@@ -24,6 +24,8 @@ PREFIX_ROWS = 50  # rows of the sample by which most columns are ruled out
 MAX_BYTES = 10**7  # entries of a table of bytes, which pixels are, up to which it is looked at
 MAX_CODES = 3  # different codes at one end of a column
 MAX_IDENTIFIERS = 3  # columns; where more hold unique whole numbers these are counts
+MAX_CLASSES = 12  # whole numbers of a covariate, up to which they may be codes of classes
+MAX_CHANCE_COLLISIONS = 4.6  # expected pairs of equal draws; there is none with probability exp(-4.6) = 1 %
 MIN_CONSTANT = 5  # rows of a column that is one code throughout
 SINGLE_COLUMN_SHARE = 0.99  # share of a component, or of the variance, from which it is one column
 
@@ -77,6 +79,38 @@ def column_fault_notes(
     if listing := columns_text(unique):
         notes.append(f"each row has a whole number of its own in {listing}: leave it out if it is an identifier")
     return notes
+
+
+def split_at_commas(text: str) -> set[str]:
+    """Return the names in a text that are separated by commas."""
+    return {name.strip() for name in text.split(",")} - {""}
+
+
+def class_code_notes(parties: PartyRows, names: Sequence[str], covariates: set[str]) -> list[str]:
+    """Write a note on each covariate, by its name or number, whose values look like codes of classes at some party."""
+    notes, positions = [], {name: column for column, name in enumerate(names)}
+    for label in sorted(covariates):
+        column = positions.get(label, int(label) if label.isdecimal() else None)
+        suspects = {} if column is None else {x: select_columns(rows, [column]) for x, rows in parties.items()}
+        if where := [party for party, rows in suspects.items() if _are_class_codes(to_array(rows))]:
+            notes.append(
+                f"the covariate {label!r} may be a code of classes ({', '.join(where)}), and counts as an amount: if "
+                f"it holds categories, declare them (levels=[{label!r}]), and if amounts, say so (numbers=[{label!r}])"
+            )
+    return notes
+
+
+def _are_class_codes(column: NDArray[Any]) -> bool:
+    """Return whether values may be codes: 3 to 12 whole numbers, or identifiers of which most occur several times.
+
+    Identifiers recur evenly, or lie so far apart that amounts would not recur.
+    """
+    values, counts = np.unique(column[np.isfinite(column)].astype(np.float64), return_counts=True)
+    if len(values) < 3 or (values % 1).any() or np.abs(values).max() > 2**53 or np.mean(counts > 1) <= 0.5:
+        return False
+    steps = (values[-1] - values[0]) / np.gcd.reduce(np.diff(values).astype(np.int64))
+    sparse = counts.sum() ** 2 < 2 * steps * MAX_CHANCE_COLLISIONS
+    return bool(len(values) <= MAX_CLASSES or sparse or (counts.min() > 1 and np.var(counts) < np.mean(counts) / 4))
 
 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
@@ -226,7 +260,7 @@ def _differ_by_chance(values: Array) -> bool:
     first, last = values[0], values[-1]
     collisions = len(values) ** 2 / 2 / (last - first + 1)
     as_long = first >= 10**4 and len(str(int(first))) == len(str(int(last)))
-    return bool(collisions < 4.6 and not as_long)  # no two draws agree with probability exp(-4.6) = 1 %
+    return bool(collisions < MAX_CHANCE_COLLISIONS and not as_long)
 
 
 def _sample(rows: NDArray[Any]) -> Array:

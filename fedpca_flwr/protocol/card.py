@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.run_config import ComponentChoice, Config, Count, Fraction, RunConfig, refusal
+from fedpca_flwr.data.categories import Levels, indicator_names
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.protocol.question import Public, Questions
 
@@ -33,7 +34,7 @@ class PCAOptions(Config):
     """
 
     unavailable: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("adjust-for", "harmonise"), "it needs the moments of covariates and features together: take p-cov"
+        ("adjust-for", "harmonise", "numbers"), "it needs the moments of covariates and features together: take p-cov"
     )
 
     n_components: Annotated[Components, Field(examples=[0.3, 0.9, 0.99])] = 10
@@ -61,6 +62,16 @@ class PCAOptions(Config):
     def could_scale(self) -> bool:
         """True if the method can divide features by their standard deviations, and the options do not request that."""
         return isinstance(self, ScaleOptions) and not self.scale
+
+    @property
+    def covariates(self) -> list[str]:
+        """Names or numbers of the columns that the run regresses out of all others; the base has none."""
+        return []
+
+    def covariate_names(self, levels: Levels) -> list[str]:
+        """Return the names or numbers of the covariates' columns: all indicators of a covariate with levels."""
+        names = {name: indicator_names({name: levels[name]}) if name in levels else (name,) for name in self.covariates}
+        return [column for name in self.covariates for column in names[name]]
 
     @property
     def exposes(self) -> str:

@@ -206,10 +206,11 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
             if key in options.unavailable:
                 raise ConfigError(f"{text}: {options.unavailable[key]}")
             raise ConfigError(f"{text}; methods that do: {_methods_with(field, methods)}")
-    if config.levels and not (options.scaled and options.centred):
+    remaining = config.levels_by_column.keys() - set(options.covariates)
+    if config.levels and not (options.centred and (options.scaled or not remaining)):
         raise ConfigError(
             "run-config: 'levels' is set, so the run must divide indicators by the roots of their proportions: set "
-            "scale=true and center=true"
+            "scale=true and center=true, or adjust for the columns ('adjust-for')"
         )
     if config.max_share:
         _require_visible_shares(config, card, methods)

@@ -137,11 +137,6 @@ class RowsStage(Stage):
 
     scales: bool = False  # whether it divides features by a deviation of its own
 
-    @property
-    def covariates(self) -> Sequence[str]:
-        """Names or numbers of the columns that the stage regresses out of all others."""
-        return ()
-
     def units(self, mean: Array) -> Array | None:
         """Return the features' divisors (d,), from the mean (d,) of all rows, if the stage divides; else None."""
         return None
@@ -334,7 +329,7 @@ class RowsClient(PCAClient):
         """
         columns = self.options.product_columns(self.public)
         parties, threads = self.public.parties, self.site.node.threads
-        meets_columns = columns > 0 or any(map(attrgetter("covariates"), self.stages))  # of the server, of any size
+        meets_columns = columns > 0 or bool(self.options.covariates)  # of the server, of any size
         form = bool(self.site.node.data) and meets_columns
         return selection.vault(self.site.state, columns=columns, parties=parties, threads=threads, always_form=form)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.column_notes import class_code_notes, split_at_commas
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment, harmonising_unit
@@ -30,6 +31,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.solution import check_components
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, SumRound, Total, by_transport
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions.influence import Contributions
 from fedpca_flwr.questions.pooling import Fitting, PooledMoments, Pooling
@@ -198,22 +200,18 @@ class AdjustStage(Adjust, RowsStage):
     adjusted: RunAdjustment  # at the server
     residual_diagonal: Array  # (d,) diagonal of the adjusted scatter
 
-    @property
-    @override
-    def covariates(self) -> list[str]:
-        """Names or numbers of the columns that the option ``adjust_for`` names."""
-        covariates: list[str] = self.options.covariates
-        return covariates
-
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
         """Add slopes to the projection, and with harmonising ask for scatters about own means.
 
         Raise ConfigError for a column named twice, without centring, or for moments that the server will not have.
         """
-        options, names = self.options, self.options.covariates
+        options, names = self.options, self.options.covariate_names(config.levels_by_column)
         if len(set(names)) < len(names):
             raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
+        if unused := split_at_commas(options.numbers) - {*options.covariates}:
+            text = f"'numbers' names {', '.join(sorted(unused))}, which 'adjust-for' does not name"
+            raise ConfigError(f"run-config: {text}: name covariates, in the same words")
         if not options.centred:
             raise ConfigError("run-config: 'adjust-for' and 'harmonise' go only with center=true")
         project, harmonises = questions["project"], options.harmonise == "variances"
@@ -242,12 +240,18 @@ class AdjustStage(Adjust, RowsStage):
     @override
     def covariate_columns(self, party: RowsClient) -> NDArray[np.int64]:
         """Return the columns of the covariates in the party's table."""
-        return covariate_columns(self.options.covariates, party.site.table)
+        names = self.options.covariate_names(party.site.config.levels_by_column)
+        return covariate_columns(names, party.site.table)
 
     @override
     def require_ready(self, party: RowsClient) -> None:
-        """Raise what `covariate_columns` raises."""
-        self.covariate_columns(party)
+        """Store the covariates' columns, and log notes on codes once; raise what `covariate_columns` raises."""
+        columns, table = self.covariate_columns(party), party.site.table
+        if COVARIATES_KEY not in party.site.state:
+            suspects = {*self.options.covariates} - split_at_commas(self.options.numbers)
+            for note in class_code_notes({"this site": table.rows}, table.names, suspects):
+                site_logger.warning("%s", note)
+        party.site.state[COVARIATES_KEY] = [columns]
 
     @override
     def info(self, party: RowsClient) -> dict[str, Any]:
@@ -257,16 +261,14 @@ class AdjustStage(Adjust, RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Store the covariates' columns if the request has slopes.
+        """Raise DisclosureError for slopes or deviations other than those of an earlier run over the same rows.
 
-        In a secure sum with harmonised variances, at a site with a lasting journal, raise DisclosureError for slopes or
-        deviations other than those of an earlier run over the same rows, unless the site's `repeat` is 'allow'.
+        This is so in a secure sum with harmonised variances, at a site with a lasting journal, unless its `repeat` is
+        'allow'.
         """
-        if "slopes" in request:
-            party.site.state[COVARIATES_KEY] = [self.covariate_columns(party)]
-            if "harmonised" in party.questions:
-                digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
-                party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
+        if "slopes" in request and "harmonised" in party.questions:
+            digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
+            party.site.repeats(party.card.split).permit_slopes(hashlib.sha256(digest).hexdigest())
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
@@ -286,7 +288,11 @@ class AdjustStage(Adjust, RowsStage):
         result = yield from pooled(within=options.within, retain_all=True)
         all_rows, d = result.moments, result.moments.n_features
         S = unpack_symmetric(all_rows.scatter, d)
-        adjustment, collinear = fit_adjustment(S, _parse_columns(run.quorum.covariates, len(options.covariates), d))
+        names = options.covariate_names(run.config.levels_by_column)
+        columns = _parse_columns(run.quorum.covariates, len(names), d)
+        adjustment, collinear = fit_adjustment(S, columns)
+        # all indicators of a column add up to 1
+        collinear = np.setdiff1d(collinear, columns[[name not in options.covariates for name in names]])
         residual = adjustment.residual_scatter(S)
         error_bound = adjustment.diagonal_error_bound(result.evidence.error_bound)
         diagonal = np.diagonal(residual)

@@ -36,14 +36,17 @@ class AdjustOptions(PCAOptions):
 
     adjust_for: str = ""
     """Columns (names, or numbers from 0, with commas between them) that the run first regresses out of all other
-    columns."""
+    columns. A column of `levels` stands for all its indicators."""
+    numbers: str = ""
+    """Covariates that are amounts although they look like codes of classes, so that no note asks what they are."""
     harmonise: Annotated[Literal["nothing", "means", "variances"], Limits(examples=[])] = "nothing"
     """Differences between parties to remove: those of their means, or those of their means and variances
     ('variances')."""
 
     @property
+    @override
     def covariates(self) -> list[str]:
-        """Names or numbers of the covariates' columns, split from the option ``adjust_for``."""
+        """Names or numbers of the covariates, split from the option ``adjust_for``."""
         return [name.strip() for name in self.adjust_for.split(",") if name.strip()]
 
     @property
@@ -56,7 +59,7 @@ class Adjust(Stage):
     """Declaration of the stage that adjusts the moments for covariates and for differences between the parties."""
 
     Options = AdjustOptions
-    option_names = ("adjust_for", "harmonise")
+    option_names = ("adjust_for", "harmonise", "numbers")
     examples = ({"harmonise": "variances"},)
     implementation = "fedpca_flwr.stages.adjust:AdjustStage"
 

@@ -8,6 +8,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedpca_flwr import analyses
+from fedpca_flwr.data.column_notes import class_code_notes
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model.loadings import Loadings
@@ -16,7 +17,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.stages.adjust import _parse_columns, covariate_columns
 from tests.families import cut
 from tests.harness import finish, fit, say, server_of, tamper_arrays
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 SIZES = (300, 200, 100)
 SITE = np.repeat([0, 1, 2], SIZES)
@@ -235,3 +236,47 @@ def test_kept_moments_have_covariates_and_features(tmp_path):
     np.testing.assert_allclose(report, np.column_stack([result.t_squared, result.spe]), rtol=1e-6)
     with refused(ContractError, "scikit-learn's"):
         model.to_sklearn()
+
+
+BATCH = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], 60))
+BATCHES = pd.DataFrame(np.random.default_rng(1).standard_normal((180, 5)), columns=list("vwxyz"))
+BATCHES = BATCHES.assign(v=BATCHES["v"] + 8.0 * (BATCH == 2), batch=BATCH, ill=1.0 * (BATCH == 1))
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": True}, MASKED, {**MASKED, "blind": True}], ids=str)
+def test_a_column_of_levels_is_taken_out_whole(options):
+    """The fault: batches 1, 2, 3 were taken for amounts, and the second remained the first component."""
+    dummies = pd.get_dummies(BATCHES, columns=["batch"], dtype=float)
+    sites, numeric = ([rows[:60], rows[60:120], rows[120:]] for rows in (BATCHES, dummies))
+    model = fit("p-cov", sites, n_components=2, adjust_for="batch", levels=["batch"], **options)
+    truth = fit("p-cov", numeric, n_components=2, adjust_for="batch_1, batch_2", scale=options.get("scale", False))
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-6)
+    np.testing.assert_allclose(np.abs(model.transform(BATCHES)), np.abs(truth.transform(dummies)), atol=1e-3)
+    assert not any("batch=1" in note or "does not vary" in note or "'batch'" in note for note in model.log["notes"])
+    with refused(ConfigError, "adjust_for", "'levels'"):
+        fit("p-cov", sites, n_components=2, adjust_for="v", levels=["batch"])
+
+
+def test_a_covariate_that_may_be_a_class_gets_a_note(caplog):
+    def notes(**options):
+        model = fit("p-cov", {"a": BATCHES[:90], "b": BATCHES[90:]}, n_components=2, **options)
+        return [note for note in model.log["notes"] if "levels=" in note]
+
+    for options in ({}, {"features": "ill,z,y,x,w,v,batch"}):
+        (note,) = notes(adjust_for=["batch"], **options)
+        assert not unnamed(note, "levels=['batch']", "numbers=['batch']", "'batch'", "party 'a'", "party 'b'")
+        assert not notes(adjust_for="batch, ill", numbers=["batch"], **options)
+    assert caplog.text.count("this site") == 2 * 2  # runs, parties
+    with refused(ConfigError, "'numbers'", "v", "'adjust_for'"):
+        notes(adjust_for="batch", numbers="v")
+
+
+def test_codes_are_few_whole_numbers_or_identifiers_that_recur():
+    rng = np.random.default_rng(0)
+    few, long, zeros = rng.integers(0, 3, 60), rng.integers(10**5, 10**6, 20), rng.random(60) < 0.6
+    counts, incomes = rng.poisson(np.exp(rng.normal(4, 2, 60))), np.round(np.exp(rng.normal(10, 0.5, 60)), -3)
+    codes = [few, np.repeat(np.arange(20), 3), np.repeat(long, rng.integers(1, 5, 20))]
+    amounts = [few > 0, np.round(rng.normal(50, 15, 60)), incomes, np.where(zeros, 0, counts), few / 2, few * 1e300]
+    amounts.append(rng.integers(0, 20, 600))
+    seen = [bool(class_code_notes({"": values[:, None].astype(float)}, (), {"0"})) for values in (*codes, *amounts)]
+    assert seen == [True] * 3 + [False] * 7
