@@ -450,7 +450,8 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
     record = context.state.array_records.get(_loadings_record(name))
     if record is None:
         raise ContractError(f"no PCA '{name}' has ended at this client: run FedPCA(..., name='{name}') first")
-    return Loadings(**{name: record[name].numpy() for name in LOADINGS_ARRAYS})
+    arrays: dict[str, Any] = {name: record[name].numpy() for name in LOADINGS_ARRAYS}
+    return Loadings(**arrays)
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:

@@ -147,8 +147,8 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
     open_log(model)["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         if model.log["options"].get("scale"):
-            names = shares.keys or range(len(shares.rows))
-            for name, rows, labels in zip(names, shares.rows, shares.names, strict=True):
+            parties = shares.keys or range(len(shares.rows))
+            for name, rows, labels in zip(parties, shares.rows, shares.names, strict=True):
                 undivided = np.flatnonzero(prepare_columns(rows, scale=True).scale == 1.0)
                 model.log["notes"].extend(f"party {name!r}: {note}" for note in undivided_notes(undivided, labels))
         return model

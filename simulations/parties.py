@@ -102,7 +102,7 @@ def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Mapping[str, Row
     for party, rows in rows_by_party.items():
         key: Hashable = id(tables[party])
         if isinstance(rows, np.ndarray) and len(rows) > 1:  # single rows may well be equal
-            key = (rows.shape, rows.dtype, hashlib.blake2b(np.ascontiguousarray(rows)).digest())
+            key = (rows.shape, rows.dtype, hashlib.blake2b(np.ascontiguousarray(rows).data).digest())
         groups.setdefault(key, []).append(party)
     same = [", ".join(names) for names in groups.values() if len(names) > 1]
     return [f"{names} hold the same table, which counts once for each of them" for names in same]

@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,7 +56,7 @@ class Loadings:
         if target.suffix != ".npz":
             raise ConfigError(f"node-config: 'loadings' ends in '{target.suffix}', expected .npz")
         with open_site_file("loadings", target) as stream:
-            arrays = {"components": self.components, "mean": self.mean, "scale": self.scale}
+            arrays: dict[str, Any] = {"components": self.components, "mean": self.mean, "scale": self.scale}
             remainder = np.zeros_like(self.mean) + self.remainder
             run, columns = np.asarray(self.run, np.uint64), np.asarray(self.columns)
             np.savez(stream, **arrays, remainder=remainder, run=run, columns=columns)
