@@ -40,6 +40,7 @@ from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.provenance import describe_run
 from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results, require_pca_name
+from fedpca_flwr.protocol.replies import NodeFailure
 from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -257,7 +258,7 @@ class FedPCA(Strategy):
                 try:
                     result = messages.fit_result(reply)
                 except Exception as failure:  # of the node, its app, or a reply without our records
-                    failures.append(failure)
+                    failures.append(NodeFailure(node.cid, failure))
                     continue
                 self.strategy.receive(node, result)
                 results.append((node, result))

@@ -28,6 +28,9 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
+MESSAGES = 1
+"""Version of the messages, which grows with each change of a statement, a question or a reply."""
+
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 """Characters that a site's error text never contains (`fedpca_flwr.errors`). A client that sends them runs other
 code."""
@@ -38,7 +41,7 @@ class PartyInfo(Config):
 
     `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
     columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
-    `features` is 0 if the client does not say.
+    `features` is 0 if the client does not say. `messages` is `MESSAGES` at the site, 0 if it is an earlier version.
     """
 
     public = False
@@ -50,6 +53,7 @@ class PartyInfo(Config):
     covariates: Annotated[str, Limits(max_length=4096, pattern=r"^[0-9 ]*$")] = ""
     simulated: bool
     features: Annotated[int, Limits(ge=0)] = 0
+    messages: Annotated[int, Limits(ge=0)] = 0
 
     @cached_property
     def sender(self) -> str:
@@ -66,6 +70,7 @@ class ErrorReport(Config):
     name: Name = ""
     error: Annotated[str, Limits(max_length=64)]
     message: Annotated[str, Limits(max_length=MAX_MESSAGE_CHARACTERS)]
+    messages: Annotated[int, Limits(ge=0)] = 0
 
     @cached_property
     def sender(self) -> str:
@@ -114,15 +119,25 @@ def party_labels(parties: Sequence[int], names: Mapping[int, str]) -> str:
     return ", ".join(party_label(party, names.get(party, "")) if party >= 0 else "a client" for party in parties)
 
 
-def parse_info(metrics: dict[str, Any]) -> PartyInfo | ErrorReport:
-    """Parse the metrics of a client's reply, which may hold anything, as its statement or as an error report.
+def version_advice(messages: object) -> str:
+    """Return the end of an error's text where a site's messages have another version than the server's, else ""."""
+    if messages == MESSAGES or not isinstance(messages, int):
+        return ""
+    place = "at this site" if messages < MESSAGES else "at the server"
+    version = f"version {messages}" if messages else "an earlier version"
+    return f". Messages of this site have {version}, the server's version {MESSAGES}: upgrade fedpca-flwr {place}"
+
+
+def parse_info(metrics: dict[str, Any], sender: str = "a client") -> PartyInfo | ErrorReport:
+    """Parse the metrics of a reply of ``sender``, which may hold anything, as its statement or as an error report.
 
     Raise ContractError if the metrics are neither, or if the text of an error holds control characters.
     """
     try:
-        info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source="a client's reply")
+        info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source=f"the reply of {sender}")
     except ConfigError as error:
-        raise ContractError(f"{error}; do all parties run the same version?") from None
+        advice = version_advice(metrics.get("messages")) or "; do all parties run the same version?"
+        raise ContractError(f"{error}{advice}") from None
     if isinstance(info, ErrorReport) and CONTROL_CHARACTERS.search(info.message):
         raise ContractError(
             f"{info.sender}: the message of its error contains control characters, expected text and line feeds; does "
@@ -149,7 +164,8 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
         if isinstance(report, ErrorReport):
             kind = ERRORS_BY_NAME.get(report.error, PartyError)
             # no line of its own passes for another's
-            errors.append(kind("\n".join(f"{report.sender}: {line}" for line in report.message.split("\n"))))
+            lines = f"{report.message}{version_advice(report.messages)}".split("\n")
+            errors.append(kind("\n".join(f"{report.sender}: {line}" for line in lines)))
     return errors
 
 
@@ -162,6 +178,8 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
     """
     faults: list[FedPCAError] = []
     for info in infos:
+        if info.messages != MESSAGES:
+            faults.append(ConfigError(f"{info.sender}: it cannot take part{version_advice(info.messages)}"))
         if not info.features:
             faults.append(ContractError(f"{info.sender}: it did not say how many features its rows have"))
         if info.features > MAX_FEATURES:

@@ -30,6 +30,7 @@ from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows
 from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.protocol.admission import MESSAGES
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_party_memory
@@ -295,7 +296,7 @@ class PCAClient(PartyClient):
             self._permit()
             rows, features = self.selection.shape
             self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
-            return {**self.info(), "features": features}
+            return {**self.info(), "features": features, "messages": MESSAGES}
         except Exception as error:
             return self._report_error(error)
 

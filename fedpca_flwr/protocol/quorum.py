@@ -134,7 +134,7 @@ class Quorum:
         nodes, infos = list[str](), list[PartyInfo | ErrorReport]()
         party_infos: list[PartyInfo] = []  # all infos, unless a report is raised
         for client, result in results:
-            info = admission.parse_info(result.metrics)
+            info = admission.parse_info(result.metrics, self._label(client.cid))
             nodes.append(client.cid)
             infos.append(info)
             if isinstance(info, PartyInfo):
@@ -160,8 +160,9 @@ class Quorum:
         if duplicates := [member for member, times in members.items() if times > 1]:
             raise QuorumError(f"several clients have the name '{duplicates[0]}': give each client its own name")
         if missing := self._missing_parties(set(map(attrgetter("party"), replies)), infos):
-            reasons = sorted({failure_reason(failure) for failure in failures}) or ["no reply"]
-            self._drop(missing, "; ".join(reasons), self.config.survivors)
+            reasons = {failure_reason(failure): self._label(getattr(failure, "cid", "")) for failure in failures}
+            named = [f"{label}: {reason}" if len(reasons) > 1 else reason for reason, label in sorted(reasons.items())]
+            self._drop(missing, "; ".join(named) or "no reply", self.config.survivors)
             self._member_ids = frozenset(nodes)
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
         previous = [party for party in self.parties if party["party"] not in self.dropped]
@@ -176,6 +177,11 @@ class Quorum:
         ordered = sorted(parties)
         suffix = f" and {len(ordered) - MAX_NAMED_PARTIES} others" if len(ordered) > MAX_NAMED_PARTIES else ""
         return admission.party_labels(ordered[:MAX_NAMED_PARTIES], self._names) + suffix
+
+    def _label(self, cid: str) -> str:
+        """Return how texts call one of Flower's clients: its node, and its party as far as that is known."""
+        party = self.partition_by_client.get(cid)
+        return f"node {cid}" if party is None else f"{admission.party_labels([party], self._names)} (node {cid})"
 
     def _drop(self, missing: Sequence[int], reasons: str, sufficient: int) -> None:
         """Record and log parties that dropped out; raise QuorumError unless `sufficient` parties (0: all) remain."""
@@ -260,7 +266,11 @@ class Quorum:
         answers = self.ask_properties([clients[cid] for cid in new], question, self.config.join_deadline)
         for cid, answer in zip(new, answers, strict=True):
             is_failure = isinstance(answer, BaseException)
-            statements[cid] = failure_reason(answer, "join-deadline") if is_failure else admission.parse_info(answer)
+            statements[cid] = (
+                failure_reason(answer, "join-deadline")
+                if is_failure
+                else admission.parse_info(answer, self._label(cid))
+            )
         infos, reports, silences = dict[str, PartyInfo](), list[ErrorReport](), list[str]()
         for cid, statement in statements.items():
             if isinstance(statement, PartyInfo):

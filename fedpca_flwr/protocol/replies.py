@@ -28,20 +28,34 @@ FAILURE_REASONS = (
     ("within its deadline", "the {deadline} passed"),
     ("ActorDied", "its process died"),
     ("stopped responding", "its process died"),
-    ("Node Unavailable", "its node is offline"),
+    ("Node Unavailable", "its node is offline{since}"),
+    ("Message Unavailable", "the SuperLink lost its messages{since}"),
 )
 """Texts of Flower's errors, and the texts that replace them."""
+
+LOST_SINCE = re.compile(r" since \d\d:\d\d:\d\d UTC")
+"""End of the reason of an error that stands for a reply which has not come (`protocol.server.PendingReply`)."""
 
 EXCEPTION_CLASS = re.compile(r"^RuntimeError <class '(?:\w{1,40}\.){0,9}(\w{1,40})'>")
 """Start of Flower's reason for an exception of an app. The exception's own text may quote rows and is never shown."""
 
 
+class NodeFailure(Exception):  # noqa: N818 - no error that is raised
+    """Failure in the place of a node's reply, with the id of Flower's client."""
+
+    def __init__(self, cid: str, failure: BaseException) -> None:
+        super().__init__(cid, failure)
+        self.cid, self.failure = cid, failure
+
+
 def failure_reason(failure: Any, deadline: str = "round-deadline") -> str:
     """Return our reason for Flower's failure, recognised from its text; `deadline` is the key of the time limit."""
+    failure = failure.failure if isinstance(failure, NodeFailure) else failure
     text = f"{type(failure).__name__} {failure}" if isinstance(failure, BaseException) else ""
     template = next((our_text for flower_text, our_text in FAILURE_REASONS if flower_text in text), "")
     if template:
-        return template.format(deadline=deadline)
+        since = LOST_SINCE.search(text)
+        return template.format(deadline=deadline, since=since[0] if since else "")
     kind = EXCEPTION_CLASS.search(text)
     return f"its app raised {kind[1]}; see its own log" if kind else "it failed; see its own log"
 

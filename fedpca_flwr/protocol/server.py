@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from threading import Event, Lock, Thread
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Error, Message
 from flwr.common import Code, FitIns, FitRes
+from flwr.common.constant import ErrorCode
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
@@ -19,7 +20,9 @@ from threadpoolctl import ThreadpoolController
 from typing_extensions import override
 
 from fedpca_flwr.protocol.client import PENDING_KEY
+from fedpca_flwr.protocol.replies import NodeFailure
 from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.state.files import utc_time
 
 FIRST_POLL_SECONDS = 0.1
 
@@ -31,6 +34,12 @@ FIRST_REPEAT_SECONDS = 300.0
 
 The pause doubles each time: a message too many starts a process at a site, which an overloaded machine can ill afford.
 """
+
+LOST_CODES = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+"""A SuperLink's errors in the place of a reply that may still come to the same question, once its node is back."""
+
+LOST_SECONDS = 2.0, 30.0
+"""Seconds after which a message is sent again that a SuperLink has given up: at first, and at most; they double."""
 
 RETRY_SECONDS = 30.0
 """Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
@@ -90,8 +99,20 @@ class PendingReply:
     ids: list[str]  # ids of the message, which is sent once more each time that the reply may have been lost
     since: float  # time of the first sending
     until: float  # time of the deadline
-    patience: float  # seconds after the first sending when the message is sent again
+    again: float  # time at which the message is sent again
+    pause: float  # seconds from that time to the next one
+    lost: Message | None = None  # the SuperLink's error in the place of a reply; of the first, if nothing came since
     reply: Future[Message | None] = field(default_factory=Future)  # its result is None once the deadline has passed
+
+    def lose(self, error: Message) -> None:
+        """Keep a SuperLink's error, with the time and as the node's reply, and let the message be sent again soon."""
+        self.ids.remove(error.metadata.reply_to_message_id)
+        if self.lost is None:
+            reason = f"{error.error.reason} since {utc_time()[11:19]} UTC"
+            self.lost = Message(Error(error.error.code, reason), reply_to=self.message)
+            self.pause = LOST_SECONDS[0]
+        self.pause = min(self.pause, LOST_SECONDS[1])
+        self.again = time.monotonic() + self.pause
 
 
 class ReplyPoller:
@@ -101,7 +122,8 @@ class ReplyPoller:
     take. Here the pause grows with the time waited. A message whose reply does not come is sent again from time to
     time: a SuperNode whose reply the SuperLink could not store does not send it again by itself, and a party answers
     the same question with the same bytes. While other replies still come, no message is sent again: thousands of
-    simulated parties wait for their turn.
+    simulated parties wait for their turn. A SuperLink that has lost a message, or whose node is offline, gives it up
+    (`LOST_CODES`): the message is sent again soon, and at the deadline this error, as the node's, is the reply.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -119,9 +141,9 @@ class ReplyPoller:
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
         ids = self._grid.push_messages(messages)
-        patience = min(FIRST_REPEAT_SECONDS, (until - since) / 4)
+        pause = min(FIRST_REPEAT_SECONDS, (until - since) / 4)
         pairs = zip(messages, ids, strict=True)
-        sent = [PendingReply(message, [id_], since, until, patience) for message, id_ in pairs]
+        sent = [PendingReply(message, [id_], since, until, since + pause, pause) for message, id_ in pairs]
         self._deliver(sent)
         with self._lock:
             self._pending += [entry for entry in sent if not entry.reply.done()]
@@ -144,8 +166,8 @@ class ReplyPoller:
             waited = time.monotonic() - max(entry.since for entry in pending)
             time.sleep(max(FIRST_POLL_SECONDS, POLL_FRACTION * waited))
             try:
-                if not self._deliver(pending):
-                    self._send_again(pending)
+                came = self._deliver(pending)
+                self._send_again([entry for entry in pending if entry.lost or not came])
                 self._failing_since = None
             except Exception as error:  # an error of the connection, which may pass
                 now = time.monotonic()
@@ -161,21 +183,23 @@ class ReplyPoller:
         came = False
         for reply in self._grid.pull_messages(list(entries)):
             entry = entries[reply.metadata.reply_to_message_id]
-            if not (entry.reply.done() or _is_pending(reply)):
+            if reply.has_error() and reply.error.code in LOST_CODES:
+                entry.lose(reply)
+            elif not (entry.reply.done() or _is_pending(reply)):
                 entry.reply.set_result(reply)
                 came = True
         now = time.monotonic()
         for entry in pending:
             if not entry.reply.done() and now >= entry.until:
-                entry.reply.set_result(None)
+                entry.reply.set_result(entry.lost)
         return came
 
     def _send_again(self, pending: list[PendingReply]) -> None:
         """Send the messages again whose replies may have been lost, each after twice the time before."""
         now = time.monotonic()
         for entry in pending:
-            if not entry.reply.done() and now - entry.since >= entry.patience:
-                entry.patience *= 2
+            if not entry.reply.done() and now >= entry.again:
+                entry.again, entry.pause = now + entry.pause, 2 * entry.pause
                 message, metadata = entry.message, entry.message.metadata
                 ttl = max(1.0, min(entry.until - now, metadata.ttl))
                 again = Message(
@@ -273,12 +297,12 @@ class PCAServer(Server):
                 self.strategy.log_awaited_parties([client for future, client in pending if not future.done()])
 
             with remind(log_awaited):
-                for future, _ in pending:
+                for future, client in pending:
                     failure = future.exception()
                     if failure is not None:
-                        failures.append(failure)
+                        failures.append(NodeFailure(client.cid, failure))
                     else:
-                        client, reply = future.result()
+                        reply = future.result()[1]
                         (results if reply.status.code == Code.OK else failures).append((client, reply))
         return results, failures
 

@@ -23,7 +23,7 @@ from fedpca_flwr.data.table import Table, participating_rows, participation, req
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, validation_rows
-from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS
+from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, MESSAGES
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
 from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
 from fedpca_flwr.protocol.question import Public
@@ -273,4 +273,5 @@ class Site:
         show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
         detail = error.local if show_local else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
-        return {"partition-id": party, "name": name, "error": type(error).__name__, "message": message}
+        statement = {"partition-id": party, "name": name, "messages": MESSAGES}
+        return {**statement, "error": type(error).__name__, "message": message}

@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable_text, value_text
 from fedpca_flwr.figures import markdown
-from fedpca_flwr.protocol.admission import ErrorReport, parse_info, reported_errors
+from fedpca_flwr.protocol.admission import MESSAGES, ErrorReport, parse_info, reported_errors
 from tests.families import cut, rows
 from tests.harness import finish, server_of, tamper
 
@@ -37,7 +37,8 @@ def test_errors_tables_and_clients_hold_no_foreign_text():
         parse_info({"partition-id": 0, "num-partitions": 3, "simulated": True, f"{EVIL}\nclient 2": "x"})
     assert str(caught.value).isprintable()
     message = f"mine\nclient 0: it has 3 rows{EVIL}\nlast"
-    (told,) = reported_errors([ErrorReport.parse({"partition-id": 1, "error": "DataError", "message": message})])
+    report = {"partition-id": 1, "error": "DataError", "message": message, "messages": MESSAGES}
+    (told,) = reported_errors([ErrorReport.parse(report)])
     assert str(told) == f"client 1: mine\nclient 1: client 0: it has 3 rows{CLEAN}\nclient 1: last"
 
 

@@ -1,21 +1,27 @@
 """What clients say of themselves, of an error and in their replies, held against the run and against each other."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.protocol import admission
-from fedpca_flwr.protocol.admission import MAX_FEATURES, make_reply, parse_info
+from fedpca_flwr.protocol.admission import MAX_FEATURES, MESSAGES, ErrorReport, PartyInfo, make_reply, parse_info
+from fedpca_flwr.protocol.card import method_questions
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector, StreamingSum, max_magnitude
+from fedpca_flwr.strategies import METHODS
 from tests.families import rows
 from tests.harness import client_of, server_of
 from tests.refusals import refused, unnamed
 
 
 def make_info(party, **fields):
-    return parse_info({"partition-id": party, "num-partitions": 3, "simulated": True, "features": 4, **fields})
+    statement = {"partition-id": party, "num-partitions": 3, "simulated": True, "features": 4, "messages": MESSAGES}
+    return parse_info({**statement, **fields})
 
 
 def make_result(rows, *arrays, **metrics):
@@ -72,7 +78,7 @@ def test_replies_are_of_a_row_and_their_lines_of_who_sent_them():
     assert make_reply(make_result(1), make_info(0)).rows == 1
     with refused(ContractError, "client 0", 0):
         make_reply(make_result(0), make_info(0))
-    error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second"}
+    error = {"partition-id": 1, "error": "DataError", "message": "first\nclient 0: second", "messages": MESSAGES}
     (error_found,) = admission.reported_errors([make_info(0), parse_info(error)])
     assert isinstance(error_found, DataError)
     assert str(error_found) == "client 1: first\nclient 1: client 0: second"
@@ -96,6 +102,31 @@ def test_a_node_speaks_as_the_partition_that_it_said_first(node, party):
     assert not admission.impersonation_faults(["a", "b", "new"], [make_info(0), make_info(1), make_info(2)], seats)
     lost = parse_info({"partition-id": -1, "error": "ConfigError", "message": "no partition-id"})
     assert not admission.impersonation_faults(["a", "new"], [lost, lost], seats)
+
+
+@pytest.mark.parametrize(("version", "place"), [(0, "this site"), (MESSAGES + 1, "the server")])
+def test_messages_of_another_version_are_named_with_who_upgrades(version, place):
+    """Also where a statement has keys that the server does not know, or the site's own error is of the server's."""
+    info = make_info(1, name="west", messages=version)
+    (fault,) = admission.admission_faults([make_info(0), info], partitions=3, same_features=True)
+    report = {"partition-id": 1, "error": "ConfigError", "message": "unknown key 'new'", "messages": version}
+    (error,) = admission.reported_errors([parse_info(report)])
+    with refused(ContractError, "'newer-key'", "client 1 (west) (node 7)") as caught:
+        parse_info({"partition-id": 1, "newer-key": 1, "messages": version}, "client 1 (west) (node 7)")
+    for text in (str(fault), str(error), str(caught.value)):
+        assert text.endswith(f"version {MESSAGES}: upgrade fedpca-flwr at {place}")
+
+
+def test_the_version_of_messages_grows_with_them():
+    """What servers and sites of two versions would take for something else; the pair changes together."""
+    scripts = {
+        (name, phase): [[str(field) for field in payload.fields] for payload in (question.request, question.reply)]
+        for name, card in ((name, method.strategy.card) for name, method in METHODS.items())
+        for phase, question in method_questions(card.script, RunConfig(), card.options()).items()
+    }
+    statements = [sorted(kind.model_fields) for kind in (PartyInfo, ErrorReport)]
+    found = hashlib.sha256(repr((sorted(scripts.items()), statements, sorted(RunConfig.keys()))).encode()).hexdigest()
+    assert (MESSAGES, found[:16]) == (1, "ec718c9067ee04a6")
 
 
 def test_control_characters_of_errors_do_not_travel():

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 
 from fedpca_flwr.protocol import server
+from fedpca_flwr.protocol.replies import failure_reason
 from tests.harness import Clock
 
 
@@ -23,6 +25,8 @@ class Link:
         """By message, how many of its replies are lost."""
         self.found: dict[float, float] = {}
         """By message, when its reply was first found."""
+        self.offline = range(0)
+        """Seconds in which the nodes are offline: their messages are given up, once, as by a SuperLink."""
 
     def push_messages(self, messages):
         ids = [f"{message.seconds} {next(NUMBERS)}" for message in messages]
@@ -35,10 +39,15 @@ class Link:
         replies = []
         for name in ids:
             seconds = float(name.split()[0])
-            if seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
+            if self.clock.now < self.offline.stop and self.clock.now >= self.offline.start:
+                error = SimpleNamespace(code=ErrorCode.NODE_UNAVAILABLE, reason="Error: Node Unavailable")
+                metadata = SimpleNamespace(reply_to_message_id=name, src_node_id=SUPERLINK_NODE_ID)
+                replies.append(SimpleNamespace(metadata=metadata, has_error=lambda: True, error=error))
+            elif seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
                 self.found.setdefault(seconds, self.clock.now)
                 metadata = SimpleNamespace(reply_to_message_id=name, seconds=seconds)
-                replies.append(SimpleNamespace(metadata=metadata, has_content=lambda: False))
+                kinds = {"has_error": lambda: False, "has_content": lambda: False}
+                replies.append(SimpleNamespace(metadata=metadata, **kinds))
         return replies
 
 
@@ -48,8 +57,9 @@ NUMBERS = itertools.count()
 class Timed:
     """Message with a reply after some seconds, which can be made again as Flower's can."""
 
-    def __init__(self, content, *_, ttl=3600.0, **__):
-        self.seconds = self.content = content
+    def __init__(self, content, *_, ttl=3600.0, reply_to=None, **__):
+        self.seconds = self.content = self.error = content
+        self.reply_to = reply_to
         self.metadata = SimpleNamespace(ttl=ttl, dst_node_id=1, message_type="train", group_id="1")
 
 
@@ -158,6 +168,25 @@ def test_a_lost_reply_is_asked_for_within_the_rounds_time(timeout, sent_again, l
     assert arrival_times(link, [0.1], timeout=timeout) == [0.1]
     assert sent_again <= link.clock.now < 1.2 * sent_again + 0.4
     assert link.lives == [3600.0, pytest.approx(life, abs=0.1 * timeout)]
+
+
+def test_a_node_that_is_offline_for_a_while_is_asked_again(link):
+    """The fault: the SuperLink's error, which has its own id as sender, was taken for the node's reply."""
+    link.offline = range(10, 70)
+    assert arrival_times(link, [20.0, 5.0, 80.0], timeout=200.0) == [5.0, 20.0, 80.0]
+    assert link.clock.now < 70 + 30 + 12
+    assert len(link.sent) < 3 + 2 * 8
+
+
+def test_a_node_that_stays_away_is_offline_since(link):
+    link.offline = range(10, 10**9)
+    messages = [Timed(20.0), Timed(5.0)]
+    replies: Any = server.ReplyPoller(link).send_and_receive(messages, timeout=100.0)
+    reply, lost = sorted(replies, key=lambda one: hasattr(one, "reply_to"))
+    assert reply.metadata.seconds == 5.0
+    assert lost.reply_to is messages[0]
+    assert failure_reason(RuntimeError(lost.error.reason)).startswith("its node is offline since ")
+    assert 100 <= link.clock.now < 112
 
 
 def test_nothing_is_sent_again_while_replies_come(link):
