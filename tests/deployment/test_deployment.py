@@ -1,8 +1,12 @@
 """A real SuperLink and two SuperNodes: the bits of loopback, of a file, a database and columns, and faults by name."""
 
 import json
+import os
 import re
 import shutil
+import signal
+import threading
+import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -192,6 +196,25 @@ def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_p
     assert status == "finished:failed"
     assert "QuorumError: 1 of 2 clients joined within join-deadline = 25 s" in log
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+def test_a_site_that_is_paused_ends_nothing(hospitals, tmp_path):
+    """The fault: the SuperLink gives a question up once a node's heartbeats have stopped, and the run ended with it."""
+    node, options = hospitals.processes["node1"].pid, {"tolerance": 1e-9, "round_deadline": 200.0}
+
+    def pause():
+        os.kill(node, signal.SIGSTOP)
+        time.sleep(75)
+        os.kill(node, signal.SIGCONT)
+
+    timer = threading.Timer(6, pause)
+    timer.start()
+    model, log = of_markers(hospitals, "sub-it", tmp_path, **options)
+    timer.join()
+    assert "dropped out" not in log
+    assert max(entry["seconds"] for entry in model.log["rounds"]) > 60
+    assert not differences(model, run("sub-it", HOSPITALS, n_components=5, **options))
 
 
 @pytest.mark.nightly  # what a site of columns keeps; how its messages go is seen above
