@@ -308,17 +308,18 @@ class PCAClientApp(ClientApp):
         Function that makes the client, from the PCA's own context and the app's context, for the PCA with the
         default name.
     mods : list of callable, optional
-        Flower's mods, which surround all functions of the app. In secure runs the mods see masked answers.
+        Flower's mods, which surround the answers to questions, masked in secure runs. Functions of your
+        own have mods of their own, as in ``@app.train(mods=[...])``.
     name : str
         Name of the PCA that `client` answers.
     """
 
     def __init__(self, client: MakeClient, mods: list[Mod] | None = None, name: str = DEFAULT_PCA_NAME) -> None:
-        super().__init__(mods=mods)
+        super().__init__()
         self._clients = {require_pca_name(name): client}
-        self._classic_mods = [*(mods or []), one_blas_thread]
-        for register in (self.train, self.query):
-            register(messages.ACTION, mods=[one_blas_thread])(self._answer)
+        self._answer_mods: list[Mod] = [*(mods or []), one_blas_thread]
+        self.train(messages.ACTION, mods=self._answer_mods)(self._answer)
+        self.query(messages.ACTION, mods=[one_blas_thread])(self._answer)  # statements, which have no arrays
 
     def __repr__(self) -> str:
         """Write the names of the PCAs."""
@@ -356,7 +357,8 @@ class PCAClientApp(ClientApp):
             return super().__call__(message, context)
         with self._pca(message, config, context) as pca:  # of Flower's classic server
             client = pca.client.to_client()
-            return ClientApp(lambda _: client, mods=self._classic_mods)(message, pca.context)
+            mods: list[Mod] = self._answer_mods if messages.asks_for_arrays(message) else [one_blas_thread]
+            return ClientApp(lambda _: client, mods=mods)(message, pca.context)
 
     def _answer(self, message: Message, context: Context) -> Message:
         """Answer a message of `FedPCA`, and store the loadings at the end of the run."""
@@ -411,7 +413,8 @@ def client_app(
     method : str or type
         Method, as for `FedPCA`. Server and clients must have the same method.
     mods : list of callable, optional
-        Flower's mods, which surround all functions of the app. In secure runs the mods see masked answers.
+        Flower's mods, which surround the answers to questions, masked in secure runs. Functions of your
+        own have mods of their own, as in ``@app.train(mods=[...])``.
     name : str
         Name of this PCA, as for `FedPCA`.
     **options

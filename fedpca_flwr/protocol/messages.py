@@ -125,6 +125,11 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
     return Message(content, reply_to=message), responder.loadings
 
 
+def asks_for_arrays(message: Message) -> bool:
+    """Return whether a message of Flower's classic server is a question of a round, and not for a statement."""
+    return CLASSIC_RECORDS[0] in message.content.config_records
+
+
 def question_config(message: Message) -> ConfigRecord | None:
     """Return the config of a question in either of Flower's ways; None for a message that is not of this project."""
     records = message.content.config_records

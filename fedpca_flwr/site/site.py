@@ -174,7 +174,7 @@ class Site:
 
     def info(self, split: str) -> dict[str, Any]:
         """Return what every reply says of this party; the digest of column names is empty if split by columns."""
-        return {
+        statement = {
             "partition-id": self.node.partition_id,
             "num-partitions": self.node.num_partitions,
             "name": self.node.name,
@@ -182,6 +182,7 @@ class Site:
             "columns": self.table.columns if self.table.names and split != "columns" else "",
             "simulated": not self.node.data,
         }
+        return {key: value for key, value in statement.items() if value != ""}  # Flower's mods take no empty text
 
     # Its rules (`fedpca_flwr.site.rules.policy`)
 
@@ -273,5 +274,5 @@ class Site:
         show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
         detail = error.local if show_local else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
-        statement = {"partition-id": party, "name": name, "messages": MESSAGES}
+        statement = {"partition-id": party, "messages": MESSAGES, **({"name": name} if name else {})}
         return {**statement, "error": type(error).__name__, "message": message}

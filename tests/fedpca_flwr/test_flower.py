@@ -1,6 +1,7 @@
 """A Flower user takes a strategy of ours, with ServerApp and ClientApp of their own, in either of Flower's ways."""
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 from inspect import signature
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.clientapp import ClientApp, mod
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 from flwr.serverapp.strategy import FedAvg, Strategy
@@ -284,6 +285,15 @@ def test_a_run_may_have_several_pcas_each_with_a_name():
         app.add_pca("three", rows_of)
 
 
+@pytest.mark.parametrize("name", mod.__all__)
+def test_mods_of_flower_see_answers_and_change_none(name):
+    """Those that measure sizes work; those that clip or add noise to an update refuse answers that are none."""
+    made = mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5) if name == "LocalDpMod" else getattr(mod, name)
+    grid = LocalGrid(client_app(rows_of, "p-cov", n_components=2, mods=[made]), 3)
+    with nullcontext() if "size" in name else refused(FedPCAError, 3):
+        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+
+
 def test_mods_of_the_app_see_each_message_with_deadline_and_rows():
     """What they raise is told by its kind alone."""
     messages, told = [], []
@@ -302,7 +312,7 @@ def test_mods_of_the_app_see_each_message_with_deadline_and_rows():
 
     app = client_app(rows_of, "p-cov", n_components=2, mods=[note])
     FedPCA("p-cov", n_components=2, clients=3).start(LocalGrid(app, 3), timeout=7.0)
-    assert messages == ["query.fedpca"] * 3 + ["train.fedpca"] * 6
+    assert messages == ["train.fedpca"] * 6
     assert told == [(number, 7.0, rows) for number in ("1", "2") for rows in (50, 40, 60)]
     grid = LocalGrid(client_app(rows_of, "p-cov", n_components=2, mods=[fail]), 3)
     with refused(FedPCAError, "ZeroDivisionError") as caught:

@@ -190,7 +190,7 @@ def test_noise_is_fresh_and_a_noised_count_told_nowhere():
     (noisy_count, *_), reply_count, metrics = ask(server())
     assert noisy_count != 50 * GRID_STEPS
     assert reply_count == 1
-    assert set(metrics) == {"partition-id", "num-partitions", "name", "columns", "simulated"}
+    assert set(metrics) == {"partition-id", "num-partitions", "simulated"}
     model = finish(server())
     assert model.log["parties"][0]["rows"] is None
     assert "row counts" not in model.summary()
