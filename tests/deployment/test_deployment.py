@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import threading
-import time
 from contextlib import nullcontext
 from functools import partial
 
@@ -201,18 +200,19 @@ def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_p
 @pytest.mark.nightly
 def test_a_site_that_is_paused_ends_nothing(hospitals, tmp_path):
     """The fault: the SuperLink gives a question up once a node's heartbeats have stopped, and the run ended with it."""
-    node, options = hospitals.processes["node1"].pid, {"tolerance": 1e-9, "round_deadline": 200.0}
+    group, options = os.getpgid(hospitals.processes["node1"].pid), {"tolerance": 1e-9, "round_deadline": 200.0}
+    pauses = []
 
-    def pause():
-        os.kill(node, signal.SIGSTOP)
-        time.sleep(75)
-        os.kill(node, signal.SIGCONT)
+    def pause(line):
+        if "round 2 of" in line and not pauses:
+            os.killpg(group, signal.SIGSTOP)
+            pauses.append(threading.Timer(90, os.killpg, (group, signal.SIGCONT)))
+            pauses[0].start()
 
-    timer = threading.Timer(6, pause)
-    timer.start()
-    model, log = of_markers(hospitals, "sub-it", tmp_path, **options)
-    timer.join()
-    assert "dropped out" not in log
+    settings = told("sub-it", features=", ".join(NAMES), n_components=5, output=str(tmp_path / "model"), **options)
+    status, log = hospitals.run(settings, on_line=pause)
+    assert status == "finished:completed", log
+    model = PCAModel.load(tmp_path / "model")
     assert max(entry["seconds"] for entry in model.log["rounds"]) > 60
     assert not differences(model, run("sub-it", HOSPITALS, n_components=5, **options))
 
