@@ -5,11 +5,39 @@ character can move a terminal's cursor, a line break forges a line of a log, a m
 another. So none of these characters is ever shown.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from os import PathLike
+from typing import Any
 
 MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Keyword arguments that change what an error is about, and when they are right ("if it is a row")."""
+
+    keys: Mapping[str, Any]
+    condition: str = ""
+
+    def __str__(self) -> str:
+        """Write the keys as they are typed in Python, and the condition."""
+        return " ".join([*(f"{key}={value!r}" for key, value in self.keys.items()), self.condition]).strip()
+
+    @property
+    def public(self) -> "Advice":
+        """The advice for an error that travels: without names of columns, marks in cells and numbers of lines."""
+        return Advice({key: value if key in FORMAT_KEYS else "..." for key, value in self.keys.items()}, self.condition)
+
+
+FORMAT_KEYS = {"header", "delimiter", "decimal", "thousands", "encoding"}
+
+
+def in_node_config(text: str) -> str:
+    """Write keys in a text as a node-config has them: hyphens, and true for True."""
+    return re.sub(r"=(True|False)\b", lambda value: value[0].lower(), text.replace("leave_out", "leave-out"))
 
 
 class FedPCAError(Exception):
@@ -23,14 +51,29 @@ class FedPCAError(Exception):
     local : str, optional
         Detail, such as a path or a column number, that only the site's own log and a traceback in this process may
         show. It is never sent.
+    advice : iterable of Advice, optional
+        Alternatives of which each changes the error or ends it. The text of the error lists them after the message.
     """
 
-    def __init__(self, message: str, *, local: str = "") -> None:
-        """Store the message and the local detail, without characters that do not print."""
-        super().__init__(printable_text(message, lines=True))
+    def __init__(self, message: str, *, local: str = "", advice: Iterable[Advice] = ()) -> None:
+        """Store the message, the advice and the local detail, without characters that do not print."""
+        self.fault, self.advice = message, tuple(advice)
+        options = ", or ".join(dict.fromkeys(map(str, self.advice)))
+        super().__init__(printable_text(f"{message}: set {options}" if options else message, lines=True))
         self.local = printable_text(local, lines=True)
         if local:
             self.add_note(self.local)
+
+    def in_file(self, name: str, *, travels: bool = False) -> "FedPCAError":
+        """Return the error with the name of the file that it is about.
+
+        If it travels, it has the keys of a node-config, and only the site's own log has all values of the advice.
+        """
+        if not travels:
+            return type(self)(f"{name}: {self.fault}", local=self.local, advice=self.advice)
+        text = in_node_config(str(FedPCAError(f"{name}: {self.fault}", advice=[each.public for each in self.advice])))
+        detail = [self.local, *(in_node_config(str(each)) for each in self.advice if each != each.public)]
+        return type(self)(text, local="; ".join(filter(None, detail)))
 
 
 def value_text(value: object) -> str:

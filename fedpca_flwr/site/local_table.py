@@ -85,7 +85,7 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
     if config.levels and holds_texts(node.data):
         policy.permit_categories(node, config.levels_by_column)
     settings: dict[str, Any] = {"layer": node.layer, "variants": node.variants, "ambiguous": node.ambiguous == "keep"}
-    table = read(node.data, node.label, keep=keep, **settings, **keys)
+    table = read(node.data, node.label, keep=keep, site=True, **settings, **keys)
     for note in table.notes:
         site_logger.info(note)
     return adapt(table._replace(digest=stamp, split=node.split), node, config, FILE_STEPS)

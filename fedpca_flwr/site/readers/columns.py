@@ -1,6 +1,6 @@
 """The columns of a site's data: those that the node-config selects, and the features in the order of the run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,9 +45,9 @@ class ColumnSelection:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Keys of the selection that are set, by name in the node-config, as texts."""
+        """Keys of the selection that are set, as texts."""
         values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
-        values |= {"columns": self.columns, "leave-out": self.leave_out}
+        values |= {"columns": self.columns, "leave_out": self.leave_out}
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
@@ -82,6 +82,11 @@ class ColumnSelection:
         return features
 
 
+def join_items(previous: str, items: Iterable[object]) -> str:
+    """Join the value of a key with further items, names with a comma in quotes."""
+    return ", ".join([previous] * bool(previous) + [f'"{item}"' if "," in str(item) else str(item) for item in items])
+
+
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
     """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
 
@@ -96,7 +101,7 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
     if item and positions and key not in ("label", "ids", "weights"):
         return positions
     raise ConfigError(
-        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0"
+        f"'{key}' names no column of the data (expected a column's name, or its number from 0"
         f"{'' if key in ('label', 'ids', 'weights') else ', or a pattern such as gene_*'})",
         local=f"{key} '{item}', columns {names or width}",
     )

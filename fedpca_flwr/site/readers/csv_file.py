@@ -20,13 +20,13 @@ from typing_extensions import override
 
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.data.table import INEXACT_INTEGERS
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
 from fedpca_flwr.site.readers.csv_detection import detect_format
 from fedpca_flwr.site.readers.csv_faults import TOTALS_PATTERN, CsvFaults, name_fault
-from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, Opener, file_opener, refuse_long_cells
+from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, Opener, file_opener, plural, refuse_long_cells
 from fedpca_flwr.site.readers.csv_header import detect_header
 from fedpca_flwr.site.readers.file_format import FileFormat
 
@@ -46,7 +46,9 @@ class CsvTable:
     names: list[str]  # of all columns; empty without a header
     start: int  # lines before the first row
     features: list[int]  # positions of the feature columns
-    note: str = ""  # what the reader decided from numbers alone; empty if nothing
+    notes: list[str]  # what the reader decided, and how many lines a complete pass skipped
+    keys: CsvKeys
+    selection: ColumnSelection
 
     @property
     def feature_names(self) -> list[str]:
@@ -66,10 +68,11 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
     """
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
-    features = selection.positions(header.names, header.width)
-    if header.names and (fault := name_fault([header.names[position] for position in features], features)):
+    features = [place for place in selection.positions(header.names, header.width) if place != header.surplus]
+    names = [header.names[position] for position in features] if header.names else []
+    if names and (fault := name_fault(names, features, selection.leave_out)):
         raise fault
-    return CsvTable(csv_format, header.width, header.names, header.start, features, header.note)
+    return CsvTable(csv_format, header.width, header.names, header.start, features, header.notes, keys, selection)
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
@@ -129,7 +132,7 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
             else:
                 as_texts = True
     if not yielded:
-        raise DataError("the .csv file has column names, but no rows")
+        raise DataError("there are names of columns, but no rows")
 
 
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
@@ -142,11 +145,12 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
 
     csv_format, names = table.format, list(map(str, range(table.width)))
     features = [names[position] for position in table.features]
-    if csv_format.comments:
-        stream = cast(BinaryIO, _LineStream(csv_format.lines()))
-        encoding, start = "utf8", table.start - csv_format.skipped_lines
+    dropped = [line for line in sorted(csv_format.skipped) if line <= table.start]
+    if csv_format.comments or csv_format.separator == " " or len(dropped) < len(csv_format.skipped):
+        dropped.clear()
+        stream, encoding = cast(BinaryIO, _LineStream(csv_format.lines(dropped))), "utf8"
     else:
-        stream, start = csv_format.open(), table.start
+        stream = csv_format.open()
         encoding = "utf8" if csv_format.encoding == "utf-8-sig" else csv_format.encoding
     rows = 0
     with _CountedStream(stream) as source:
@@ -156,7 +160,7 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
                 column_names=names,
                 use_threads=False,
                 encoding=encoding,
-                skip_rows=start,
+                skip_rows=table.start,
                 block_size=max(size, min(16 * size, 4096 * table.width)),
             ),
             arrow.ParseOptions(
@@ -176,6 +180,8 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
     if source.has_quotes and source.lines > rows + table.start:
         _require_closed_quotes(table)
     _require_no_totals(table, source.tail)
+    note = f"{plural(len(dropped), 'line')} skipped, the first is line {dropped[0]}" if dropped else ""
+    table.notes.extend({note} - {"", *table.notes})
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
@@ -194,10 +200,9 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
         rows = filter(lambda row: len(row) == table.width, csv.reader(csv_format.lines(), delimiter=separator))
         counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
     if 1 in counts.values():
-        raise DataError(
-            "the last line of the .csv file contains totals, as a left-out column shows: remove the line, or set how "
-            "it begins (comment='Total')"
-        )
+        number = max(number for number, line in enumerate(csv_format.lines(), 1) if line.strip())
+        advice = Advice({"skip": join_items(table.keys.skip, [number])})
+        raise DataError("the last line has totals, as a left-out column shows; remove it", advice=[advice])
 
 
 def _require_closed_quotes(table: CsvTable) -> None:
@@ -212,13 +217,12 @@ def _require_closed_quotes(table: CsvTable) -> None:
 
     with refuse_long_cells():
         for _ in csv.reader(recorded(), delimiter=csv_format.separator):
-            for number, line in enumerate(lines[1:], lines_before + 2 + csv_format.skipped_lines):
+            for number, line in enumerate(lines[1:], lines_before + 2):
                 cells = next(csv.reader([line], delimiter=csv_format.separator), [])
                 as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
                 if as_row and all(csv_format.is_number(cells[position]) for position in table.features):
                     raise DataError(
-                        "the .csv file has a cell in quotes that contains lines which look like rows: does a closing "
-                        "quote lack?",
+                        "a cell in quotes contains lines which look like rows: does a closing quote lack?",
                         local=f"line {number}",
                     )
             lines_before += len(lines)
@@ -307,20 +311,20 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     large = compute.fill_null(compute.greater_equal(compute.abs(numbers), 2.0**53), False)
     digits = (cell for cell in cells.filter(large).to_pylist() if cell.lstrip("-").isdigit())
     if any(int(float(cell)) != int(cell) for cell in digits):
-        raise DataError(f"the .csv file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
+        raise DataError(f"there are {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
     return numbers
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
     """Read the whole file cell by cell, and collect its faults with line numbers; DataError at an overlong cell."""
-    faults, csv_format = CsvFaults(table.width, table.names), table.format
+    faults = CsvFaults(table.width, table.names, table.format, table.keys, table.selection)
     with refuse_long_cells():
-        reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
-        line = csv_format.skipped_lines + 1
+        reader = csv.reader(table.format.lines(), delimiter=table.format.separator)
+        line = 1
         for row in reader:
             if line > table.start:
-                faults.add_line(line, row, table.features, csv_format)
-            line = csv_format.skipped_lines + reader.line_num + 1
+                faults.add_line(line, row, table.features)
+            line = reader.line_num + 1
     return faults
 
 
@@ -337,7 +341,7 @@ class CsvText:
         """Return the keys for reading the text; raise ConfigError for a key about the format of a generated text."""
         if not self.generated:
             return keys
-        keys.require_unset("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
+        keys.require_unset("workbooks and files of statistics", "header", "comment", "thousands", "decimal", "skip")
         merged = replace(keys, delimiter=",", encoding="utf-8")
         return merged if self.header is None else replace(merged, header=self.header)
 
@@ -351,8 +355,8 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
         """Return the rows of a file and the names of its features, if it has any; add messages to `notes`."""
         text = open_text(file)
         table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
-        notes += filter(None, (text.note, table.note))
-        return table.rows, table.feature_names
+        notes += [*filter(None, [text.note]), *table.notes]
+        return replace(table, notes=notes).rows, table.feature_names
 
     def read_ids(
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection

@@ -41,7 +41,7 @@ def read_spreadsheet(file: Path) -> CsvText:
     """
     n_sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file)
     if not rows:
-        raise DataError("the first sheet of the workbook is empty")
+        raise DataError("the sheet is empty")
     if any(isinstance(cell, int | float) and abs(cell) >= 2**53 for row in rows for cell in row):
         raise DataError(
             "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
@@ -80,7 +80,7 @@ def _xlsx_rows(file: Path) -> tuple[int, list[list[Any]]]:
             height, width = len(rows) if rows[-1] else height, max(width, len(rows[-1]))
             if height * width > max_cells:
                 raise DataError(
-                    f"the first sheet of the workbook reaches to row {height:,} and column {width:,}, and most cells "
+                    f"the sheet reaches to row {height:,} and column {width:,}, and most cells "
                     "are empty: delete the cells that are far from the table, or save the table as .csv"
                 )
     return len(book.worksheets), [row + [None] * (width - len(row)) for row in rows[:height]]
@@ -116,7 +116,7 @@ def read_statistics_file(file: Path) -> CsvText:
     note = f"values of {n_labelled} columns have labels in the file, and are taken as the numbers that stand for these"
     header = [str(name) for name in frame.columns]
     if not header:
-        raise DataError(f"the {suffix} file has no column")
+        raise DataError("there is no column")
     rows = frame.astype(object).itertuples(index=False, name=None)
     return CsvText(
         _csv_opener(itertools.chain([header], rows)), generated=True, header=True, note=note if labelled_columns else ""

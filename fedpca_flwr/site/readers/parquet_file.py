@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, arrow_non_numeric_kind, arrow_numbers
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
-from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
 from fedpca_flwr.site.readers.file_format import FileFormat, require_unique_names
 from fedpca_flwr.site.readers.unpacking import MAX_COLUMN_RATIO, require_unpacked_size
 
@@ -36,20 +36,20 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     names = [column_names[position] for position in features]
     if not features or any(name.startswith("__index_level_") for name in names):
         raise DataError(
-            "the .parquet file has an unnamed index as a column, or no feature: write the table without its index"
+            "a column is an index without a name, or there is no feature: write the table without its index"
         )
     by_kind: dict[str, list[object]] = {}
     for position, name in zip(features, names, strict=True):
         if kind := arrow_non_numeric_kind(schema.field(position).type):
             by_kind.setdefault(kind, []).append(name)
     if by_kind:
-        advice = "; ".join(f"{kind} ({NON_NUMERIC_KINDS[kind]})" for kind in by_kind)
+        faults = "; ".join(f"{kind} ({NON_NUMERIC_KINDS[kind]})" for kind in by_kind)
         raise DataError(
-            f"the .parquet file has columns that are not numbers: {advice}. Or leave them out, or set node-config "
-            "'label' to one of them",
+            f"columns are not numbers: {faults}; or name one as 'label'",
             local="; ".join(f"{kind} in {labels_text(columns)}" for kind, columns in by_kind.items()),
+            advice=[Advice({"leave_out": join_items(selection.leave_out, itertools.chain(*by_kind.values()))})],
         )
-    require_unique_names(names, "the .parquet file has columns of the same name; give each a name of its own")
+    require_unique_names(names, "columns have the same name; give each a name of its own")
     dtype = np.result_type(*(_column_dtype(schema.field(position).type, metadata, position) for position in features))
     nbytes = metadata.num_rows * len(features) * dtype.itemsize
     require_unpacked_size(file, nbytes, "save it as .csv or .npy", max_ratio=MAX_COLUMN_RATIO)
@@ -78,9 +78,7 @@ def _read_blocks(file: Path, features: list[int], width: int, dtype: np.dtype[An
             ]
             if any(is_inexact):
                 names = [batch.schema.names[position] for position in itertools.compress(features, is_inexact)]
-                raise DataError(
-                    f"the .parquet file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}", local=labels_text(names)
-                )
+                raise DataError(f"there are {INEXACT_INTEGERS}: {INEXACT_ADVICE}", local=labels_text(names))
             yield np.column_stack(columns).astype(dtype, copy=False)
 
 

@@ -93,7 +93,7 @@ def test_duplicate_entries_of_a_matrix_add_up():
 
 
 def test_missing_files_and_unknown_formats_are_named(tmp_path):
-    with refused(DataError, "'data'"):
+    with refused(DataError, "none.csv"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
         read("site.ods")
