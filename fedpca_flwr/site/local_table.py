@@ -92,9 +92,10 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
 
 
 def _file_stamp(path: str) -> str:
-    """Return inode, size and time of change of a file as text, to notice changes; empty if missing."""
+    """Return inode, size and time of change of a file, or of all in a folder, to notice changes; empty if missing."""
+    file = Path(path).expanduser()
     try:
-        status = Path(path).expanduser().stat()
+        stats = [part.stat() for part in (file, *sorted(file.rglob("*")))]
     except OSError:
         return ""
-    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    return "; ".join(f"{status.st_ino} {status.st_size} {status.st_mtime_ns}" for status in stats)

@@ -124,8 +124,8 @@ def _format_of(file: Path) -> FileFormat:
     suffix = file_suffix(file)
     if not suffix:
         raise ConfigError(f"a file of unknown kind, expected a name that ends in one of: {', '.join(FORMATS)}")
-    if file.is_dir():
-        raise DataError("a folder, expected a file; name one of those inside")
+    if file.is_dir() and not FORMATS[suffix].folders:
+        raise DataError("it is a folder, expected a file; name one of those inside")
     if not file.exists():
         raise DataError("it does not exist")
     return FORMATS[suffix]

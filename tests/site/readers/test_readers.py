@@ -73,6 +73,25 @@ def test_the_index_of_pandas_is_no_feature(index, tmp_path):
         assert read_ids(path, index.name, 150) == [str(value) for value in index]
 
 
+def test_a_folder_of_parquet_files_is_a_table(tmp_path):
+    folder = tmp_path / "site.parquet"
+    (folder / "day=2").mkdir(parents=True)
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(150)], **dict(zip(NAMES, X.T, strict=True))})
+    for name, part in {"part-0.parquet": frame[:70], "day=2/part-1.parquet": frame[70:]}.items():
+        part.to_parquet(folder / name)
+    (folder / "_metadata.parquet").write_text("of Spark")
+    loaded = read(folder, leave_out="id")
+    ids = [int(name[1:]) for name in read_ids(folder, "id", 150)]
+    np.testing.assert_array_equal(loaded.rows, X[ids])
+    assert sorted(ids) == list(range(150))
+    frame.rename(columns={"age": "years"}).to_parquet(folder / "part-2.parquet")
+    with pytest.raises(DataError, match="other columns"):
+        read(folder, leave_out="id")
+    (tmp_path / "site.csv").mkdir()
+    with refused(DataError, "site.csv", match="folder"):
+        read(tmp_path / "site.csv")
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     path = tmp_path / "site.npz"
