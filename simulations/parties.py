@@ -1,15 +1,15 @@
 """Parties of a run as a person hands them over: data frames too, with their columns brought into one order."""
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text
+from fedpca_flwr.data.column_notes import column_fault_notes
 from fedpca_flwr.data.frames import Frame, as_rows, column_labels, is_frame, labels_text, match_labels, open_frame
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
@@ -22,8 +22,9 @@ class Parties(NamedTuple):
     rows: list[Rows]  # (n_i, d) of each party; of parties of columns (n, f_i)
     keys: list[str]  # names of the parties; empty if they have none
     labels: list[Labels]  # of each party's columns; empty where it has none
-    notes: list[str]  # on what was done to the tables
+    notes: list[str]  # on what was done to the tables, and on columns that may not be what they seem
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
+    tables: Sequence[Table] = ()  # of the rows, checked
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -66,11 +67,23 @@ def parties_of(data: Any, split: str) -> Parties:
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
-    rows_by_party = dict(zip(party_names, result.rows, strict=True))
+    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names)
     names_by_party = dict(zip(party_names, result.names, strict=True))
-    fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
-    isolated_notes = _isolated_notes(rows_by_party, names_by_party)
-    return result._replace(notes=[*result.notes, *read, *isolated_notes, *fault_notes])
+    fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
+    return result._replace(tables=list(checked.values()), notes=[*result.notes, *read, *fault_notes])
+
+
+def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, ...]]) -> dict[str, Table]:
+    """Return the parties' checked tables; raise a DataError with all parties' faults."""
+    tables, faults = {}, []
+    for (party, rows), columns in zip(rows_by_party.items(), names, strict=True):
+        try:
+            tables[party] = check_rows(rows, columns)
+        except DataError as error:
+            faults.append(f"{party}: {error}{f' ({error.local})' if error.local else ''}")
+    if faults:
+        raise DataError("\n".join(faults))
+    return tables
 
 
 def by_text(data: Any) -> dict[str, Any]:
@@ -78,18 +91,6 @@ def by_text(data: Any) -> dict[str, Any]:
     if isinstance(data, Mapping):
         return {f"party '{key}'": table for key, table in data.items()}
     return {f"party {i}": table for i, table in enumerate(data)}
-
-
-def _isolated_notes(rows_by_party: dict[str, Rows], names_by_party: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return a single note on columns in which some values lie far from all others; none without such columns."""
-    lines = []
-    for party, rows in rows_by_party.items():
-        if text := isolated_text(count_isolated(rows), names_by_party[party]):
-            lines.append(f"{text} ({party})")
-    if not lines:
-        return []
-    what = "codes for missing values, or errors? docs/data.md says what to do"
-    return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
 
 
 WRONG_SIGN = re.compile(r"[^\w .-]")  # sign that no name of a party has

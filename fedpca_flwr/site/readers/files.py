@@ -121,13 +121,13 @@ def read(
 
 def _format_of(file: Path) -> FileFormat:
     """Return the kind of a file by its ending; raise ConfigError for another, and DataError if there is no file."""
-    suffix = file_suffix(file)
+    suffix, kinds = file_suffix(file), ", ".join(FORMATS)
     if not suffix:
-        raise ConfigError(f"a file of unknown kind, expected a name that ends in one of: {', '.join(FORMATS)}")
+        raise ConfigError(f"a file of unknown kind, expected a name that ends in one of: {kinds}", local=str(file))
     if file.is_dir() and not FORMATS[suffix].folders:
         raise DataError("it is a folder, expected a file; name one of those inside")
     if not file.exists():
-        raise DataError("it does not exist")
+        raise DataError("it does not exist", local=str(file))
     return FORMATS[suffix]
 
 
