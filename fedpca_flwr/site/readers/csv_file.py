@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from typing_extensions import override
 
+from fedpca_flwr.config.node_config import TEXT_KEYS
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.data.table import INEXACT_INTEGERS
 from fedpca_flwr.errors import Advice, DataError
@@ -340,20 +341,21 @@ class CsvText:
     def merge_keys(self, keys: CsvKeys) -> CsvKeys:
         """Return the keys for reading the text; raise ConfigError for a key about the format of a generated text."""
         if not self.generated:
+            keys.require_unset("text files", *TEXT_KEYS)
             return keys
-        keys.require_unset("workbooks and files of statistics", "header", "comment", "thousands", "decimal", "skip")
+        keys.require_unset("workbooks", "header", "comment", "thousands", "decimal", "skip", "sheet")
         merged = replace(keys, delimiter=",", encoding="utf-8")
         return merged if self.header is None else replace(merged, header=self.header)
 
 
-def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
+def text_format(open_text: Callable[[Path, CsvKeys], CsvText]) -> FileFormat:
     """Return a `FileFormat` for files that `open_text` opens as .csv text."""
 
     def read_rows(
         file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]
     ) -> tuple[Rows, list[str]]:
         """Return the rows of a file and the names of its features, if it has any; add messages to `notes`."""
-        text = open_text(file)
+        text = open_text(file, csv_keys)
         table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
         notes += [*filter(None, [text.note]), *table.notes]
         return replace(table, notes=notes).rows, table.feature_names
@@ -362,10 +364,10 @@ def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
         """Return the last `count` cells of a column as stripped texts, "" if missing: a header above is dropped."""
-        text = open_text(file)
+        text = open_text(file, csv_keys)
         return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
 
     return FileFormat(read_rows, read_ids, ("csv_keys", "notes"))
 
 
-CSV = text_format(lambda file: CsvText(file_opener(file)))
+CSV = text_format(lambda file, keys: CsvText(file_opener(file)))

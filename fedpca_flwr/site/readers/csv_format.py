@@ -34,6 +34,7 @@ class CsvKeys:
     comment: str = ""  # beginnings of lines that are no rows, separated by commas
     missing: str = ""  # marks of missing values, besides `MISSING_TEXTS`, separated by commas
     skip: str = ""  # numbers of lines, from 1, that are no rows, such as "1-3, 5"
+    sheet: str = ""  # sheet of a workbook, by name or number from 1; empty: the first
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that are not allowed, and equal signs for decimals and thousands."""
@@ -85,10 +86,10 @@ class CsvKeys:
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Raise ConfigError if a key is set besides `allowed` and 'missing': files of `kind` are no texts."""
+        """Raise ConfigError if a key is set besides `allowed` and 'missing', which files of `kind` do not have."""
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
-                raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
+                raise ConfigError(f"'{key}' is no key of {kind}")
 
 
 def _is_encoding(name: str) -> bool:

@@ -47,6 +47,7 @@ def read(
     comment: Names = "",
     missing: Names = "",
     skip: Names = "",
+    sheet: str | int = "",
     ambiguous: bool = False,
     texts: Sequence[str] = (),
     keep: RowsHook = keep_nothing,
@@ -78,6 +79,8 @@ def read(
     comment, missing, skip : str, or sequence of str
         Beginnings of comment lines, marks of missing values (``"NA, -999, ?"``), and numbers from 1 of lines that are
         no rows (``"1-3, 5"``). A line of numbers is no comment.
+    sheet : str or int
+        Sheet of a workbook, by name or number from 1; by default the first.
     ambiguous : bool
         Whether a .bed file may have variants whose alleles look the same on both strands.
     texts : sequence of str
@@ -99,7 +102,9 @@ def read(
         If a parameter does not fit the file, or if the file cannot be read or could be read in two ways.
     """
     selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
-    csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, *map(_join_items, (comment, missing, skip)))
+    csv_keys = CsvKeys(
+        header, delimiter, decimal, thousands, encoding, *map(_join_items, (comment, missing, skip, sheet))
+    )
     settings: dict[str, Any] = {"layer": layer, "variants": variants, "ambiguous": ambiguous}
     file, notes = Path(path).expanduser(), list[str]()
     with _reword_errors(file, site):

@@ -3,6 +3,7 @@
 import gzip
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpca_flwr import read
@@ -226,15 +227,45 @@ def test_a_sheet_is_read_as_a_text_is(tmp_path):
         read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
 
 
-@pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt"])
+def test_sheets_have_numbers_and_names_and_may_hold_decimal_commas(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    book = openpyxl.Workbook()
+    for row in (["a", "b"], [1.5, "2,5"], ["3,5", 4]):
+        book.create_sheet("may") if len(book.sheetnames) == 1 else None
+        book["may"].append(row)
+    book.save(tmp_path / "site.xlsx")
+    with refused(DataError, "site.xlsx", "sheet='2'"):
+        read(tmp_path / "site.xlsx")
+    with refused(DataError, "decimal=','"):
+        read(tmp_path / "site.xlsx", sheet=2)
+    for sheet in ("2", "may"):
+        np.testing.assert_array_equal(
+            read(tmp_path / "site.xlsx", sheet=sheet, decimal=",").rows, [[1.5, 2.5], [3.5, 4]]
+        )
+    with refused(ConfigError, "'sheet'", 1):
+        read(tmp_path / "site.xlsx", sheet="June")
+    with refused(ConfigError, "'sheet'"):
+        read(written(tmp_path, ABC), sheet="2")
+
+
+def test_labels_that_say_what_is_missing_are_noted(tmp_path):
+    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
+    labels = {"A": {8.0: "Refused", 9.0: "not asked"}, "B": {1.0: "don't know", 3.0: "often"}}
+    pyreadstat.write_sav(
+        pd.DataFrame({"A": [1.0, 8, 9], "B": [3.0, 4, 3]}), str(tmp_path / "s.sav"), variable_value_labels=labels
+    )
+    assert "missing='8, 9'" in read(tmp_path / "s.sav").notes[0]
+
+
+@pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt", "8.xpt"])
 def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
     pandas = pytest.importorskip("pandas")
     pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
     frame = pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]})
     path = str(tmp_path / f"s{suffix}")
-    labels = {} if suffix == ".xpt" else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
-    write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta, ".xpt": pyreadstat.write_xport}[suffix]
-    write(frame, path, **(labels or {"file_format_version": 5}))
+    labels = {} if ".xpt" in suffix else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
+    write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta}.get(suffix, pyreadstat.write_xport)
+    write(frame, path, **(labels or {"file_format_version": 8 if suffix == "8.xpt" else 5}))
     with refused(DataError, "texts"):
         read(path)
     loaded = read(path, leave_out="W", missing="3")
