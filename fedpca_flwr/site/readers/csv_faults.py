@@ -155,7 +155,10 @@ class CsvFaults:
         skipped = [*lines.get("lines of totals", ()), *lines.get("a line of units or of more names", ())]
         if 0 < len({*skipped}) <= MAX_LINES_NAMED:
             yield Advice({"skip": join_items(self.keys.skip, sorted({*skipped}))})
-        if columns := sorted({column for column, kind in cells if kind in COLUMN_KINDS}):
+        if self.keys.delimiter and self.width == 1:
+            yield Advice({"delimiter": ""}, "so that it is detected")
+        columns = sorted({column for column, kind in cells if kind in COLUMN_KINDS})
+        if columns and (self.numbers.keys() - columns):
             labels = [self.names[column] if self.names else column for column in columns]
             yield Advice({"leave_out": join_items(self.selection.leave_out, labels)}, "if they are no features")
 
@@ -188,14 +191,14 @@ class CsvFaults:
         counts = Counter({n: len(lines) for n, lines in self.lengths.items()}) + Counter({self.width: self.rows})
         usual = max(counts, key=counts.__getitem__)
         advice, others = list[Advice](), sorted(line for lines in self.lengths.values() for line in lines)
-        if usual != self.width:
+        if self.names and not self.rows and {*self.lengths} == {self.width + 1}:
+            left_out = join_items("0", [self.selection.leave_out] if self.selection.leave_out else [])
+            advice.append(Advice({"leave_out": left_out}, "if the first column has names of rows"))
+        elif usual != self.width:
             last = min(self.lengths[usual]) - 1
             advice.append(Advice({"skip": "1" if last == 1 else f"1-{last}"}, "if what stands above is no name or row"))
         elif len(others) <= MAX_LINES_NAMED:
             advice.append(Advice({"skip": join_items(self.keys.skip, others)}, "if such lines are no rows"))
-        if self.names and not self.rows and {*self.lengths} == {self.width + 1}:
-            left_out = join_items("0", [self.selection.leave_out] if self.selection.leave_out else [])
-            advice.append(Advice({"leave_out": left_out}, "if the first column has names of rows"))
         text = (
             f"{plural(self.width, 'column name')} but {plural(usual, 'column')}" if self.names and not self.rows else ""
         )

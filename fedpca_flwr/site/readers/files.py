@@ -101,13 +101,12 @@ def read(
     ConfigError, DataError
         If a parameter does not fit the file, or if the file cannot be read or could be read in two ways.
     """
-    selection = ColumnSelection(label, ids, texts, _join_items(columns), _join_items(leave_out))
-    csv_keys = CsvKeys(
-        header, delimiter, decimal, thousands, encoding, *map(_join_items, (comment, missing, skip, sheet))
-    )
     settings: dict[str, Any] = {"layer": layer, "variants": variants, "ambiguous": ambiguous}
     file, notes = Path(path).expanduser(), list[str]()
     with _reword_errors(file, site):
+        selection = ColumnSelection(label, ids, texts, *map(_join_items, (columns, leave_out)))
+        texts_of_keys = map(_join_items, (comment, missing, skip, sheet))
+        csv_keys = CsvKeys(header, delimiter, decimal, thousands, encoding, *texts_of_keys)
         kind = _format_of(file)
         for key, meaning in FORMAT_SETTINGS.items():
             if settings[key] and key not in kind.settings:
