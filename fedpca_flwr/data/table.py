@@ -22,6 +22,7 @@ from fedpca_flwr.maths.rows import (
     join_blocks,
     row_major,
     sparse_rows,
+    to_array,
     weight_rows,
 )
 
@@ -119,9 +120,29 @@ class Table(NamedTuple):
     summary: ColumnSummary | None = None  # of the rows as they were checked; None for packed rows
 
     @property
-    def columns(self) -> str:
+    def names_digest(self) -> str:
         """Digest of the names of the columns, which is sent with replies; empty without names."""
-        return names_digest(self.names) if self.names else ""
+        return names_digest(self.names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and of columns."""
+        return self.rows.shape
+
+    @property
+    def columns(self) -> tuple[str | int, ...]:
+        """Names of the columns, or without names their numbers from 0."""
+        return self.names or tuple(range(len(self.missing)))
+
+    def frame(self) -> Any:
+        """Return all rows, read into memory, as a data frame of pandas."""
+        return self.head(len(self.rows))
+
+    def head(self, n: int = 5) -> Any:
+        """Return the first ``n`` rows as a data frame of pandas."""
+        import pandas
+
+        return pandas.DataFrame(to_array(self.rows[:n]), columns=list(self.columns))
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:

@@ -47,7 +47,7 @@ def outcome(path, keys):
 
 
 def follow(path, keys, seen):
-    """Yield the errors and rows that advice leads to; fail if it leads back to an error, or a text names another key."""
+    """Yield the errors and rows that advice leads to; fail if it leads back, or if a text names another key."""
     result = outcome(path, keys)
     yield result
     if not isinstance(result, FedPCAError):

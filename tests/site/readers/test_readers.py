@@ -40,7 +40,9 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
     loaded, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
     np.testing.assert_array_equal(loaded.rows, X)
-    assert bool(loaded.columns) == named
+    assert bool(loaded.names) == named
+    pd.testing.assert_frame_equal(loaded.frame(), pd.DataFrame(X, columns=NAMES if named else range(4)))
+    assert (loaded.shape, list(loaded.head(2).columns)) == ((150, 4), list(loaded.columns))
     assert isinstance(loaded.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
     read_in_blocks(monkeypatch)
