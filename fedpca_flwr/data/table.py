@@ -182,9 +182,6 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
     """Check that rows (n, d) are finite numbers that can be squared, or NaN if missing, and return them as a `Table`.
-
-    Raise DataError for other rows, and for no rows or columns. Rows in memory get the order of `row_major`, so the same
-    rows give the same bits. Blocks are counted; if they need no more than `HELD_BYTES`, they are kept, joined.
     """
     if rows.ndim != 2:
         raise DataError(
@@ -214,8 +211,8 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
 
-    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become dense
-    blocks. Raise DataError also for a block that is not as its loader declares.
+    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become
+    dense blocks.
     """
     summary = ColumnSummary.empty(rows.width)
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are

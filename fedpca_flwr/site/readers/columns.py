@@ -51,11 +51,7 @@ class ColumnSelection:
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the ascending positions, from 0, of the features among ``width`` columns, named or with no names.
-
-        Raise ConfigError if a key names no column, and DataError if no column is a feature. A guess at how a file is
-        written is not ``strict``: it ignores keys that name no column.
-        """
+        """Return the ascending positions, from 0, of the features among ``width`` columns, named or with no names."""
         by_name: dict[str, list[int]] = {}  # a look-up, as a site may name thousands of columns
         for position, name in enumerate(names):
             by_name.setdefault(name, []).append(position)
@@ -90,8 +86,7 @@ def join_items(previous: str, items: Iterable[object]) -> str:
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
     """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
 
-    ``names`` is empty if columns have no names. The keys label, ids and weights take no pattern such as gene_*. Raise
-    ConfigError if the item selects no column.
+    ``names`` is empty if columns have no names. The keys label, ids and weights take no pattern such as gene_*.
     """
     if item in names:
         return [position for position, name in enumerate(names) if name == item]

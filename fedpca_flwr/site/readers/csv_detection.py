@@ -59,8 +59,7 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
     """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
 
-    The file's ``name`` tells whether to expect tabs. Raise ConfigError if a key does not fit the file, and DataError if
-    the file is empty, is not CSV, or could be read in two ways.
+    The file's ``name`` tells whether to expect tabs.
     """
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
@@ -114,10 +113,7 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """Return the separator with the best score (equally long lines of numbers).
-
-    Raise DataError for several equally good ones, by which numbers would differ, and csv.Error if none yields CSV.
-    """
+    """Return the separator with the best score (equally long lines of numbers)."""
     shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
     if len(best) > 1 and "," in (keys.decimal, keys.thousands):
@@ -164,10 +160,7 @@ def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: Co
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Return whether numbers have decimal commas, in a file that is separated by another sign.
-
-    Raise DataError if all commas, or all points, may as well stand between thousands.
-    """
+    """Return whether numbers have decimal commas, in a file that is separated by another sign."""
     if csv_format.thousands in (",", "."):
         return csv_format.thousands == "."
     numbered_lines = enumerate(csv_format.lines())

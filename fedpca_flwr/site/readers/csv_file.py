@@ -63,10 +63,7 @@ class CsvTable:
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Detect format, header and feature columns of a .csv file from its first lines; read no rows yet.
-
-    Raise ConfigError or DataError if the text is not CSV, could be read in two ways, or does not fit the keys.
-    """
+    """Detect format, header and feature columns of a .csv file from its first lines; read no rows yet."""
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
     features = [place for place in selection.positions(header.names, header.width) if place != header.surplus]
@@ -137,11 +134,7 @@ def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
 
 
 def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes.
-
-    Raise Arrow's ValueError at a cell or line that it refuses, and after the last batch DataError if a quote is not
-    closed or the last line has totals.
-    """
+    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes."""
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, list(map(str, range(table.width)))
@@ -283,10 +276,7 @@ class _LineStream(io.RawIOBase):
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Convert an Arrow column of texts to float64, with nulls for missing values; true is 1, and false 0.
-
-    Raise Arrow's ValueError at another text, and DataError for whole numbers that float64 would round.
-    """
+    """Convert an Arrow column of texts to float64, with nulls for missing values; true is 1, and false 0."""
     import pyarrow as pa
     from pyarrow import compute
 

@@ -44,8 +44,7 @@ def holds_cells(row: Sequence[str]) -> bool:
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
     """Decide whether the first line of a .csv file is a header or a row, by the keys or by its cells.
 
-    Titles above the header are left out. Raise DataError if the line may be either, or all cells are empty. A row taken
-    for names would be lost, and names taken for a row would be wrong numbers.
+    Titles above are left out. A row taken for names would be lost, and names taken for a row would be wrong numbers.
     """
     rows, starts, end = list[list[str]](), list[int](), 0
     with refuse_long_cells():

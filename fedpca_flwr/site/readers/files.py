@@ -166,9 +166,7 @@ def read_ids(
 ) -> list[str]:
     """Return the cells of a file's column as stripped texts, such as ids of the rows; "" for a missing value.
 
-    The column has a name or a number from 0, and is no feature; the other arguments are those of `read`. Raise
-    ConfigError if files of this kind have no texts, or there is no such column. No error has a cell in its text, which
-    travels to the server.
+    The column has a name or a number from 0, and is no feature; the other arguments are those of `read`.
     """
     file = Path(path).expanduser()
     kind = FORMATS[file_suffix(path)]
@@ -208,10 +206,7 @@ def _read_rewording_errors(file: Path, site: bool, read: Callable[[], Iterable[B
 
 @contextmanager
 def _reword_errors(file: Path, site: bool) -> Iterator[None]:
-    """Let errors name the file, for a site its kind; an error of a file's reader, which may quote data, loses its text.
-
-    Raise FedPCAError instead of any error inside a with statement.
-    """
+    """Let errors name the file, or for a site its kind; errors of its reader, which may quote data, lose their text."""
     suffix = file_suffix(file)
     kind = "workbook" if suffix in (".xlsx", ".xls") else f"{suffix} file".lstrip()
     name = f"the {kind} that 'data' names" if site else f"the {kind} {file.name}"

@@ -38,11 +38,7 @@ def _reword_import_error(suffix: str) -> Iterator[None]:
 
 
 def read_spreadsheet(file: Path, keys: CsvKeys) -> CsvText:
-    """Read the sheet of an Excel workbook that `keys` name, by default the first, as .csv text with a note.
-
-    Raise DataError if the sheet is empty, has numbers of 2^53 or more in size, which Excel has rounded, or is too large
-    for what it holds; raise ConfigError if a package that reads it is not installed.
-    """
+    """Read the sheet of an Excel workbook that `keys` name, by default the first, as .csv text with a note."""
     sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file, keys.sheet)
     others = [Advice({"sheet": str(number)}) for number in range(2, len(sheets) + 1)] if not keys.sheet else []
     if not rows:
@@ -77,7 +73,7 @@ def _xls_rows(file: Path, sheet: str) -> tuple[list[str], list[tuple[Any, ...]]]
 def _xlsx_rows(file: Path, sheet: str) -> tuple[list[str], list[list[Any]]]:
     """Return the names of the sheets of an .xlsx workbook, and the rows of one of them, all of one length.
 
-    Errors are NaN. Raise DataError for too many cells: one far from the table makes billions of empty cells.
+    Errors are NaN.
     """
     with _reword_import_error(".xlsx"):
         from openpyxl import load_workbook
@@ -101,10 +97,7 @@ def _xlsx_rows(file: Path, sheet: str) -> tuple[list[str], list[list[Any]]]:
 
 
 def read_statistics_file(file: Path, keys: CsvKeys) -> CsvText:
-    """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values.
-
-    Raise DataError if the file has no column or is too large for its size, and ConfigError without its packages.
-    """
+    """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values."""
     suffix = file.suffix.lower()
     keys.require_unset("files of statistics", "comment", "thousands", "decimal", "skip", "header")
     with _reword_import_error(suffix):

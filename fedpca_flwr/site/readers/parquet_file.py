@@ -22,8 +22,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     """Read a .parquet file, or a folder of such files, as lazy blocks of rows, and the names of its features.
 
     An index of pandas is no feature. The dtype is the smallest that holds all columns, and NaN where values are
-    missing. Raise DataError if there is no feature, one is not numeric, names are not unique, files of a folder have
-    other columns than the first, or the file unpacks to too many bytes.
+    missing.
     """
     schemas, metadata = zip(*map(_contents, parts := _parts(file)), strict=True)
     schema = schemas[0]
@@ -112,10 +111,7 @@ def _read_blocks(
 
 
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
-    """Return all values of a column (name or number from 0) as stripped texts, with "" for a missing value.
-
-    Raise ConfigError if there is no such column. `rows` and `label` are not used: `FileFormat.read_ids` has them.
-    """
+    """Return all values of a column (name or number from 0) as stripped texts, with "" for a missing value."""
     names = list(_contents(_parts(file)[0])[0].names)
     position = column_position(column, names, len(names), "ids")
     cells = (cell for batch in _batches(_parts(file), 1, [names[position]]) for cell in batch.column(0).to_pylist())
