@@ -1,10 +1,8 @@
 """Columns of categories as indicators, for the principal components of mixed tables (FAMD) and of categories (MCA).
 
-A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
-other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
-that fewer rows of a party have than its minimum counts as other, and so is never told, in no run and by no difference
-of two runs. A level is a value, whatever library or file holds the value (`level_of`): 1, 1.0, True and the texts '1',
-'1.0' and 'True' are the same level.
+A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every other
+level, and ``column=missing``. All parties declare the same levels. A level that fewer rows of a party have than its
+minimum counts as other, and so is never told, in no run and by no difference of two runs.
 """
 
 import math
@@ -77,10 +75,9 @@ BOOLEAN_LEVELS = {"true": "1", "false": "0"}
 
 
 def level_of(cell: Any) -> str | None:
-    """Return the level that a cell holds, equal for equal values of any type; None for a missing value.
+    """Return the level that a cell holds, equal for equal values of any type and library; None for a missing value.
 
-    Texts are in Unicode's composed form (NFC), without spaces around them. Whole numbers have no decimals, logical
-    values are 0 and 1, as in columns of numbers. A day is the same with a time of 0:00 and without a time.
+    Texts are stripped, in Unicode's form NFC; whole and logical values have no decimals, and days no time of 0:00.
     """
     pandas = sys.modules.get("pandas")
     if cell is None or (pandas and (cell is pandas.NA or cell is pandas.NaT)):

@@ -85,10 +85,9 @@ def column_fault_notes(
 
 
 def find_faults(table: Table) -> ColumnFaults:
-    """Find the columns of a table that may not be what they seem.
+    """Find the columns of a table that may not be what they seem; none of booleans, packed rows and large images.
 
-    Extremes and a sample, from the pass that checked the rows, choose the columns that are read in full. Booleans,
-    packed rows and large tables of single bytes, such as images, have none.
+    Extremes and a sample, from the pass that checked the rows, choose the columns that are read in full.
     """
     faults, summary, n = ColumnFaults({}, {}, {}), table.summary, len(table.rows)
     is_numeric = table.rows.dtype.kind in "fiu" and (

@@ -42,10 +42,7 @@ class Dataset:
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """Load a data set by its name in `DATASETS` or ``openml:NAME``; pixels stay whole numbers from 0 to 255.
-
-    The folder ``root`` holds images and downloads. The last data set is kept for further calls.
-    """
+    """Load a data set by its name in `DATASETS` or ``openml:NAME`` from the folder ``root``; pixels are 0 to 255."""
     if name.startswith(OPENML_PREFIX):
         file = _openml_file(name, Path(root).expanduser())
         if not file.is_file():
@@ -139,11 +136,7 @@ def _images(root: Path) -> Dataset:
 
 
 def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
-    """Return the memory map of a folder's decoded images, which is written when the images are new or changed.
-
-    The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the
-    images; other maps of the folder are removed.
-    """
+    """Return the memory map of a folder's decoded images, written when names, sizes or times of images change."""
     maps = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpca_flwr" / "images"
     stats = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     place, content = (sha256(repr(value).encode()).hexdigest()[:16] for value in (str(folder.resolve()), stats))

@@ -181,8 +181,7 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check that rows (n, d) are finite numbers that can be squared, or NaN if missing, and return them as a `Table`.
-    """
+    """Check that rows (n, d) are numbers that can be squared, or NaN if missing, and return them as a `Table`."""
     if rows.ndim != 2:
         raise DataError(
             f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "

@@ -86,7 +86,7 @@ def join_items(previous: str, items: Iterable[object]) -> str:
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
     """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
 
-    ``names`` is empty if columns have no names. The keys label, ids and weights take no pattern such as gene_*.
+    ``names`` is empty if columns have none. The keys label, ids and weights take no pattern such as gene_*.
     """
     if item in names:
         return [position for position, name in enumerate(names) if name == item]

@@ -57,10 +57,7 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
-
-    The file's ``name`` tells whether to expect tabs.
-    """
+    """Detect encoding, separator and decimal sign of a .csv file, as far as the keys and its ``name`` do not say."""
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
     base = replace(base, separator=keys.separator or ",", skipped=keys.skipped)
@@ -131,8 +128,7 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
     """Score a separator: share of lines with the usual length, times 1 + share of feature cells that are numbers.
 
-    Missing values count as numbers. Where lines are a single cell, the score is at most 0.002, and where the sample
-    is not CSV it is 0.
+    Missing values are numbers here. Lines of a single cell score 0.002 at most, and a sample that is not CSV 0.
     """
     try:
         rows = list(csv.reader(sample, delimiter=separator))

@@ -1,8 +1,6 @@
 """A .csv file as blocks of rows, which Arrow reads in a single pass.
 
-At a cell that Arrow does not convert to a number, the reader goes on with the rows from there as texts and converts
-these itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no number even
-then is described by `fedpca_flwr.site.readers.csv_faults` with its line and column.
+At a cell that Arrow refuses, the reader goes on with the rows from there as texts, and converts these itself.
 """
 
 import csv
@@ -13,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -142,12 +140,12 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
     dropped = [line for line in sorted(csv_format.skipped) if line <= table.start]
     if csv_format.comments or csv_format.separator == " " or len(dropped) < len(csv_format.skipped):
         dropped.clear()
-        stream, encoding = cast(BinaryIO, _LineStream(csv_format.lines(dropped))), "utf8"
+        parts, encoding = map(str.encode, csv_format.lines(dropped)), "utf8"
     else:
-        stream = csv_format.open()
+        parts = csv_format.parts()
         encoding = "utf8" if csv_format.encoding == "utf-8-sig" else csv_format.encoding
     rows = 0
-    with _CountedStream(stream) as source:
+    with _CountedStream(parts) as source:
         for batch in arrow.open_csv(
             source,
             arrow.ReadOptions(
@@ -201,33 +199,23 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
 
 def _require_closed_quotes(table: CsvTable) -> None:
     """Raise DataError for a quoted cell that spans whole rows: its closing quote is missing."""
-    csv_format, lines_before, lines = table.format, 0, list[str]()
-
-    def recorded() -> Iterator[str]:
-        """Yield the lines of the file, and append each to `lines`."""
-        for line in csv_format.lines():
-            lines.append(line)
-            yield line
-
+    csv_format, separator = table.format, table.format.separator
     with refuse_long_cells():
-        for _ in csv.reader(recorded(), delimiter=csv_format.separator):
-            for number, line in enumerate(lines[1:], lines_before + 2):
-                cells = next(csv.reader([line], delimiter=csv_format.separator), [])
-                as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
-                if as_row and all(csv_format.is_number(cells[position]) for position in table.features):
+        reader = csv.reader(csv_format.lines(), delimiter=separator)
+        for lines in (cell.split("\n")[1:] for row in reader for cell in row):
+            for number, cells in enumerate(csv.reader(lines, delimiter=separator), reader.line_num - len(lines) + 1):
+                if len(cells) == table.width and all(csv_format.is_number(cells[place]) for place in table.features):
                     raise DataError(
                         "a cell in quotes contains lines which look like rows: does a closing quote lack?",
                         local=f"line {number}",
                     )
-            lines_before += len(lines)
-            lines.clear()
 
 
 class _CountedStream(io.RawIOBase):
-    """Byte stream that counts lines, and keeps its last bytes and whether a quote occurred."""
+    """Stream of bytes from an iterator, which counts lines, and keeps its last bytes and whether a quote occurred."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._newlines, self.tail, self.has_quotes = stream, 0, b"", False
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._rest, self._newlines, self.tail, self.has_quotes = parts, bytearray(), 0, b"", False
 
     @property
     def lines(self) -> int:
@@ -242,37 +230,14 @@ class _CountedStream(io.RawIOBase):
     @override
     def read(self, size: int = -1) -> bytes:
         """Read bytes, and update the count of lines, the last bytes and the mark of quotes."""
-        content = self._stream.read(size)
+        while len(self._rest) < size and (part := next(self._parts, b"")):
+            self._rest += part
+        content = bytes(self._rest[:size])
+        del self._rest[:size]
         self._newlines += content.count(b"\n")
         self.tail = (self.tail + content[-TAIL_BYTES:])[-TAIL_BYTES:]
         self.has_quotes = self.has_quotes or b'"' in content
         return content
-
-    @override
-    def close(self) -> None:
-        """Close the wrapped stream and this stream."""
-        self._stream.close()
-        super().close()
-
-
-class _LineStream(io.RawIOBase):
-    """Byte stream (UTF-8) made from an iterator of text lines, for readers that need a binary file."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self._rest = lines, b""
-
-    @override
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with the next bytes, and return their number; 0 at the end."""
-        parts, size = [self._rest], len(self._rest)
-        while size < len(buffer) and (line := next(self._lines, "")):
-            parts.append(line.encode())
-            size += len(parts[-1])
-        content = b"".join(parts)
-        part = content[: len(buffer)]
-        buffer[: len(part)] = part
-        self._rest = content[len(part) :]
-        return len(part)
 
 
 def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
@@ -324,18 +289,8 @@ class CsvText:
     """Table as .csv text, from a .csv file or converted from a workbook or statistics file."""
 
     open: Opener  # opens the bytes anew
-    generated: bool = False  # whether this program wrote the text: in UTF-8, with commas and decimal points
-    header: bool | None = None  # whether the first line has names, if the kind of file says so
+    keys: CsvKeys  # of the text
     note: str = ""  # what was left out, or converted to numbers
-
-    def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return the keys for reading the text; raise ConfigError for a key about the format of a generated text."""
-        if not self.generated:
-            keys.require_unset("text files", *TEXT_KEYS)
-            return keys
-        keys.require_unset("workbooks", "header", "comment", "thousands", "decimal", "skip", "sheet")
-        merged = replace(keys, delimiter=",", encoding="utf-8")
-        return merged if self.header is None else replace(merged, header=self.header)
 
 
 def text_format(open_text: Callable[[Path, CsvKeys], CsvText]) -> FileFormat:
@@ -346,7 +301,7 @@ def text_format(open_text: Callable[[Path, CsvKeys], CsvText]) -> FileFormat:
     ) -> tuple[Rows, list[str]]:
         """Return the rows of a file and the names of its features, if it has any; add messages to `notes`."""
         text = open_text(file, csv_keys)
-        table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
+        table = open_csv(text.open, text.keys, selection, file.name)
         notes += [*filter(None, [text.note]), *table.notes]
         return replace(table, notes=notes).rows, table.feature_names
 
@@ -355,9 +310,15 @@ def text_format(open_text: Callable[[Path, CsvKeys], CsvText]) -> FileFormat:
     ) -> list[str]:
         """Return the last `count` cells of a column as stripped texts, "" if missing: a header above is dropped."""
         text = open_text(file, csv_keys)
-        return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
+        return read_cells(text.open, text.keys, selection, column, file.name)[-count:]
 
     return FileFormat(read_rows, read_ids, ("csv_keys", "notes"))
 
 
-CSV = text_format(lambda file, keys: CsvText(file_opener(file)))
+def _open_text(file: Path, keys: CsvKeys) -> CsvText:
+    """Return a text file as it is, with the site's keys for texts."""
+    keys.require_unset("text files", *TEXT_KEYS)
+    return CsvText(file_opener(file), keys)
+
+
+CSV = text_format(_open_text)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -122,6 +123,11 @@ class CsvFormat:
     comments: tuple[str, ...] = ()  # beginnings of lines that are no rows
     missing_marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
     skipped: frozenset[int] = frozenset()  # numbers of lines, from 1, that are no rows
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, a mebibyte at a time."""
+        with self.open() as stream:
+            yield from iter(partial(stream.read, 2**20), b"")
 
     def lines(self, dropped: list[int] | None = None) -> Iterator[str]:
         """Yield the lines of the file with runs of separating spaces as one; comments and skipped lines become empty.

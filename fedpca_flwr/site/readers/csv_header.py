@@ -1,8 +1,6 @@
-"""The header of a .csv file, whose names may themselves be numbers.
+"""The header of a .csv file, whose names may themselves be numbers (wavelengths, years, ids).
 
-A first line of numbers (wavelengths, years, ids) is refused, with the key that decides, where a row of the file would
-hardly look so: only its cells are in quotes, its cells stand above texts or far from the numbers of their columns, or
-its cells rise or fall throughout. A first line that is not refused is a row, and a note says so.
+A first line of numbers is refused if a row of the file would hardly look so, and else a row with a note.
 """
 
 import csv
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.readers.columns import ColumnSelection
+from fedpca_flwr.site.readers.columns import ColumnSelection, join_items
 from fedpca_flwr.site.readers.csv_detection import SAMPLE_BYTES, SAMPLE_LINES
 from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, plural, refuse_long_cells
 
@@ -139,8 +137,9 @@ def _are_names(
     if not numbers:
         return True
     if non_numbers:
-        label = Advice({"leave_out": ", ".join(map(str, non_numbers))}, "if it is a row, and these columns are labels")
-        raise DataError("the first line is neither all names nor all numbers", advice=[*HEADER_ADVICE, label])
+        labels = {"leave_out": join_items(selection.leave_out, non_numbers)}
+        advice = [*HEADER_ADVICE, Advice(labels, "if it is a row, and these columns are labels")]
+        raise DataError("the first line is neither all names nor all numbers", advice=advice)
     with refuse_long_cells():
         lines = list(itertools.islice(csv_format.lines(), starts[0], starts[-1]))
         reason = _name_above_numbers(csv_format, first, rest, features)
@@ -189,9 +188,7 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     """Return a reason why a first line of numbers is a header (counting, rising or far-off numbers); else "".
 
-    NaN is a missing value; ``decimals`` has the largest number of decimals of a cell in the first line and in each row.
-
-    Shapes: first (d,), rest (n, d), decimals (n + 1,).
+    Shapes: first (d,), rest (n, d), with NaN for missing values, and largest numbers of decimals (n + 1,).
     """
     d = len(first)
     if not len(rest) or not np.isfinite(first).all():

@@ -164,10 +164,7 @@ def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
 def read_ids(
     path: str, column: str, rows: int, label: str = "", ids: str = "", texts: Sequence[str] = (), **keys: Any
 ) -> list[str]:
-    """Return the cells of a file's column as stripped texts, such as ids of the rows; "" for a missing value.
-
-    The column has a name or a number from 0, and is no feature; the other arguments are those of `read`.
-    """
+    """Return the stripped cells of a column, a name or number from 0, that is no feature, "" for a missing value."""
     file = Path(path).expanduser()
     kind = FORMATS[file_suffix(path)]
     if kind.read_ids is None:
@@ -194,7 +191,7 @@ def holds_texts(path: str) -> bool:
 
 
 def read_texts(path: str, column: str, rows: int, label: str = "", **keys: Any) -> list[str | None]:
-    """Return the cells of a column as `read_ids` does, with None for a missing value; DataError at a damaged file."""
+    """Return the cells of a column as `read_ids` does, with None for a missing value."""
     return [None if is_missing(cell) else cell for cell in read_ids(path, column, rows, label, **keys)]
 
 

@@ -4,8 +4,9 @@ import csv
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,14 @@ import numpy as np
 
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.errors import Advice, ConfigError, DataError
+from fedpca_flwr.site.readers.columns import require_extra
 from fedpca_flwr.site.readers.csv_faults import MISSING_MARK_PATTERN
 from fedpca_flwr.site.readers.csv_file import CsvText, text_format
 from fedpca_flwr.site.readers.csv_format import CsvKeys, Opener
 from fedpca_flwr.site.readers.unpacking import require_archive_size, require_unpacked_size
 
 MIN_CELL_LIMIT = 2**24  # cells, also empty, that any sheet may have; a larger one as many as bytes unpacked
-PACKAGES = {".xlsx": "openpyxl", ".xls": "pandas and xlrd"}  # others: pandas and pyreadstat
 READERS = {".sav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}
-
-
-@contextmanager
-def _reword_import_error(suffix: str) -> Iterator[None]:
-    """Replace an ImportError in a with statement by a ConfigError that names packages to install."""
-    try:
-        yield
-    except ImportError as error:
-        packages = PACKAGES.get(suffix, "pandas and pyreadstat")
-        raise ConfigError(
-            f"a {suffix} file needs {packages}, which is not installed: run pip install '.[tables]' in the repository "
-            f"({error.name or 'a package'} is missing), or save the table as .csv"
-        ) from None
 
 
 def read_spreadsheet(file: Path, keys: CsvKeys) -> CsvText:
@@ -47,8 +35,10 @@ def read_spreadsheet(file: Path, keys: CsvKeys) -> CsvText:
         raise DataError(
             "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
         )
+    keys.require_unset("workbooks", "header", "comment", "thousands", "decimal", "skip", "sheet")
+    text_keys = replace(keys, delimiter=",", encoding="utf-8")
     note = f"of a workbook of {len(sheets)} sheets the first is read; sheet='2' is the next" if others else ""
-    return CsvText(_csv_opener(rows, keys.decimal), generated=True, note=note)
+    return CsvText(_csv_opener(rows, keys.decimal), text_keys, note)
 
 
 def _sheet_position(sheets: Sequence[str], sheet: str) -> int:
@@ -61,7 +51,7 @@ def _sheet_position(sheets: Sequence[str], sheet: str) -> int:
 
 def _xls_rows(file: Path, sheet: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return the names of the sheets of an .xls workbook, and the rows of one of them."""
-    with _reword_import_error(".xls"):
+    with require_extra("tables", "an .xls file needs pandas and xlrd"):
         import pandas
 
         with pandas.ExcelFile(file) as book:
@@ -75,7 +65,7 @@ def _xlsx_rows(file: Path, sheet: str) -> tuple[list[str], list[list[Any]]]:
 
     Errors are NaN.
     """
-    with _reword_import_error(".xlsx"):
+    with require_extra("tables", "an .xlsx file needs openpyxl"):
         from openpyxl import load_workbook
     max_cells = max(MIN_CELL_LIMIT, require_archive_size(file, "save its sheet as .csv"))
     with closing(load_workbook(file, read_only=True, data_only=True, keep_links=False)) as book:
@@ -100,7 +90,7 @@ def read_statistics_file(file: Path, keys: CsvKeys) -> CsvText:
     """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values."""
     suffix = file.suffix.lower()
     keys.require_unset("files of statistics", "comment", "thousands", "decimal", "skip", "header")
-    with _reword_import_error(suffix):
+    with require_extra("tables", f"a {suffix} file needs pandas and pyreadstat"):
         import pandas  # noqa: F401  # which the other needs
         import pyreadstat
     read = partial(getattr(pyreadstat, READERS[suffix]), str(file))
@@ -130,16 +120,14 @@ def read_statistics_file(file: Path, keys: CsvKeys) -> CsvText:
     if not header:
         raise DataError("there is no column")
     rows = frame.astype(object).itertuples(index=False, name=None)
-    opener = _csv_opener(itertools.chain([header], rows))
-    return CsvText(opener, generated=True, header=True, note="; ".join(notes))
+    text_keys = replace(keys, delimiter=",", encoding="utf-8", header=True)
+    return CsvText(_csv_opener(itertools.chain([header], rows)), text_keys, "; ".join(notes))
 
 
 def _csv_opener(rows: Iterable[Sequence[Any]], decimal: str = "") -> Opener:
     """Write rows as .csv text in memory, and return a function that opens its bytes (UTF-8) for reading.
 
-    Numbers get the sign ``decimal``, by default a point, as texts among them may have.
-
-    A missing value becomes an empty cell, and a row of several cells that are all empty becomes an empty line.
+    Numbers get the sign ``decimal``, as texts among them may have. Cells without a value, and rows of such, are empty.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

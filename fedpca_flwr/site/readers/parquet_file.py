@@ -21,8 +21,7 @@ from fedpca_flwr.site.readers.unpacking import MAX_COLUMN_RATIO, require_unpacke
 def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
     """Read a .parquet file, or a folder of such files, as lazy blocks of rows, and the names of its features.
 
-    An index of pandas is no feature. The dtype is the smallest that holds all columns, and NaN where values are
-    missing.
+    An index of pandas is no feature. The dtype is the smallest that holds all columns and NaN for missing values.
     """
     schemas, metadata = zip(*map(_contents, parts := _parts(file)), strict=True)
     schema = schemas[0]

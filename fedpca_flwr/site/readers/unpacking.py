@@ -1,8 +1,4 @@
-"""Limits on the size to which a compressed file of rows unpacks.
-
-A file of a few megabytes can unpack to terabytes of equal bytes, by fault or on purpose, and would keep a site busy for
-hours. Such a file is refused before it is read, or as soon as the excess shows.
-"""
+"""Limits on the size to which a compressed file of rows unpacks: a few megabytes can unpack to terabytes."""
 
 import gzip
 import io
