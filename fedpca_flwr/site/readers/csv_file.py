@@ -8,6 +8,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -73,66 +74,53 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
     """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value."""
-    import pyarrow as pa
-
     table = open_csv(open_, keys, selection, name)
     table = replace(table, features=[column_position(column, table.names, table.width, "ids")])
-    size = BLOCK_CHARACTERS
-    while True:
-        try:
-            batches = list(_batches(table, pa.string(), size))
-        except ValueError as error:
-            if isinstance(error, DataError):
-                raise
-            # an invalid byte after the sample from which the encoding was detected
-            if "UTF8" in str(error) and not keys.encoding:
-                return read_cells(open_, replace(keys, encoding="cp1252"), selection, column, name)
-            if LONG_ROW_WORD not in str(error) or size >= MAX_ROW_CHARACTERS:
-                raise _find_faults(replace(table, features=[])).error() from None
-            size *= 16
-        else:
-            cells = (cell.strip() for batch in batches for cell in batch.column(0).to_pylist())
-            return ["" if table.format.is_missing(cell) else cell for cell in cells]
+    cells = ((cell or "").strip() for batch in _all_batches(table) for cell in batch.column(0).to_pylist())
+    return ["" if table.format.is_missing(cell) else cell for cell in cells]
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts."""
-    import pyarrow as pa
-
-    as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
-    while not done:
-        skipped = 0
+    """Yield blocks (m, d) of numbers; raise DataError for cells that are no numbers, and without rows."""
+    count = 0
+    for batch in _all_batches(table):
         try:
-            for batch in _batches(table, pa.string() if as_texts else pa.float64(), size):
-                overlap = min(len(batch), yielded - skipped)
-                skipped += overlap
-                if overlap == len(batch):
-                    continue
-                columns = batch.slice(overlap).columns
-                if as_texts:
-                    columns = [_parse_numbers(table.format, column) for column in columns]
-                rows = np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
-                if not as_texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
-                    raise ValueError  # read these as texts, to see whether float64 rounds a whole number
-                yield rows
-                yielded += len(rows)
-                skipped += len(rows)
-            done = True
+            yield np.column_stack([_parse_numbers(table.format, column) for column in batch.columns])
         except ValueError as error:  # Arrow's own, which may quote a cell, are of this class
+            raise error if isinstance(error, DataError) else _find_faults(table).error() from None
+        count += len(batch)
+    if not count:
+        raise DataError("there are names of columns, but no rows")
+
+
+def _all_batches(table: CsvTable) -> Iterator[Any]:
+    """Yield the feature columns as batches of texts; begin anew, with larger blocks, at a row longer than a block."""
+    size, count, is_read = BLOCK_CHARACTERS, 0, False
+    while not is_read:
+        start = 0
+        try:
+            for batch in _batches(table, size):
+                new = batch.slice(min(len(batch), max(0, count - start)))
+                start += len(batch)
+                if len(new):
+                    count += len(new)
+                    yield new
+            is_read = True
+        except ValueError as error:
             if isinstance(error, DataError):
                 raise
             if LONG_ROW_WORD in str(error) and size < MAX_ROW_CHARACTERS:
                 size *= 16
-            elif as_texts:
-                raise _find_faults(table).error() from None
+            elif "UTF8" in str(error) and not table.keys.encoding and table.format.encoding != "cp1252":
+                # an invalid byte after the sample from which the encoding was detected
+                table = replace(table, format=replace(table.format, encoding="cp1252"))
             else:
-                as_texts = True
-    if not yielded:
-        raise DataError("there are names of columns, but no rows")
+                raise _find_faults(table).error() from None
 
 
-def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes."""
+def _batches(table: CsvTable, size: int) -> Iterator[Any]:
+    """Yield the feature columns as Arrow record batches of texts, read from blocks of about `size` bytes."""
+    import pyarrow as pa
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, list(map(str, range(table.width)))
@@ -161,10 +149,10 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
                 invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
             ),
             arrow.ConvertOptions(
-                column_types=dict.fromkeys(features, kind),
+                column_types=dict.fromkeys(features, pa.string()),
                 include_columns=features,
                 null_values=[*MISSING_SPELLINGS, *csv_format.missing_marks],
-                decimal_point=csv_format.decimal,
+                strings_can_be_null=True,
             ),
         ):
             rows += len(batch)
@@ -240,11 +228,23 @@ class _CountedStream(io.RawIOBase):
         return content
 
 
-def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Convert an Arrow column of texts to float64, with nulls for missing values; true is 1, and false 0."""
+def _parse_numbers(csv_format: CsvFormat, column: Any) -> Array:
+    """Convert an Arrow column of texts to float64 (m,), NaN if missing; true is 1, and false 0."""
     import pyarrow as pa
     from pyarrow import compute
 
+    def cast(cells: Any) -> Any:
+        """Convert texts as Arrow does; a mark makes a point invalid where commas are decimal."""
+        if csv_format.decimal == ",":
+            validity, offsets, text = cells.buffers()
+            points = pa.py_buffer((text.to_pybytes() if text else b"").translate(bytes.maketrans(b".,", b"?.")))
+            cells = pa.StringArray.from_buffers(len(cells), offsets, points, validity, -1, cells.offset)
+        return compute.cast(cells, pa.float64())
+
+    with suppress(ValueError):
+        numbers = np.asarray(cast(column).to_numpy(zero_copy_only=False))
+        if not csv_format.thousands and np.fmax.reduce(np.abs(numbers), initial=0.0) < 2**53:
+            return numbers  # of larger whole numbers, float64 may round some
     cells = compute.utf8_trim_whitespace(column)
     cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")  # drop a plus sign
     cells = compute.replace_substring(cells, "\u2212", "-")
@@ -255,20 +255,17 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     lowered = compute.utf8_lower(cells)
     for word, number in {"true": "1", "false": "0"}.items():
         cells = compute.if_else(compute.equal(lowered, word), number, cells)
-    if csv_format.decimal == ",":
-        cells = compute.replace_substring(cells, ".", "?")  # makes a decimal point invalid
-        cells = compute.replace_substring(cells, ",", ".")
     missing = compute.is_in(lowered, pa.array(sorted(MISSING_TEXTS)))
     if csv_format.missing_marks:
         marked = compute.is_in(compute.utf8_trim_whitespace(column), pa.array(csv_format.missing_marks))
         missing = compute.or_(missing, marked)
     cells = compute.if_else(missing, None, cells)
-    numbers = compute.cast(cells, pa.float64())
-    large = compute.fill_null(compute.greater_equal(compute.abs(numbers), 2.0**53), False)
+    converted = cast(cells)
+    large = compute.fill_null(compute.greater_equal(compute.abs(converted), 2.0**53), False)
     digits = (cell for cell in cells.filter(large).to_pylist() if cell.lstrip("-").isdigit())
     if any(int(float(cell)) != int(cell) for cell in digits):
         raise DataError(f"there are {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
-    return numbers
+    return np.asarray(converted.to_numpy(zero_copy_only=False))
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
