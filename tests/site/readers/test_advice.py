@@ -20,15 +20,10 @@ MORE = {
     "blocks above the names": ("Instrument,X\nDate,today\nMode,7\n" + ABC, {}),
     "a footer": (ABC + "measured in May\n", {}),
     "text aligned by spaces": ("a    b  c\n" + body("   "), {}),
-    "numbers of rows that do not count": ("a,b\n7,1,2\n3,3,4\n", {}),
-    "a name thrice": ("a,b,a,a\n" + body(table=np.tile(B, 2)[:, :4]), {"leave_out": "1"}),
-    "a first row of texts and numbers": ("x,1,2\ny,3,4\n", {}),
     "dates beside texts": ("day,sex,a\n2020-01-01,f,1\n2020-01-02,m,2\n", {}),
     "names with commas": ('"a, b",c\nx,1\ny,2\n', {}),
     "apostrophes between thousands": ("a;b\n1'234;2\n5;3\n", {}),
-    "points and commas": ("a;b\n1.234,5;x\n5;3\n", {}),
     "tabs named commas": (ABC.replace(",", ";"), {"delimiter": ","}),
-    "thousands that are decimals": (ABC, {"thousands": ".", "decimal": ""}),
 }
 CASES = {
     **{kind: (suffix, content, {}) for kind, (suffix, content, *_) in FILES.items()},
