@@ -65,17 +65,6 @@ class FedPCAError(Exception):
         if local:
             self.add_note(self.local)
 
-    def in_file(self, name: str, *, travels: bool = False) -> "FedPCAError":
-        """Return the error with the name of the file that it is about.
-
-        If it travels, it has the keys of a node-config, and only the site's own log has all values of the advice.
-        """
-        if not travels:
-            return type(self)(f"{name}: {self.fault}", local=self.local, advice=self.advice)
-        text = in_node_config(str(FedPCAError(f"{name}: {self.fault}", advice=[each.public for each in self.advice])))
-        detail = [self.local, *(in_node_config(str(each)) for each in self.advice if each != each.public)]
-        return type(self)(text, local="; ".join(filter(None, detail)))
-
 
 def value_text(value: object) -> str:
     """Write a value for an error: a word, a number, or a list of words; of others, perhaps rows, the type."""
@@ -88,6 +77,16 @@ def value_text(value: object) -> str:
 
 class ConfigError(FedPCAError, ValueError):
     """Error of a run-config or node-config: a key or a value is not allowed."""
+
+
+def name_file(error: FedPCAError, name: str, *, travels: bool) -> FedPCAError:
+    """Return the error with the name of its file; if it travels, only the site's own log has all values of advice."""
+    fault = f"{name}: {error.fault}"
+    if not travels:
+        return type(error)(fault, local=error.local, advice=error.advice)
+    text = in_node_config(str(FedPCAError(fault, advice=[each.public for each in error.advice])))
+    detail = [error.local, *(in_node_config(str(each)) for each in error.advice if each != each.public)]
+    return type(error)(text, local="; ".join(filter(None, detail)))
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:

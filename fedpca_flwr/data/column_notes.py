@@ -46,7 +46,8 @@ def column_fault_notes(
     party are compared with the other parties' values.
     """
     faults = {party: find_faults(table) for party, table in tables.items()}
-    for party, columns in constant_codes(tables).items() if same_columns else ():
+    examined = {party: table for party, table in tables.items() if same_columns and _are_numbers(table)}
+    for party, columns in constant_codes(examined).items():
         faults[party].codes.update(columns)
 
     def columns_text(columns_by_party: Mapping[str, Iterable[int]]) -> str:
@@ -90,10 +91,7 @@ def find_faults(table: Table) -> ColumnFaults:
     Extremes and a sample, from the pass that checked the rows, choose the columns that are read in full.
     """
     faults, summary, n = ColumnFaults({}, {}, {}), table.summary, len(table.rows)
-    is_numeric = table.rows.dtype.kind in "fiu" and (
-        table.rows.dtype.itemsize > 1 or n * len(table.missing) <= MAX_BYTES
-    )
-    if summary is None or not is_numeric or n < MIN_CONSTANT:
+    if summary is None or not _are_numbers(table) or n < MIN_CONSTANT:
         return faults
     for column in np.flatnonzero(summary.low == summary.high).tolist():
         value = float(summary.low[column])
@@ -115,6 +113,13 @@ def find_faults(table: Table) -> ColumnFaults:
             faults.identifiers[column] = bool(ordered[-1] - ordered[0] == n - 1)
     identifiers = faults.identifiers if len(faults.identifiers) <= MAX_IDENTIFIERS else {}
     return faults._replace(identifiers=identifiers, codes=dict(sorted(faults.codes.items())))
+
+
+def _are_numbers(table: Table) -> bool:
+    """Return whether rows are numbers, and neither packed nor a large matrix of single bytes, such as images."""
+    rows = table.rows
+    is_small = rows.dtype.itemsize > 1 or len(rows) * len(table.missing) <= MAX_BYTES
+    return table.summary is not None and rows.dtype.kind in "fiu" and is_small
 
 
 def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
@@ -226,11 +231,8 @@ def _is_code(value: float) -> bool:
 
 def constant_codes(tables: Mapping[str, Table]) -> dict[str, dict[int, tuple[int, list[float]]]]:
     """Find, by party and column, values constant at a party and far from all others'; none for unequal widths."""
-    summaries = {
-        party: table.summary
-        for party, table in tables.items()
-        if table.summary is not None and table.summary.count >= MIN_CONSTANT
-    }
+    by_party = ((party, table.summary) for party, table in tables.items())
+    summaries = {party: summary for party, summary in by_party if summary is not None and summary.count >= MIN_CONSTANT}
     if len(summaries) < 2 or len({len(table.missing) for table in tables.values()}) > 1:
         return {}
     low, high = (np.array([getattr(summary, end) for summary in summaries.values()]) for end in ("low", "high"))

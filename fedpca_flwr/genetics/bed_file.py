@@ -270,9 +270,7 @@ def read_bed(
     DataError if the files do not fit each other, or lack a listed variant.
     """
     if selection.keys:
-        raise ConfigError(
-            f"'{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
-        )
+        raise ConfigError(f"'{next(iter(selection.keys))}' names a column, but a .bed file has variants only")
     local = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
     # then for each variant 2 bits a person, rounded up to whole bytes

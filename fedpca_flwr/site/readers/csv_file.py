@@ -128,7 +128,8 @@ def _batches(table: CsvTable, size: int) -> Iterator[Any]:
     dropped = [line for line in sorted(csv_format.skipped) if line <= table.start]
     if csv_format.comments or csv_format.separator == " " or len(dropped) < len(csv_format.skipped):
         dropped.clear()
-        parts, encoding = map(str.encode, csv_format.lines(dropped)), "utf8"
+        parts: Iterator[bytes] = map(str.encode, csv_format.lines(dropped))
+        encoding = "utf8"
     else:
         parts = csv_format.parts()
         encoding = "utf8" if csv_format.encoding == "utf-8-sig" else csv_format.encoding

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, inexact_integers
-from fedpca_flwr.errors import ConfigError, DataError, FedPCAError, in_node_config
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError, in_node_config, name_file
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, Rows, as_blocks
 from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, join_items
 from fedpca_flwr.site.readers.csv_format import CsvKeys, is_missing
@@ -210,7 +210,7 @@ def _reword_errors(file: Path, site: bool) -> Iterator[None]:
     try:
         yield
     except FedPCAError as error:
-        raise error if error.fault.startswith(name) else error.in_file(name, travels=site) from None
+        raise error if error.fault.startswith(name) else name_file(error, name, travels=site) from None
     except Exception as error:  # whatever a damaged file does to its reader
         fault = DataError("it is damaged or not what its name says", local=f"{type(error).__name__} in {file}")
-        raise fault.in_file(name, travels=site) from None
+        raise name_file(fault, name, travels=site) from None
