@@ -15,9 +15,9 @@ MAX_LINES_NAMED = 5  # for each fault
 NUMBER_WORDS = {"true", "false", "inf", "-inf", "infinity", "-infinity"}
 
 MISSING_MARK_PATTERN = re.compile(
-    r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|refused|"
+    r"[^\w\s]{1,3}|#(div/0|n/a|name|null|num|ref|value)[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|refused|"
     r"not (applicable|asked|available|detected|determined|done|known|measured|recorded|reported|tested)|"
-    r"no answer|do(n't| not) know|b\.?d\.?l\.?|1\.#\w+",
+    r"no answer|do(n't| not) know|b\.?d\.?l\.?|1\.#(ind|inf|qnan)",
     re.IGNORECASE,
 )
 """Marks of missing values: a fixed vocabulary, so that an error may quote the mark that it has seen."""
@@ -139,10 +139,10 @@ class CsvFaults:
         lines: dict[str, list[int]] = {}
         for (_, kind), numbers in cells.items():
             lines.setdefault(kind, []).extend(numbers)
-        for sign, kind in {
-            ",": "decimal commas beside decimal points",
-            ".": "decimal points beside decimal commas",
-        }.items():
+        for kind, sign in (
+            ("decimal commas beside decimal points", ","),
+            ("decimal points beside decimal commas", "."),
+        ):
             if kind in lines and not self.keys.decimal:
                 yield Advice({"decimal": sign})
         for sign in sorted(self.signs) if not self.keys.thousands else ():
@@ -199,14 +199,12 @@ class CsvFaults:
             advice.append(Advice({"skip": "1" if last == 1 else f"1-{last}"}, "if what stands above is no name or row"))
         elif len(others) <= MAX_LINES_NAMED:
             advice.append(Advice({"skip": join_items(self.keys.skip, others)}, "if such lines are no rows"))
-        text = (
-            f"{plural(self.width, 'column name')} but {plural(usual, 'column')}" if self.names and not self.rows else ""
+        names = f"{plural(self.width, 'column name')} but {plural(usual, 'column')}"
+        reason = (
+            "perhaps by separators within texts (put these into quotes), or by decimal commas between cells that "
+            "commas separate (write decimal points)"
         )
-        return (
-            f"{text or 'lines of different length'}, perhaps by separators within texts (put these into quotes), or by "
-            "decimal commas between cells that commas separate (write decimal points)",
-            advice,
-        )
+        return f"{names if self.names and not self.rows else 'lines of different length'}, {reason}", advice
 
 
 def name_fault(names: Sequence[str], positions: Sequence[int], left_out: str) -> DataError | None:

@@ -5,10 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from fedpca_flwr import read, run
-from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr import read
+from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.maths.rows import to_array
-from tests.refusals import refused
 from tests.site.readers.test_bad_tables import FILES
 from tests.site.readers.test_texts import ABC, REFUSED, B, body
 
@@ -20,7 +19,6 @@ MORE = {
     "blocks above the names": ("Instrument,X\nDate,today\nMode,7\n" + ABC, {}),
     "a footer": (ABC + "measured in May\n", {}),
     "text aligned by spaces": ("a    b  c\n" + body("   "), {}),
-    "dates beside texts": ("day,sex,a\n2020-01-01,f,1\n2020-01-02,m,2\n", {}),
     "names with commas": ('"a, b",c\nx,1\ny,2\n', {}),
     "apostrophes between thousands": ("a;b\n1'234;2\n5;3\n", {}),
     "tabs named commas": (ABC.replace(",", ";"), {"delimiter": ","}),
@@ -72,13 +70,6 @@ def test_no_advice_leads_back_to_an_error(tmp_path):
             np.testing.assert_array_equal(rows[0], READ_RIGHT[kind])
     assert refusals >= 60
     assert ends >= 40
-
-
-def test_the_refusal_of_a_run_names_a_method_that_takes_the_rows():
-    rows = np.where(np.eye(40, 3), np.nan, np.tile(B, (4, 1))[:40])
-    with refused(DataError, "method='em'"):
-        run("p-cov", [rows], n_components=1)
-    assert run("em", [rows], n_components=1).n_samples_ == 40
 
 
 def test_a_site_sends_no_value_of_an_advice(tmp_path):
