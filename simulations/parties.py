@@ -154,10 +154,10 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
         labels[place] = first
         reordered.append(party_names[place])
     if faults:
-        raise ConfigError(
-            f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. Rename them, "
-            "leave out what not all parties have, or give who lacks a column one of NaN and take method='em'"
-        )
+        advice = "Rename them, leave out what not all parties have, or give who lacks a column one of NaN and run 'em'"
+        if all(str(label).count(":") == 3 for label in first):  # chromosome:position:counted:other
+            advice = "Read all .bed files with one list of variants, variants='common.bim' ('site variants' makes it)"
+        raise ConfigError(f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. {advice}")
     if reordered and not _are_texts(first):
         raise ConfigError(
             f"{', '.join(reordered)} has the columns of {first_name} in another order, and their names are "

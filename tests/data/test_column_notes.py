@@ -117,17 +117,16 @@ def test_a_note_needs_so_many_rows_columns_or_codes(enough, too_few):
 
 
 CONTAINERS = {
-    "frame": lambda table, _: pd.DataFrame(table, columns=list("abcd")),
-    "another order": lambda table, _: pd.DataFrame(table, columns=list("abcd"))[list("dbca")],
-    "polars": lambda table, _: pl.DataFrame(table, schema=list("abcd")),
-    "CSR": lambda table, _: pd.DataFrame.sparse.from_spmatrix(sparse.csr_array(table), columns=list("abcd")),
-    ".csv": lambda table, file: pd.DataFrame(table, columns=list("abcd")).to_csv(file, index=False) or read(file),
+    "frame": lambda table, _: pd.DataFrame(table, columns=list("abcde")),
+    "another order": lambda table, _: pd.DataFrame(table, columns=list("abcde"))[list("dbcea")],
+    "polars": lambda table, _: pl.DataFrame(table, schema=list("abcde")),
+    "CSR": lambda table, _: pd.DataFrame.sparse.from_spmatrix(sparse.csr_array(table), columns=list("abcde")),
+    ".csv": lambda table, file: pd.DataFrame(table, columns=list("abcde")).to_csv(file, index=False) or read(file),
 }
 
 
 def fault_notes(party):
-    """Return the notes on columns of a run with this party."""
-    first = pd.DataFrame(np.random.default_rng(1).normal(50, 9, (80, 4)), columns=list("abcd"))
+    first = pd.DataFrame(np.random.default_rng(1).normal(50, 9, (80, 5)), columns=list("abcde"))
     notes = run("p-cov", {"north": first, "x": party}, n_components=1).log["notes"]
     return [note for note in notes if re.search("missing=|errors|running", note)]
 
@@ -138,8 +137,9 @@ def test_rows_have_the_same_notes_in_any_container(kind, n, tmp_path, monkeypatc
     """A sample, of every fourth row, misses most codes of 3,000 rows, which are not kept in memory."""
     monkeypatch.setattr("fedpca_flwr.data.table.HELD_BYTES", 1000 if n > 90 else 2**26)
     rng = np.random.default_rng(0)
-    table = rng.normal(50, 9, (n, 4)).round(1)
+    table = rng.normal(50, 9, (n, 5)).round(1)
     table[[1, 3, 6], 1], table[7, 2], table[:, 3], table[:9, 0] = -999, 1e6, rng.permutation(n), 9999
+    table[:, 4] = 99 * (np.arange(n) < 9)  # no code in a column of zeros
     notes = fault_notes(CONTAINERS["frame"](table, tmp_path / "x.csv"))
     assert "1 value of 'c' (party 'x')" in notes[0]
     assert "12 values of 'a', 'b' (party 'x')" in notes[1]
