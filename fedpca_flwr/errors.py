@@ -5,11 +5,40 @@ character can move a terminal's cursor, a line break forges a line of a log, a m
 another. So none of these characters is ever shown.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from os import PathLike
+from typing import Any
 
+__all__ = ["ConfigError", "ContractError", "DataError", "DisclosureError", "FedPCAError", "PartyError", "QuorumError"]
 MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Keyword arguments that change what an error is about, and when they are right ("if it is a row")."""
+
+    keys: Mapping[str, Any]
+    condition: str = ""
+
+    def __str__(self) -> str:
+        """Write the keys as they are typed in Python, and the condition."""
+        return " ".join([*(f"{key}={value!r}" for key, value in self.keys.items()), self.condition]).strip()
+
+    @property
+    def public(self) -> "Advice":
+        """The advice for an error that travels: without names of columns, marks in cells and numbers of lines."""
+        return Advice({key: value if key in FORMAT_KEYS else "..." for key, value in self.keys.items()}, self.condition)
+
+
+FORMAT_KEYS = {"header", "delimiter", "decimal", "thousands", "encoding"}
+
+
+def in_node_config(text: str) -> str:
+    """Write keys in a text as a node-config has them: hyphens, and true for True."""
+    return re.sub(r"=(True|False)\b", lambda value: value[0].lower(), text.replace("leave_out", "leave-out"))
 
 
 class FedPCAError(Exception):
@@ -23,30 +52,22 @@ class FedPCAError(Exception):
     local : str, optional
         Detail, such as a path or a column number, that only the site's own log and a traceback in this process may
         show. It is never sent.
+    advice : iterable of Advice, optional
+        Alternatives of which each changes the error or ends it. The text of the error lists them after the message.
     """
 
-    def __init__(self, message: str, *, local: str = "") -> None:
-        """Store the message and the local detail, without characters that do not print."""
-        super().__init__(printable_text(message, lines=True))
+    def __init__(self, message: str, *, local: str = "", advice: Iterable[Advice] = ()) -> None:
+        """Store the message, the advice and the local detail, without characters that do not print."""
+        self.fault, self.advice = message, tuple(advice)
+        options = ", or ".join(dict.fromkeys(map(str, self.advice)))
+        super().__init__(printable_text(f"{message}: set {options}" if options else message, lines=True))
         self.local = printable_text(local, lines=True)
         if local:
             self.add_note(self.local)
 
 
 def value_text(value: object) -> str:
-    """Write a value for an error: a word, a number, or a list of words; of anything else only the type.
-
-    A value in the wrong place may be a table of rows.
-
-    Parameters
-    ----------
-    value : object
-
-    Returns
-    -------
-    str
-        At most `MAX_VALUE_CHARACTERS` characters of the value.
-    """
+    """Write a value for an error: a word, a number, or a list of words; of others, perhaps rows, the type."""
     words = isinstance(value, list | tuple) and all(isinstance(word, str | PathLike) for word in value)
     if not (words or value is None or isinstance(value, str | PathLike | Number)):
         return f"of type {type(value).__name__}"
@@ -58,19 +79,18 @@ class ConfigError(FedPCAError, ValueError):
     """Error of a run-config or node-config: a key or a value is not allowed."""
 
 
+def name_file(error: FedPCAError, name: str, *, travels: bool) -> FedPCAError:
+    """Return the error with the name of its file; if it travels, only the site's own log has all values of advice."""
+    fault = f"{name}: {error.fault}"
+    if not travels:
+        return type(error)(fault, local=error.local, advice=error.advice)
+    text = in_node_config(str(FedPCAError(fault, advice=[each.public for each in error.advice])))
+    detail = [error.local, *(in_node_config(str(each)) for each in error.advice if each != each.public)]
+    return type(error)(text, local="; ".join(filter(None, detail)))
+
+
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
-    """Combine several errors into an error of the first error's class.
-
-    Parameters
-    ----------
-    errors : sequence of FedPCAError
-        At least one.
-
-    Returns
-    -------
-    FedPCAError
-        Its text has each line once.
-    """
+    """Combine several errors into an error of the first error's class, whose text has each line once."""
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
     return type(errors[0])("\n".join(lines))
 
@@ -106,37 +126,12 @@ ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
 
 
 def excerpt(text: str, max_characters: int = MAX_VALUE_CHARACTERS) -> str:
-    """Return the beginning of a text that somebody else wrote, as a part of one printable line.
-
-    Parameters
-    ----------
-    text : str
-    max_characters : int
-
-    Returns
-    -------
-    str
-        At most `max_characters` characters, with "?" for each that does not print.
-    """
+    """Return the beginning of a text that somebody else wrote, as a part of one printable line."""
     return printable_text(text[:max_characters])
 
 
 def printable_text(text: str, *, lines: bool = False) -> str:
-    """Replace every character that is not printable (control characters, line breaks, marks) by "?".
-
-    These are control characters, line breaks, marks of writing direction, characters without width, halves of surrogate
-    pairs, and code points that Unicode does not assign.
-
-    Parameters
-    ----------
-    text : str
-    lines : bool, default False
-        Keep line feeds.
-
-    Returns
-    -------
-    str
-    """
+    """Replace control characters, line breaks, marks and all others that do not print by "?"; keep `lines`."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or (lines and character == "\n") else "?" for character in text)
@@ -172,16 +167,5 @@ a run-config or a node-config, of a method or of a command."""
 
 
 def removal_text(name: str) -> str:
-    """Return the end of the error for a name of former versions, or an empty text for any other name.
-
-    Parameters
-    ----------
-    name : str
-        A name that does not exist, as `SUBSTITUTES` has it.
-
-    Returns
-    -------
-    str
-        That the name was removed, and what to take instead.
-    """
+    """Return the end of the error for a name of former versions: what to take instead; empty for any other name."""
     return f"which was removed: {SUBSTITUTES[name]}" if name in SUBSTITUTES else ""

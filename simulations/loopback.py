@@ -74,7 +74,7 @@ def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, An
 
     ``site`` has keys of every site's node-config; values of `FILES`, ``model`` and ``name`` may be lists by party.
     """
-    server = assemble(run_config, parties.rows, site, parties.names, parties.places)
+    server = assemble(run_config, parties.tables, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
     return strategy.model
@@ -82,7 +82,7 @@ def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, An
 
 def assemble(
     run_config: dict[str, Any],
-    parties: Sequence[Rows],
+    parties: Sequence[Rows | Table],
     site: dict[str, Any],
     names: Sequence[tuple[str, ...]] = (),
     places: Sequence[NDArray[np.int64] | None] = (),
@@ -95,7 +95,8 @@ def assemble(
     libraries = numerical_libraries()
     server = PCAServer(FACTORY.strategy(run_config), partial(libraries.limit, limits=1, user_api="blas"))
     threads = [pool["num_threads"] for pool in libraries.info() if pool["user_api"] == "blas"]
-    large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in parties) >= WORTH_THREADS
+    all_rows = [party.rows if isinstance(party, Table) else party for party in parties]
+    large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in all_rows) >= WORTH_THREADS
     workers = max(threads, default=os.cpu_count() or 1) if large else 1
     server.set_max_workers(workers)
     server.strategy.quorum.ask_properties = partial(ask_in_threads, max_workers=workers)
@@ -118,13 +119,13 @@ def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
 
 
 def _client_builder(
-    context: Context, rows: Rows, names: tuple[str, ...], places: NDArray[np.int64] | None
+    context: Context, rows: Rows | Table, names: tuple[str, ...], places: NDArray[np.int64] | None
 ) -> Callable[[], client.Client]:
     """Return a function that makes a new client of a party, with the party's rows checked once."""
 
     @cache  # every message has a new client, but the rows are checked once
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return check_rows(rows, names)._replace(row_positions=places)
+        return (rows if isinstance(rows, Table) else check_rows(rows, names))._replace(row_positions=places)
 
     return lambda: FACTORY.client(context, load).to_client()
 

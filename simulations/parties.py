@@ -2,15 +2,15 @@
 
 import hashlib
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text
+from fedpca_flwr.data.column_notes import column_fault_notes
 from fedpca_flwr.data.frames import Frame, as_rows, column_labels, is_frame, labels_text, match_labels, open_frame
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
@@ -23,8 +23,9 @@ class Parties(NamedTuple):
     rows: list[Rows]  # (n_i, d) of each party; of parties of columns (n, f_i)
     keys: list[str]  # names of the parties; empty if they have none
     labels: list[Labels]  # of each party's columns; empty where it has none
-    notes: list[str]  # on what was done to the tables
+    notes: list[str]  # on what was done to the tables, and on columns that may not be what they seem
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
+    tables: Sequence[Table] = ()  # of the rows, checked
 
     @property
     def names(self) -> list[tuple[str, ...]]:
@@ -67,12 +68,24 @@ def parties_of(data: Any, split: str) -> Parties:
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
-    rows_by_party = dict(zip(party_names, result.rows, strict=True))
+    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names)
     names_by_party = dict(zip(party_names, result.names, strict=True))
-    fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
-    isolated_notes = _isolated_notes(rows_by_party, names_by_party)
-    repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), rows_by_party)
-    return result._replace(notes=[*result.notes, *repeated, *read, *isolated_notes, *fault_notes])
+    repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), result.rows)
+    fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
+    return result._replace(tables=list(checked.values()), notes=[*result.notes, *repeated, *read, *fault_notes])
+
+
+def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, ...]]) -> dict[str, Table]:
+    """Return the parties' checked tables; raise a DataError with all parties' faults."""
+    tables, faults = {}, []
+    for (party, rows), columns in zip(rows_by_party.items(), names, strict=True):
+        try:
+            tables[party] = check_rows(rows, columns)
+        except DataError as error:
+            faults.append(f"{party}: {error}{f' ({error.local})' if error.local else ''}")
+    if faults:
+        raise DataError("\n".join(faults))
+    return tables
 
 
 def by_text(data: Any) -> dict[str, Any]:
@@ -82,24 +95,12 @@ def by_text(data: Any) -> dict[str, Any]:
     return {f"party {i}": table for i, table in enumerate(data)}
 
 
-def _isolated_notes(rows_by_party: dict[str, Rows], names_by_party: dict[str, tuple[str, ...]]) -> list[str]:
-    """Return a single note on columns in which some values lie far from all others; none without such columns."""
-    lines = []
-    for party, rows in rows_by_party.items():
-        if text := isolated_text(count_isolated(rows), names_by_party[party]):
-            lines.append(f"{text} ({party})")
-    if not lines:
-        return []
-    what = "codes for missing values, or errors? docs/data.md says what to do"
-    return [f"far from all others of their column: {'; '.join(lines)}; {what}"]
-
-
-def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Mapping[str, Rows]) -> list[str]:
+def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Sequence[Rows]) -> list[str]:
     """Return notes if a single party holds all data, or several parties hold the same object or equal bytes."""
     if len(tables) == 1:
         return ["one party holds all data: pass a table for each party (of FederatedPCA, 'groups' of fit says whose)"]
     groups: dict[Hashable, list[str]] = {}
-    for party, rows in rows_by_party.items():
+    for party, rows in zip(tables, rows_by_party, strict=True):
         key: Hashable = id(tables[party])
         if isinstance(rows, np.ndarray) and len(rows) > 1:  # single rows may well be equal
             key = (rows.shape, rows.dtype, hashlib.blake2b(np.ascontiguousarray(rows).data).digest())
@@ -169,10 +170,10 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
         labels[place] = first
         reordered.append(party_names[place])
     if faults:
-        raise ConfigError(
-            f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. Rename them, "
-            "leave out what not all parties have, or give who lacks a column one of NaN and take method='em'"
-        )
+        advice = "Rename them, leave out what not all parties have, or give who lacks a column one of NaN and run 'em'"
+        if all(str(label).count(":") == 3 for label in first):  # chromosome:position:counted:other
+            advice = "Read all .bed files with one list of variants, variants='common.bim' ('site variants' makes it)"
+        raise ConfigError(f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. {advice}")
     if reordered and not _are_texts(first):
         raise ConfigError(
             f"{', '.join(reordered)} has the columns of {first_name} in another order, and their names are "

@@ -20,7 +20,7 @@ def in_words_of_python() -> Iterator[None]:
     try:
         yield
     except FedPCAError as error:
-        raise type(error)(python_words(str(error)), local=error.local) from None
+        raise type(error)(python_words(error.fault), local=error.local, advice=error.advice) from None
 
 
 def python_words(text: str) -> str:

@@ -152,7 +152,7 @@ class VerticalScoresClient(method.Client):
             raise method.DataError(
                 f"this site's new rows have {width} columns, its loadings are of {loadings.mean.size}"
             )
-        if self.site.table.columns and loadings.columns not in ("", self.site.table.columns):
+        if self.site.table.names_digest and loadings.columns not in ("", self.site.table.names_digest):
             raise method.DataError(
                 "this site's new rows have other column names, or another order of them, than the rows that its "
                 "loadings are of"

@@ -488,7 +488,7 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
     scale = np.empty(0) if model.scale_ is None else model.scale_
     if model.adjustment_ is not None:
         components, scale = model.adjustment_.equivalent_loadings(components / motion.units), np.empty(0)
-    party.write_files(Projection(party.vault, components, mean, scale, party.site.table.columns))
+    party.write_files(Projection(party.vault, components, mean, scale, party.site.table.names_digest))
     party.vault.drop()
     return {"count": np.asarray(1), "squared": np.asarray(0.0)}
 
@@ -512,7 +512,7 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
         "parties": [{"party": i, "name": "", "rows": None} for i in range(party.public.parties)],
         "rounds": [],
         "measured": {},
-        "columns": party.site.table.columns,
+        "columns": party.site.table.names_digest,
         **({"levels": config.levels_by_column} if config.levels else {}),
         "notes": [noise_note(pairs), *assessment.notes],
     }

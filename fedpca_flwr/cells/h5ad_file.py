@@ -26,11 +26,11 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
     with h5py.File(file) as source:
         if layer and layer not in source.get("layers", {}):
             raise ConfigError(
-                "node-config: 'layer' names no layer of the .h5ad file",
+                "'layer' names no layer of the file",
                 local=f"layer '{layer}', layers {list(source.get('layers', {}))} of {file}",
             )
         if not layer and "X" not in source:
-            raise DataError("the .h5ad file has no X; set node-config 'layer' to one of its layers", local=str(file))
+            raise DataError("there is no X; name one of the layers as 'layer'", local=str(file))
         for item in (source[f"layers/{layer}" if layer else "X"], source["var"]):
             require_unpacked_size(file, _unpacked_bytes(item), "write it without compression")
         matrix, variables = _open_matrix(source, layer), source["var"]

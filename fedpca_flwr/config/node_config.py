@@ -97,7 +97,8 @@ def _number_as_text(value: Any) -> Any:
 
 
 ColumnNames = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(require_distinct_names)]
-FILE_KEYS = ("columns", "leave_out", "header", "delimiter", "decimal", "thousands", "encoding", "comment", "missing")
+TEXT_KEYS = ("header", "delimiter", "decimal", "thousands", "encoding", "comment", "missing", "skip")
+FILE_KEYS = ("columns", "leave_out", *TEXT_KEYS, "sheet")
 """Keys that control how a file is read; `fedpca_flwr.read` has the same parameters."""
 
 
@@ -134,7 +135,11 @@ class NodeConfig(Config):
     encoding: str = ""
     """Encoding of a text file ('utf-8', 'cp1252'). If empty, the site detects it."""
     comment: ColumnNames = ""
-    """Beginnings of lines in a text file that are not rows ('#, Total')."""
+    """Beginnings of lines in a text file that are not rows ('#, Total'). A line of numbers is always a row."""
+    skip: ColumnNames = ""
+    """Lines of a text file or a sheet that are not rows, by their numbers from 1 ('1-3, 5')."""
+    sheet: Annotated[str, BeforeValidator(_number_as_text)] = ""
+    """Sheet of a workbook, by name or number from 1. If empty, the site reads the first."""
     missing: ColumnNames = ""
     """Marks of missing values in a file ('-999, ?'), in addition to NA, NaN, N/A, null, None and empty cells. A number
     matches all cells of the same value."""

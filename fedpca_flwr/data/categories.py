@@ -1,10 +1,8 @@
 """Columns of categories as indicators, for the principal components of mixed tables (FAMD) and of categories (MCA).
 
-A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every
-other level, and ``column=missing``. All parties declare the same levels, so that they have the same columns. A level
-that fewer rows of a party have than its minimum counts as other, and so is never told, in no run and by no difference
-of two runs. A level is a value, whatever library or file holds the value (`level_of`): 1, 1.0, True and the texts '1',
-'1.0' and 'True' are the same level.
+A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every other
+level, and ``column=missing``. All parties declare the same levels. A level that fewer rows of a party have than its
+minimum counts as other, and so is never told, in no run and by no difference of two runs.
 """
 
 import math
@@ -40,9 +38,8 @@ def indicator_names(levels: Levels) -> tuple[str, ...]:
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
     """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
 
-    A level of fewer than ``min_rows`` rows counts as 'other'; the last rows, beyond a multiple of ``round_rows``, do
-    not count for this. Raise DataError, which calls the frame ``name``, without column names or the columns of
-    ``levels``, for levels that are equal or mark missing values, and for other columns that are no numbers.
+    A level of fewer than ``min_rows`` rows counts as 'other'; the last rows, beyond a multiple of ``round_rows``,
+    do not count for this.
     """
     opened = open_frame(frame)
     if opened is None:
@@ -78,10 +75,9 @@ BOOLEAN_LEVELS = {"true": "1", "false": "0"}
 
 
 def level_of(cell: Any) -> str | None:
-    """Return the level that a cell holds, equal for equal values of any type; None for a missing value.
+    """Return the level that a cell holds, equal for equal values of any type and library; None for a missing value.
 
-    Texts are in Unicode's composed form (NFC), without spaces around them. Whole numbers have no decimals, logical
-    values are 0 and 1, as in columns of numbers. A day is the same with a time of 0:00 and without a time.
+    Texts are stripped, in Unicode's form NFC; whole and logical values have no decimals, and days no time of 0:00.
     """
     pandas = sys.modules.get("pandas")
     if cell is None or (pandas and (cell is pandas.NA or cell is pandas.NaT)):
@@ -119,10 +115,7 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
-    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have, sorted.
-
-    Raise DataError, which names a frame by its key, if a frame lacks columns, or a column has no such level.
-    """
+    """Return, by column, the levels that at least ``min_rows`` rows of any data frame have, sorted."""
     opened, faults = dict[str, Frame](), []
     for name, frame in frames.items():
         names = column_names(frame)
@@ -204,8 +197,7 @@ def _indicator_columns(cells: Sequence[Any], declared: Sequence[str], min_rows: 
     """Return 0/1 indicators (n, m + 2) of m ``declared`` levels, 'other' (rare ones too), and 'missing'.
 
     Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare
-    levels depended on the run, two runs that declare different levels could differ by few rows. Raise DataError if two
-    declared levels are equal in value, or mark missing values.
+    levels depended on the run, two runs that declare different levels could differ by few rows.
     """
     levels = [*map(level_of, declared), OTHER_LEVEL, MISSING_LEVEL]
     if None in levels or len(set(levels)) < len(levels):

@@ -1,26 +1,25 @@
 """Notes on columns that a person should read before a run: codes for missing values, running numbers, identifiers.
 
-Values that are isolated from all other values of their column are such codes (-999), or slips of a unit. No text here
-has a value of the rows.
+Values that are isolated from all other values of their column are such codes (-999), or slips of a unit. Codes are the
+only values of the rows that a text here has.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.data.table import ColumnSummary, Table
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Blocks, Rows, chunks, select_columns, to_array
+from fedpca_flwr.maths.rows import Rows, chunks, select_columns, to_array
 
 MIN_ROWS = 20  # rows; of fewer nobody can tell what is usual
 MAX_ISOLATED_SHARE = 0.1  # share of a column that may lie apart
 MIN_GAP_RATIO = 10  # so many times the range of all others lies between them and those apart
-SAMPLE_ROWS = 1000  # rows by which columns are chosen that are worth sorting
-PREFIX_ROWS = 50  # rows of the sample by which most columns are ruled out
-
+MAX_COLUMN_ELEMENTS = 2**23  # values of columns that are read in full at a time
 MAX_BYTES = 10**7  # entries of a table of bytes, which pixels are, up to which it is looked at
 MAX_CODES = 3  # different codes at one end of a column
 MAX_IDENTIFIERS = 3  # columns; where more hold unique whole numbers these are counts
@@ -31,53 +30,60 @@ SINGLE_COLUMN_SHARE = 0.99  # share of a component, or of the variance, from whi
 
 CODE_PATTERN = re.compile(r"-?(9+|8+|7+|9+[5-8])")  # how codes for missing values are written: 99, -999, 998, 77
 
-PartyRows = Mapping[str, Rows]
-"""Rows of the parties by name; those of a single party by an empty text."""
+
+class ColumnFaults(NamedTuple):
+    """Columns of a table that may not be what they seem, by number."""
+
+    codes: dict[int, tuple[int, list[float]]]  # number of values that are codes for missing values, and the codes
+    isolated: dict[int, int]  # number of values far from all others
+    identifiers: dict[int, bool]  # whether whole numbers, different in all rows, are consecutive
 
 
 def column_fault_notes(
-    parties: PartyRows, names: Mapping[str, Sequence[str]], *, same_columns: bool = True
+    tables: Mapping[str, Table], names: Mapping[str, Sequence[str]], *, same_columns: bool = True
 ) -> list[str]:
-    """Write notes, if any, on columns with codes for missing values, running numbers or identifiers, in this order.
+    """Write notes, if any, on columns with far-off values, codes, running numbers or identifiers, in this order.
 
-    The keys are the parties' names, empty for a single party. Rows that are sparse or read in blocks are not looked at.
-    With ``same_columns`` values that are constant at one party are compared with the other parties' values.
+    The keys are the parties' names, empty for a single party. With ``same_columns`` values that are constant at one
+    party are compared with the other parties' values.
     """
-    tables = {party: rows for party, rows in parties.items() if _are_numbers(rows)}
-    codes: dict[str, dict[int, int]] = {}
-    extremes: dict[str, tuple[Array, Array]] = {}
-    running: dict[str, list[int]] = {}  # consecutive numbers
-    unique: dict[str, list[int]] = {}
-    with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        for party, rows in tables.items():
-            extremes[party] = _extremes(rows)
-            codes[party] = _count_codes(rows, *extremes[party])
-            for column, consecutive in find_identifiers(rows).items():
-                (running if consecutive else unique).setdefault(party, []).append(column)
-        for party, columns in _constant_codes(tables, extremes).items() if same_columns else ():
-            codes[party] |= columns
+    faults = {party: find_faults(table) for party, table in tables.items()}
+    examined = {party: table for party, table in tables.items() if same_columns and _are_numbers(table)}
+    for party, columns in constant_codes(examined).items():
+        faults[party].codes.update(columns)
 
-    def columns_text(columns: Mapping[str, Iterable[int]]) -> str:
+    def columns_text(columns_by_party: Mapping[str, Iterable[int]]) -> str:
         """Write the labels of each party's columns, with the party's name."""
         texts = []
-        for party, positions in columns.items():
-            if labels := [names[party][c] if names[party] else c for c in sorted(positions)]:
+        for party, columns in columns_by_party.items():
+            if labels := [names[party][c] if names[party] else c for c in sorted(columns)]:
                 texts.append(f"{labels_text(labels)} ({party})" if party else labels_text(labels))
         return ", ".join(texts)
 
     notes = []
-    if listing := columns_text(codes):
-        counts = sum(sum(counts_by_column.values()) for counts_by_column in codes.values())
+    isolated = {party: found.isolated.keys() - found.codes.keys() for party, found in faults.items()}
+    if listing := columns_text(isolated):
+        count = sum(faults[party].isolated[column] for party, columns in isolated.items() for column in columns)
+        values = f"{count} value{'s' * (count != 1)} of {listing}"
+        notes.append(f"{values}, far from all others of their column: errors? docs/data.md says what to do")
+    if listing := columns_text({party: found.codes for party, found in faults.items()}):
+        codes = [code for found in faults.values() for code in found.codes.values()]
+        marks = sorted({mark for _, marks in codes for mark in marks})
+        text = ", ".join(str(int(mark)) if mark == int(mark) else repr(mark) for mark in marks)
         notes.append(
-            f"{counts} values of {listing} are repeated and far from all others of their column: codes for missing "
-            "values? Make them NaN (of a file: missing='-999')"
+            f"{sum(count for count, _ in codes)} values of {listing} are repeated and far from all others of their "
+            f"column: codes for missing values? Make them NaN (of a file: missing='{text}')"
         )
-    if listing := columns_text(running):
-        notes.append(
-            f"a running number is in {listing}: leave it out (of a file, leave-out='...') if it numbers the rows"
-        )
-    if listing := columns_text(unique):
-        notes.append(f"each row has a whole number of its own in {listing}: leave it out if it is an identifier")
+    for is_running, text in (
+        (True, "a running number is in {}: leave it out (of a file, leave_out='...') if it numbers the rows"),
+        (False, "each row has a whole number of its own in {}: leave it out if it is an identifier"),
+    ):
+        columns_of = {
+            party: [column for column, running in found.identifiers.items() if running == is_running]
+            for party, found in faults.items()
+        }
+        if listing := columns_text(columns_of):
+            notes.append(text.format(listing))
     return notes
 
 
@@ -86,7 +92,7 @@ def split_at_commas(text: str) -> set[str]:
     return {name.strip() for name in text.split(",")} - {""}
 
 
-def class_code_notes(parties: PartyRows, names: Sequence[str], covariates: set[str]) -> list[str]:
+def class_code_notes(parties: Mapping[str, Rows], names: Sequence[str], covariates: set[str]) -> list[str]:
     """Write a note on each covariate, by its name or number, whose values look like codes of classes at some party."""
     notes, positions = [], {name: column for column, name in enumerate(names)}
     for label in sorted(covariates):
@@ -113,6 +119,74 @@ def _are_class_codes(column: NDArray[Any]) -> bool:
     return bool(len(values) <= MAX_CLASSES or sparse or (counts.min() > 1 and np.var(counts) < np.mean(counts) / 4))
 
 
+def find_faults(table: Table) -> ColumnFaults:
+    """Find the columns of a table that may not be what they seem; none of booleans, packed rows and large images.
+
+    Extremes and a sample, from the pass that checked the rows, choose the columns that are read in full.
+    """
+    faults, summary, n = ColumnFaults({}, {}, {}), table.summary, len(table.rows)
+    if summary is None or not _are_numbers(table) or n < MIN_CONSTANT:
+        return faults
+    for column in np.flatnonzero(summary.low == summary.high).tolist():
+        value = float(summary.low[column])
+        if _is_code(value) and not 0 < value < 10:
+            faults.codes[column] = n - int(summary.missing[column]), [value]
+    if n < MIN_ROWS:
+        return faults
+    sample = np.sort(np.array(summary.sample).T.astype(np.float64), axis=1)  # missing values come last
+    wide, far, unique = _suspects(summary, sample)
+    for column, values in _read_columns(table.rows, np.flatnonzero(wide | far | unique)):
+        if wide[column] and (codes := _end_codes(*np.unique(values, return_counts=True))):
+            faults.codes[column] = codes
+        if far[column] and (count := _count_isolated(sample[column], values)):
+            faults.isolated[column] = count
+        if not unique[column] or len(values) < n or (values % 1).any():
+            continue
+        ordered = np.sort(values)
+        if (ordered[1:] > ordered[:-1]).all() and not _differ_by_chance(ordered[0], ordered[-1], n):
+            faults.identifiers[column] = bool(ordered[-1] - ordered[0] == n - 1)
+    identifiers = faults.identifiers if len(faults.identifiers) <= MAX_IDENTIFIERS else {}
+    return faults._replace(identifiers=identifiers, codes=dict(sorted(faults.codes.items())))
+
+
+def _are_numbers(table: Table) -> bool:
+    """Return whether rows are numbers, and neither packed nor a large matrix of single bytes, such as images."""
+    rows = table.rows
+    is_small = rows.dtype.itemsize > 1 or len(rows) * len(table.missing) <= MAX_BYTES
+    return table.summary is not None and rows.dtype.kind in "fiu" and is_small
+
+
+def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
+    """Return masks (3, d) of columns with a wide gap, with far extremes, and of different whole numbers only.
+
+    Extremes and a sorted ``sample`` (d, m) tell; all values that are not in it can only divide gaps.
+    """
+    (d, m), low, high = sample.shape, summary.low, summary.high
+    last = np.maximum(0, m - np.isnan(sample).sum(axis=1) - 1)
+    steps, end = np.diff(sample, axis=1), sample[np.arange(d), last]
+    gaps = np.nan_to_num(np.column_stack([sample[:, 0] - low, steps, high - end]))
+    widest = gaps.max(axis=1, initial=0)
+    wide = (widest >= (high - low) / 2) & ((gaps > 0).sum(axis=1) > 1)
+    for column in np.flatnonzero(wide & (widest < 0.9 * (high - low))).tolist():
+        ends = float(low[column]), float(high[column])
+        wide[column] = any(map(_is_code, ends)) or (ends[0] < 0 and ends[0] == int(ends[0]))
+    columns = np.arange(d)
+    fifth, fourth = sample[columns, last // 5], sample[columns, last - last // 5]
+    usual = MIN_GAP_RATIO * (fourth - fifth)
+    far = (usual > 0) & ((high - fourth > usual) | (fifth - low > usual))
+    return np.array([wide, far, (steps > 0).all(axis=1) & (sample % 1 == 0).all(axis=1)])
+
+
+def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:
+    """Yield columns of rows with their finite values, from as few passes as memory allows."""
+    step = max(1, MAX_COLUMN_ELEMENTS // len(rows))
+    for start in range(0, len(columns), step):
+        part = columns[start : start + step]
+        values = to_array(select_columns(rows, part)).T.astype(np.float64, order="C")
+        for column, cells in zip(part.tolist(), values, strict=True):
+            yield column, cells[np.isfinite(cells)]
+
+
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
     """Write a note if one of three or more columns has 99 % of a component's squared loadings (k, d), else none."""
     shares = np.square(components)
@@ -128,55 +202,27 @@ def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str
     ]
 
 
-def one_column_text(rows: Rows, names: Sequence[str]) -> str:
-    """Write which column of rows (n, d) has 99 % of the variance of all columns; empty if none has."""
-    if not _are_numbers(rows) or rows.shape[1] < 3 or len(rows) < 2:
+def one_column_text(table: Table) -> str:
+    """Write which column of a table (n, d) has 99 % of the variance of all columns; empty if none has."""
+    summary = table.summary
+    if summary is None or len(summary.low) < 3:
         return ""
-    columns = (rows[:, column].astype(np.float64) for column in range(rows.shape[1]))
-    finite = (column[np.isfinite(column)] for column in columns)
-    variances = np.array([column.var() if column.size else 0.0 for column in finite])
+    sums, squares = np.zeros((2, len(summary.low)))
+    for chunk in chunks(table.rows):
+        values = np.nan_to_num(chunk - summary.low)
+        sums += values.sum(axis=0)
+        squares += (values**2).sum(axis=0)
+    counts = np.maximum(1, len(table.rows) - summary.missing)
+    variances = squares / counts - (sums / counts) ** 2
     largest = int(variances.argmax())
     if not variances[largest] > SINGLE_COLUMN_SHARE * variances.sum():
         return ""
-    name = repr(names[largest]) if names else f"column {largest}"
+    name = repr(table.names[largest]) if table.names else f"column {largest}"
     return f"{name} has 99 % of the variance: is it an identifier, or in a smaller unit than others?"
 
 
-def _extremes(rows: NDArray[Any]) -> tuple[Array, Array]:
-    """Return the least and the largest value of each column, in one pass; NaN for a column without values."""
-    low, high = np.full(rows.shape[1], np.nan), np.full(rows.shape[1], np.nan)
-    for chunk in chunks(rows):
-        np.fmin(low, np.fmin.reduce(chunk, axis=0), out=low)
-        np.fmax(high, np.fmax.reduce(chunk, axis=0), out=high)
-    return low, high
-
-
-def _count_codes(rows: NDArray[Any], low: Array, high: Array) -> dict[int, int]:
-    """Count, by column with any, the values that are codes for missing values, given each column's extremes (d,)."""
-    n = len(rows)
-    if n < MIN_CONSTANT or not rows.shape[1]:
-        return {}
-    counts = {}
-    for column in np.flatnonzero((low == high) & np.isfinite(low)).tolist():
-        if _is_code(low[column]) and not 0 < low[column] < 10:
-            counts[column] = int(np.sum(rows[:, column] == low[column]))
-    if n < MIN_ROWS:
-        return counts
-    columns, sample = np.arange(rows.shape[1]), _sample(rows)
-    for part in (sample[:PREFIX_ROWS], sample):  # further rows only divide gaps
-        ordered = np.sort(np.vstack([part[:, columns], low[columns], high[columns]]).T, axis=1)
-        gaps = np.nan_to_num(np.diff(ordered, axis=1))
-        wide = gaps.max(axis=1) >= (high - low)[columns] / 2
-        columns, gaps = columns[wide], gaps[wide]
-    for column in columns[(gaps > 0).sum(axis=1) > 1].tolist():
-        values = rows[:, column].astype(np.float64)
-        if count := _count_end_codes(*np.unique(values[np.isfinite(values)], return_counts=True)):
-            counts[column] = count
-    return dict(sorted(counts.items()))
-
-
-def _count_end_codes(values: Array, counts: NDArray[np.int64]) -> int:
-    """Count the rows with codes for missing values, at either end of sorted unique values with ``counts``."""
+def _end_codes(values: Array, counts: NDArray[np.int64]) -> tuple[int, list[float]] | None:
+    """Return how many rows have codes at either end of sorted unique values, and the codes; None without codes."""
     start, stop, previous = 0, len(values), (-1, -1)
     while (start, stop) != previous:
         previous = start, stop
@@ -188,7 +234,8 @@ def _count_end_codes(values: Array, counts: NDArray[np.int64]) -> int:
                 start = low_end
             elif _are_codes(values[high_start:stop], counts[high_start:stop], values[start:high_start], counts):
                 stop = high_start
-    return int(counts[:start].sum() + counts[stop:].sum())
+    codes = [*values[:start].tolist(), *values[stop:].tolist()]
+    return (int(counts[:start].sum() + counts[stop:].sum()), codes) if codes else None
 
 
 def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
@@ -216,115 +263,59 @@ def _is_code(value: float) -> bool:
     return value == int(value) and CODE_PATTERN.fullmatch(str(int(value))) is not None
 
 
-def _constant_codes(
-    tables: Mapping[str, NDArray[Any]], extremes: Mapping[str, tuple[Array, Array]]
-) -> dict[str, dict[int, int]]:
-    """Count, by party and column, values constant at a party and far from all others'; empty for unequal widths."""
-    long = {party: rows for party, rows in tables.items() if len(rows) >= MIN_CONSTANT}
-    if len(long) < 2 or len({rows.shape[1] for rows in tables.values()}) > 1:
+def constant_codes(tables: Mapping[str, Table]) -> dict[str, dict[int, tuple[int, list[float]]]]:
+    """Find, by party and column, values constant at a party and far from all others'; none for unequal widths."""
+    by_party = ((party, table.summary) for party, table in tables.items())
+    summaries = {party: summary for party, summary in by_party if summary is not None and summary.count >= MIN_CONSTANT}
+    if len(summaries) < 2 or len({len(table.missing) for table in tables.values()}) > 1:
         return {}
-    low, high = np.stack([extremes[party] for party in long], axis=1)
+    low, high = (np.array([getattr(summary, end) for summary in summaries.values()]) for end in ("low", "high"))
     varies = high > low
-    lowest = np.where(varies, low, np.inf).min(axis=0)
-    highest = np.where(varies, high, -np.inf).max(axis=0)
-    codes: dict[str, dict[int, int]] = {}
-    for party, rows, values, vary in zip(long, long.values(), low, varies, strict=True):
+    lowest, highest = np.where(varies, low, np.inf).min(axis=0), np.where(varies, high, -np.inf).max(axis=0)
+    codes: dict[str, dict[int, tuple[int, list[float]]]] = {}
+    for (party, summary), vary in zip(summaries.items(), varies, strict=True):
+        values = summary.low
         distance = np.fmax(lowest - values, values - highest)
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
-        min_distance = np.where(negative, 0, highest - lowest)
-        is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > min_distance)
+        is_code = (
+            ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, highest - lowest))
+        )
         for column in np.flatnonzero(is_code).tolist():
-            codes.setdefault(party, {})[column] = int(np.sum(rows[:, column] == values[column]))
+            count = summary.count - int(summary.missing[column])
+            codes.setdefault(party, {})[column] = count, [float(values[column])]
     return codes
 
 
-def find_identifiers(rows: NDArray[Any]) -> dict[int, bool]:
-    """Find columns of unique whole numbers, and whether these are consecutive; none if more than `MAX_IDENTIFIERS`."""
-    if len(rows) < MIN_ROWS or not rows.shape[1]:
-        return {}
-    columns, sample = np.arange(rows.shape[1]), _sample(rows)
-    for part in (sample[:PREFIX_ROWS], sample):  # numbers that occur twice in a part do so in all rows
-        ordered = np.sort(part[:, columns].T, axis=1)
-        columns = columns[(np.diff(ordered, axis=1) > 0).all(axis=1) & (ordered % 1 == 0).all(axis=1)]
-    identifiers = {}
-    for column in columns.tolist():
-        values = np.sort(rows[:, column]).astype(np.float64)
-        steps = np.diff(values)
-        if (steps > 0).all() and (values % 1 == 0).all() and not _differ_by_chance(values):
-            identifiers[column] = bool((steps == 1).all())
-    return identifiers if len(identifiers) <= MAX_IDENTIFIERS else {}
-
-
-def _differ_by_chance(values: Array) -> bool:
-    """Return whether sorted whole numbers may all differ by chance, as counts do; long numbers of one length do not."""
-    first, last = values[0], values[-1]
-    collisions = len(values) ** 2 / 2 / (last - first + 1)
+def _differ_by_chance(first: float, last: float, n: int) -> bool:
+    """Return whether n whole numbers may all differ by chance, as counts do; long numbers of one length do not."""
+    collisions = n**2 / 2 / (last - first + 1)
     as_long = first >= 10**4 and len(str(int(first))) == len(str(int(last)))
     return bool(collisions < MAX_CHANCE_COLLISIONS and not as_long)
 
 
-def _sample(rows: NDArray[Any]) -> Array:
-    """Return every m-th row as float64, with m such that at most `SAMPLE_ROWS` rows remain."""
-    return rows[:: -(-len(rows) // SAMPLE_ROWS)].astype(np.float64)
+def _count_isolated(sample: Array, values: Array) -> int:
+    """Count the values beyond gaps of more than ten times the range of the middle; 0 if they are many.
 
-
-def _are_numbers(rows: Rows) -> TypeGuard[NDArray[Any]]:
-    """Return whether rows are a dense matrix of numbers, and not a large matrix of single bytes, such as images."""
-    if isinstance(rows, Blocks) or rows.ndim != 2 or rows.dtype.kind not in "fiu":
-        return False
-    return rows.dtype.itemsize > 1 or rows.size <= MAX_BYTES
-
-
-def count_isolated(rows: Rows) -> dict[int, int]:
-    """Count, by column of rows (n, d), the extreme values that lie far from all other values of their column.
-
-    The largest or smallest values, a tenth of the column at most, are isolated if the gap to all others is more than
-    ten times the range of these. Columns without any, and rows that are sparse, in blocks, or in bytes have no entry.
+    The sorted ``sample`` of the values shows where they are close together. Only values beyond that range are sorted.
     """
-    if isinstance(rows, Blocks) or rows.dtype.itemsize == 1 or rows.dtype.kind not in "fiu":
-        return {}
-    if rows.ndim != 2 or not rows.shape[1] or len(rows) < MIN_ROWS:
-        return {}
-    counts = {}
-    with np.errstate(all="ignore"):  # what is not finite is refused elsewhere
-        for column in _columns_with_extremes(rows).tolist():
-            if count := _count_isolated_values(rows[:, column].astype(np.float64)):
-                counts[column] = count
-    return counts
+    sample = sample[np.isfinite(sample)]
+    outer = int(MAX_ISOLATED_SHARE * len(sample))
+    low, high = _extend_range(sample, outer, len(sample) - outer)
+    ends = sample[[low, high - 1]]
+    tails = np.sort(values[(values < ends[0]) | (values > ends[1])])
+    below = int(np.searchsorted(tails, ends[0]))
+    low, high = _extend_range(np.insert(tails, below, ends), below, below + 2)
+    count = len(tails) + 2 - (high - low)
+    return count if count <= int(MAX_ISOLATED_SHARE * len(values)) and ends[1] > ends[0] else 0
 
 
-def isolated_text(counts: dict[int, int], names: tuple[str, ...]) -> str:
-    """Write how many values are isolated and in which columns, given the counts by column; empty if there are none."""
-    if not counts:
-        return ""
-    columns = [names[column] if names else column for column in counts]
-    values = sum(counts.values())
-    return f"{values} {'value' if values == 1 else 'values'} of {labels_text(columns)}"
-
-
-def _columns_with_extremes(rows: NDArray[np.generic]) -> NDArray[np.intp]:
-    """Return the columns with a value far outside the middle three fifths of their values."""
-    sample = _sample(rows)
-    ordered = np.sort(sample.T, axis=1)  # (d, n); missing values come last
-    last = np.maximum(0, len(sample) - np.isnan(sample).sum(axis=0) - 1)
-    columns = np.arange(rows.shape[1])
-    low, high = ordered[columns, last // 5], ordered[columns, last - last // 5]  # a fifth lies below, a fifth above
-    reach = MIN_GAP_RATIO * (high - low)
-    least, largest = _extremes(rows)
-    outside = (largest - high > reach) | (low - least > reach)
-    return np.flatnonzero(outside & (reach > 0))
-
-
-def _count_isolated_values(column: Array) -> int:
-    """Count the values of a column beyond gaps of more than ten times the range of its middle; 0 if they are many."""
-    values = np.sort(column[np.isfinite(column)])
-    max_count = int(MAX_ISOLATED_SHARE * len(values))
-    low, high, last = max_count, len(values) - max_count, (0, 0)
+def _extend_range(values: Array, low: int, high: int) -> tuple[int, int]:
+    """Extend a range of positions of sorted values up to gaps of more than ten times the range of its values."""
+    last = (0, 0)
     while values[high - 1] > values[low] and (low, high) != last:
         last, reach = (low, high), MIN_GAP_RATIO * (values[high - 1] - values[low])
         above = np.flatnonzero(np.diff(values[high - 1 :]) > reach)
         high = high + int(above[0]) if above.size else len(values)
         below = np.flatnonzero(np.diff(values[: low + 1]) > reach)
         low = int(below[-1]) + 1 if below.size else 0
-    count = len(values) - (high - low)
-    return count if count <= max_count and values[high - 1] > values[low] else 0
+    return low, high

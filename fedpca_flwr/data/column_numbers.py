@@ -1,7 +1,6 @@
 """Numbers of a single column: of narwhals, of Arrow, or of objects; or the kind of what the column holds instead.
 
-Booleans are numbers, and so are nullable integers, decimals, and objects that are numbers; missing values become NaN.
-Whole numbers that float64 does not hold are no numbers here.
+Booleans, nullable integers and decimals are numbers; whole numbers that float64 does not hold are none.
 """
 
 from __future__ import annotations

@@ -42,11 +42,7 @@ class Dataset:
 
 @lru_cache(maxsize=1)
 def load(name: str, root: str = ".") -> Dataset:
-    """Load a data set by its name in `DATASETS` or ``openml:NAME``; pixels stay whole numbers from 0 to 255.
-
-    The folder ``root`` holds images and downloads. The last data set is kept for further calls. Raise ConfigError for
-    an unknown name or a library that is not installed, and DataError if the data set is not there, or damaged.
-    """
+    """Load a data set by its name in `DATASETS` or ``openml:NAME`` from the folder ``root``; pixels are 0 to 255."""
     if name.startswith(OPENML_PREFIX):
         file = _openml_file(name, Path(root).expanduser())
         if not file.is_file():
@@ -140,11 +136,7 @@ def _images(root: Path) -> Dataset:
 
 
 def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
-    """Return the memory map of a folder's decoded images, which is written when the images are new or changed.
-
-    The name of the map's file has a digest of the folder's path, and a digest of names, sizes and times of the images;
-    other maps of the folder are removed. Raise ConfigError if the map cannot be written, and what `_decode` raises.
-    """
+    """Return the memory map of a folder's decoded images, written when names, sizes or times of images change."""
     maps = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedpca_flwr" / "images"
     stats = [(str(file.relative_to(folder)), (stat := file.stat()).st_size, stat.st_mtime_ns) for file in files]
     place, content = (sha256(repr(value).encode()).hexdigest()[:16] for value in (str(folder.resolve()), stats))
@@ -187,10 +179,7 @@ def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
 
 
 def _decode(files: list[Path]) -> Iterator[NDArray[np.uint8]]:
-    """Decode images of equal size and mode, and yield the pixels of each as a row.
-
-    Raise DataError for a damaged image or another size or mode, and ConfigError if Pillow is not installed.
-    """
+    """Decode images of equal size and mode, and yield the pixels of each as a row."""
     try:
         from PIL import Image
     except ImportError:

@@ -1,7 +1,4 @@
-"""Partition of a data set among simulated parties: seeded, every row or feature exactly once, no empty party.
-
-Parts are arrays of indices, a part for each party; those of rows are sorted.
-"""
+"""Partition of a data set among simulated parties: seeded, every row or feature exactly once, no empty party."""
 
 import re
 from collections.abc import Sequence
@@ -21,8 +18,7 @@ MIN_PARTY_ROWS = 10  # of a party, or an even share if fewer, to which an uneven
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
     """Split features among parties; raise ConfigError if ``how`` does not fit them.
 
-    ``how`` is "even" (consecutive, with sizes that differ by 1 at most), a size for each party ("20 20 24"), or the
-    names of each party's columns ("a, b; c, d"), in the order of which the parts are.
+    ``how`` is "even" (sizes differ by 1 at most), sizes ("20 20 24"), or names of columns in parts ("a, b; c, d").
     """
     if how == "even":
         if parties > features:
@@ -61,10 +57,9 @@ def split(
 ) -> Parts:
     """Split rows among parties at random; raise ConfigError for more parties than rows, or another ``kind``.
 
-    ``iid`` cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from Dirichlet(alpha): the
-    smaller alpha, the more uneven (Hsu, Qi and Brown 2019, arXiv:1909.06335, as in NIID-Bench). ``shards`` sorts by
-    label and deals out equal shards: each party has few labels (McMahan et al. 2017). ``quantity`` draws sizes from
-    Dirichlet(alpha), and rows at random.
+    ``iid`` cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from Dirichlet(alpha) (Hsu,
+    Qi and Brown 2019, arXiv:1909.06335). ``shards`` sorts by label and deals out equal shards (McMahan et al. 2017).
+    ``quantity`` draws sizes from Dirichlet(alpha), and rows at random.
     """
     if parties > len(labels):
         raise ConfigError(f"{parties} parties cannot share {len(labels)} rows: use at most {len(labels)} parties")

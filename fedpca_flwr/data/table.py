@@ -2,9 +2,9 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from fedpca_flwr.maths.rows import (
     join_blocks,
     row_major,
     sparse_rows,
+    to_array,
     weight_rows,
 )
 
@@ -29,7 +30,76 @@ MAX_MAGNITUDE = 1e140  # largest absolute value; sums of squares stay below the 
 MIN_COLUMN_MAGNITUDE = 1e-140  # of a column's largest value, unless all are zero: squares of differences are not 0
 INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"  # in errors
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
+SAMPLE_ROWS = 1000  # rows, and
+SAMPLE_ELEMENTS = 2**21  # values at most, of the sample that a pass keeps
 MAX_SPARSE_DENSITY = 0.1  # of entries that are not zero; denser rows are decoded before they are multiplied: faster
+
+
+@represent_by_shapes
+@dataclass
+class ColumnSummary:
+    """Extremes and missing values of the columns of rows, and every m-th row, from the pass that checks the rows."""
+
+    low: Array  # (d,) least value of each column; NaN without values
+    high: Array  # (d,) largest value
+    missing: NDArray[np.int64]  # (d,) number of missing values (NaN)
+    sample: list[NDArray[Any]] = field(default_factory=list)  # every `step`-th row
+    count: int = 0  # rows
+    step: int = 1
+
+    @classmethod
+    def empty(cls, d: int) -> Self:
+        """Return the summary of no rows."""
+        return cls(np.full(d, np.nan), np.full(d, np.nan), np.zeros(d, np.int64))
+
+    def update(self, block: Block, names: Sequence[str]) -> None:
+        """Add a block of rows (m, d), dense or CSR; raise DataError for integers that float64 does not hold."""
+        m, d = block.shape
+        is_sparse = sparse.issparse(block)
+        values = block.data if is_sparse else block
+        if block.dtype.kind != "f" and (lost := inexact_integers(values)).any():
+            columns = np.zeros(d, dtype=bool)
+            columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
+            raise _columns_error(columns, f"{INEXACT_INTEGERS}: subtract a whole number near all of them first", names)
+        if is_sparse:
+            np.fmin.at(self.low, block.indices, values)
+            np.fmax.at(self.high, block.indices, values)
+            zeros = np.bincount(block.indices, minlength=d) < m
+            self.low[zeros], self.high[zeros] = np.fmin(self.low[zeros], 0), np.fmax(self.high[zeros], 0)
+            self.missing += np.bincount(block.indices[np.isnan(values)], minlength=d)
+        elif m:
+            np.fmin(self.low, np.fmin.reduce(block, axis=0), out=self.low)
+            np.fmax(self.high, np.fmax.reduce(block, axis=0), out=self.high)
+            if block.dtype.kind == "f":
+                self.missing += np.isnan(block).sum(axis=0)
+        while (self.count + m - 1) // self.step >= max(20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))):
+            self.step *= 2
+            self.sample = self.sample[::2]
+        self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
+        self.count += m
+
+    def require_squares(self, names: Sequence[str]) -> None:
+        """Raise DataError for no rows or columns, infinite values, and columns whose squares overflow or vanish."""
+        if 0 in (self.count, len(self.low)):
+            raise DataError(
+                f"the data have shape {(self.count, len(self.low))}, expected at least one row and one feature"
+            )
+        sizes = np.nan_to_num(np.fmax(-self.low, self.high), nan=0.0, posinf=np.inf)
+        too_large = (
+            f"values that are too large to be squared (beyond {MAX_MAGNITUDE:g} in size): fill or drop them if they "
+            "mark what is missing, else change the unit"
+        )
+        too_small = (
+            f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change "
+            "their unit, or leave them out"
+        )
+        for columns, fault in (
+            (~np.isfinite(sizes), "infinite values: fill or drop them first"),
+            (sizes > MAX_MAGNITUDE, too_large),
+            ((sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE), too_small),
+        ):
+            if columns.any():
+                raise _columns_error(columns, fault, names)
 
 
 @represent_by_shapes
@@ -47,11 +117,32 @@ class Table(NamedTuple):
     excluded: NDArray[np.bool_] | None = None  # (n,) rows that only get scores, if a site names any
     order: NDArray[np.int64] | None = None  # (d,) column of the file that each column is, if a run has an order
     notes: tuple[str, ...] = ()  # on how the rows were read, for their reader
+    summary: ColumnSummary | None = None  # of the rows as they were checked; None for packed rows
 
     @property
-    def columns(self) -> str:
+    def names_digest(self) -> str:
         """Digest of the names of the columns, which is sent with replies; empty without names."""
-        return names_digest(self.names) if self.names else ""
+        return names_digest(self.names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and of columns."""
+        return self.rows.shape
+
+    @property
+    def columns(self) -> tuple[str | int, ...]:
+        """Names of the columns, or without names their numbers from 0."""
+        return self.names or tuple(range(len(self.missing)))
+
+    def frame(self) -> Any:
+        """Return all rows, read into memory, as a data frame of pandas."""
+        return self.head(len(self.rows))
+
+    def head(self, n: int = 5) -> Any:
+        """Return the first ``n`` rows as a data frame of pandas."""
+        import pandas
+
+        return pandas.DataFrame(to_array(self.rows[:n]), columns=list(self.columns))
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:
@@ -90,11 +181,7 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check that rows (n, d) are finite numbers that can be squared, or NaN if missing, and return them as a `Table`.
-
-    Raise DataError for other rows, and for no rows or columns. Rows in memory get the order of `row_major`, so the same
-    rows give the same bits. Blocks are counted; if they need no more than `HELD_BYTES`, they are kept, joined.
-    """
+    """Check that rows (n, d) are numbers that can be squared, or NaN if missing, and return them as a `Table`."""
     if rows.ndim != 2:
         raise DataError(
             f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "
@@ -105,11 +192,11 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
     rows = rows if isinstance(rows, Blocks) or 0 in rows.shape else row_major(rows)
     if isinstance(rows, Blocks):
         return _check_blocks(rows, tuple(names))
-    sizes, missing = np.zeros(rows.shape[1]), np.zeros(rows.shape[1], np.int64)
+    summary = ColumnSummary.empty(rows.shape[1])
     for chunk in chunks(rows):
-        _update_extremes(chunk, sizes, missing, names)
-    _require_extremes(rows.shape, sizes, names)
-    return Table(rows, missing, tuple(names))
+        summary.update(chunk, names)
+    summary.require_squares(names)
+    return Table(rows, summary.missing, tuple(names), summary=summary)
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
@@ -123,24 +210,24 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
     """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
 
-    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become dense
-    blocks. Raise DataError also for a block that is not as its loader declares.
+    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become
+    dense blocks.
     """
+    summary = ColumnSummary.empty(rows.width)
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are
-        missing = sum((block.count_missing() for block in rows.read()), np.zeros(rows.width, np.int64))
-        _require_extremes(rows.shape, np.zeros(rows.width), names)
+        missing = sum((block.count_missing() for block in rows.read()), summary.missing)
+        replace(summary, count=len(rows)).require_squares(names)
         return Table(rows, missing, names)
-    sizes, missing, count, entries = np.zeros(rows.width), np.zeros(rows.width, np.int64), 0, 0
-    cached, free_bytes = list[Block](), HELD_BYTES
+    entries, cached, free_bytes = 0, list[Block](), HELD_BYTES
     for block in rows.read():
         _check_block(block, rows)
-        count += block.shape[0]
         entries += block.size
-        _update_extremes(block, sizes, missing, names)
+        summary.update(block, names)
         arrays = (block.data, block.indices, block.indptr) if sparse.issparse(block) else (block,)
         free_bytes -= sum(array.nbytes for array in arrays)
         cached = [*cached, block] if free_bytes >= 0 else []
-    _require_extremes((count, rows.width), sizes, names)
+    summary.require_squares(names)
+    count = summary.count
     if cached:
         only = join_blocks(cached)
         checked = sparse_rows(only) if rows.sparse else block_to_array(only)
@@ -148,7 +235,7 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         checked = replace(rows, read=partial(_reread_blocks, rows, count), count=count)
     if rows.sparse and entries > MAX_SPARSE_DENSITY * count * rows.width:
         checked = Blocks(partial(chunks, checked), rows.width, rows.dtype, count=count)
-    return Table(checked, missing, names)
+    return Table(checked, summary.missing, names, summary=summary)
 
 
 def _check_block(block: Any, rows: Blocks) -> None:
@@ -183,45 +270,6 @@ def inexact_integers(array: NDArray[Any]) -> NDArray[np.bool_]:
     rounded_up = floats >= end  # the largest integers, which are converted back to none
     lost: NDArray[np.bool_] = rounded_up | (np.where(rounded_up, 0.0, floats).astype(array.dtype) != array)
     return lost
-
-
-def _update_extremes(block: Block, sizes: Array, missing: NDArray[np.int64], names: Sequence[str]) -> None:
-    """Update each column's largest absolute float and number of NaN in place; raise DataError for inexact integers."""
-    is_sparse = sparse.issparse(block)
-    if block.dtype.kind != "f":
-        lost = inexact_integers(block.data if is_sparse else block)
-        if lost.any():
-            columns = np.zeros(block.shape[1], dtype=bool)
-            columns[block.indices[lost] if is_sparse else np.flatnonzero(lost.any(axis=0))] = True
-            fault = f"{INEXACT_INTEGERS}: subtract a whole number that is near all of them first"
-            raise _columns_error(columns, fault, names)
-    elif is_sparse:
-        np.fmax.at(sizes, block.indices, np.abs(block.data))
-        missing += np.bincount(block.indices[np.isnan(block.data)], minlength=block.shape[1])
-    else:
-        np.fmax(sizes, np.fmax.reduce(np.abs(block), axis=0, initial=0.0), out=sizes)
-        missing += np.isnan(block).sum(axis=0)
-
-
-def _require_extremes(shape: tuple[int, ...], sizes: Array, names: Sequence[str]) -> None:
-    """Raise DataError for empty data, infinite values, and columns whose squares overflow or vanish."""
-    if 0 in shape:
-        raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
-    too_large = (
-        f"values that are too large to be squared (beyond {MAX_MAGNITUDE:g} in size): fill or drop them if they mark "
-        "what is missing, else change the unit"
-    )
-    too_small = (
-        f"columns whose values are all too small to be squared (below {MIN_COLUMN_MAGNITUDE:g} in size): change their "
-        "unit, or leave them out"
-    )
-    for columns, fault in (
-        (~np.isfinite(sizes), "infinite values: fill or drop them first"),
-        (sizes > MAX_MAGNITUDE, too_large),
-        ((sizes > 0) & (sizes < MIN_COLUMN_MAGNITUDE), too_small),
-    ):
-        if columns.any():
-            raise _columns_error(columns, fault, names)
 
 
 def _columns_error(columns: NDArray[np.bool_], fault: str, names: Sequence[str]) -> DataError:

@@ -77,8 +77,8 @@ def read_bim(file: Path) -> list[Variant]:
     """
     if not file.is_file():
         raise DataError(
-            "the .bim file with the variants does not exist, neither beside the .bed file nor where the node-config "
-            "names it",
+            "the .bim file with the variants does not exist, neither beside the .bed file nor where "
+            "'variants' names it",
             local=str(file),
         )
     variants = []
@@ -270,9 +270,7 @@ def read_bed(
     DataError if the files do not fit each other, or lack a listed variant.
     """
     if selection.keys:
-        raise ConfigError(
-            f"node-config: '{next(iter(selection.keys))}' names a column, but a .bed file has variants only"
-        )
+        raise ConfigError(f"'{next(iter(selection.keys))}' names a column, but a .bed file has variants only")
     local = read_bim(file.with_suffix(".bim"))
     people = len(read_fam(file.with_suffix(".fam")))
     # then for each variant 2 bits a person, rounded up to whole bytes
@@ -324,7 +322,7 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
     texts = [f"{len(variants)} {fault}" for fault, variants in faults.items() if variants]
     if texts:
         raise DataError(
-            f"of the {len(target)} variants in the list that node-config 'variants' names, {'; '.join(texts)} (the "
+            f"of the {len(target)} variants in the list that 'variants' names, {'; '.join(texts)} (the "
             "site's log names them). 'python -m fedpca_flwr site variants' makes a list of the variants that all "
             "sites have",
             local="; ".join(join_names(variants) for variants in faults.values() if variants),

@@ -108,7 +108,7 @@ class PCAModel(FittedPCA):
         pairs, adjustment = solution.pairs, solution.adjustment
         features = len(pairs.vectors) - (0 if adjustment is None else adjustment.covariate_columns.size)
         if log["options"].get("scale"):
-            log["notes"] += undivided_notes(undivided_features(solution.scale, adjustment), ())
+            log["notes"] += undivided_notes(undivided_features(solution.scale, adjustment, log.get("levels", {})), ())
         return cls(
             components_=np.ascontiguousarray(pairs.vectors.T),
             mean_=solution.mean,
@@ -278,7 +278,8 @@ class PCAModel(FittedPCA):
         if not names:
             return self
         moments = self.moments_ and replace(self.moments_, features=tuple(names))
-        log = name_notes(open_log(self), undivided_features(self.scale_, self.adjustment_), names)
+        log = open_log(self)
+        log = name_notes(log, undivided_features(self.scale_, self.adjustment_, log.get("levels", {})), names)
         model = replace(self, feature_names_in_=np.array(names, dtype=object), moments_=moments, log=log)
         if "_open_log" in vars(self):
             leave_log_open(model, vars(self)["_open_log"][1])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigvalsh
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
@@ -206,9 +207,12 @@ def solve(
     )
 
 
-def undivided_features(scale: Array | None, adjustment: Adjustment | None) -> NDArray[np.intp]:
-    """Return the indices of features, without covariates, that a run with ``scale`` (d,) left undivided."""
-    undivided = np.flatnonzero(() if scale is None else scale == 1.0)  # as `safe_deviation` says
+def undivided_features(
+    scale: Array | None, adjustment: Adjustment | None, levels: Mapping[str, Sequence[str]]
+) -> NDArray[np.intp]:
+    """Return the indices of numbers, without covariates, that a run with ``scale`` (d,) left undivided."""
+    numbers = 0 if scale is None else scale.size - len(indicator_names(levels))
+    undivided = np.flatnonzero(() if scale is None else scale[:numbers] == 1.0)  # as `safe_deviation` says
     return undivided if adjustment is None else np.setdiff1d(undivided, adjustment.covariate_columns)
 
 

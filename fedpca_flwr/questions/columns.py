@@ -158,7 +158,7 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
         components = np.where(positive, projected / np.where(positive, singular, 1.0), 0.0).T
         # what is longer than a whole unit vector, of which it is this party's part, is rounding
         components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
-        digest, columns = run_digest(U, singular), party.site.table.columns
+        digest, columns = run_digest(U, singular), party.site.table.names_digest
         party.loadings = Loadings(components, local.centre, local.scale, digest, columns, local.remainder)
         if party.site.node.loadings:
             party.loadings.save(party.site.node.loadings)

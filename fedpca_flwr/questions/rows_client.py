@@ -357,7 +357,7 @@ class RowsClient(PCAClient):
         -------
         Projection
         """
-        components, columns = request["components"], self.site.table.columns
+        components, columns = request["components"], self.site.table.names_digest
         projection = Projection(self.vault, components, request["mean"], request["scale"], columns)
         for stage in self.stages:
             projection = stage.projection(self, request, projection)

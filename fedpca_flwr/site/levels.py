@@ -35,7 +35,7 @@ def add_levels(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 def table_levels(path: str, categories: str, label: str, min_rows: int) -> dict[str, list[str]]:
     """Return, for each column of texts that `categories` names, the levels that at least `min_rows` rows have."""
     columns = split_names(categories)
-    rows = len(read(path, label, texts=columns).rows)
+    rows = len(read(path, label, texts=columns, site=True).rows)
     return {column: frequent_levels(read_texts(path, column, rows, label), min_rows) for column in columns}
 
 

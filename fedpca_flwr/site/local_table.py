@@ -85,16 +85,17 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
     if config.levels and holds_texts(node.data):
         policy.permit_categories(node, config.levels_by_column)
     settings: dict[str, Any] = {"layer": node.layer, "variants": node.variants, "ambiguous": node.ambiguous == "keep"}
-    table = read(node.data, node.label, keep=keep, **settings, **keys)
+    table = read(node.data, node.label, keep=keep, site=True, **settings, **keys)
     for note in table.notes:
         site_logger.info(note)
     return adapt(table._replace(digest=stamp, split=node.split), node, config, FILE_STEPS)
 
 
 def _file_stamp(path: str) -> str:
-    """Return inode, size and time of change of a file as text, to notice changes; empty if missing."""
+    """Return inode, size and time of change of a file, or of all in a folder, to notice changes; empty if missing."""
+    file = Path(path).expanduser()
     try:
-        status = Path(path).expanduser().stat()
+        stats = [part.stat() for part in (file, *sorted(file.rglob("*")))]
     except OSError:
         return ""
-    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    return "; ".join(f"{status.st_ino} {status.st_size} {status.st_mtime_ns}" for status in stats)

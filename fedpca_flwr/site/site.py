@@ -179,7 +179,7 @@ class Site:
             "num-partitions": self.node.num_partitions,
             "name": self.node.name,
             # names of data split by columns differ between parties
-            "columns": self.table.columns if self.table.names and split != "columns" else "",
+            "columns": self.table.names_digest if split != "columns" else "",
             "simulated": not self.node.data,
         }
         return {key: value for key, value in statement.items() if value != ""}  # Flower's mods take no empty text

@@ -30,13 +30,13 @@ def test_a_layer_is_read_in_blocks(cells):
     assert isinstance(loaded.rows, Blocks)
     assert [len(block) for block in loaded.rows.read()] == [64, 64, 64, 8]
     np.testing.assert_array_equal(to_array(loaded.rows), COUNTS.toarray() + 1)
-    assert loaded.columns == names_digest(GENES)
+    assert loaded.names_digest == names_digest(GENES)
     for layer in ("counts", "by columns"):
         loaded = read(cells, "gene 3", layer=layer)
         assert loaded.rows.sparse
         assert [block.shape[0] for block in loaded.rows.read()] == [64, 64, 64, 8]
         np.testing.assert_array_equal(to_array(loaded.rows), np.delete(COUNTS.toarray(), 3, axis=1))
-        assert loaded.columns == names_digest([*GENES[:3], *GENES[4:]])
+        assert loaded.names_digest == names_digest([*GENES[:3], *GENES[4:]])
 
 
 def test_what_is_wrong_with_cells_is_named(cells):

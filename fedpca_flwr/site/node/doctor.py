@@ -24,7 +24,8 @@ from typer import Context, Option
 from fedpca_flwr.cli import Report
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.site_file import read_site_file
-from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text, one_column_text
+from fedpca_flwr.data.column_notes import column_fault_notes, one_column_text
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -199,13 +200,8 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
-    outliers = isolated_text(count_isolated(table.rows), table.names)
-    notes = [f"{outliers}, far from all others of their column: are they errors?"] if outliers else []
-    notes += [
-        *table.notes,
-        *column_fault_notes({"": table.rows}, {"": table.names}),
-        one_column_text(table.rows, table.names),
-    ]
+    checked = check_rows(table.rows, table.names)
+    notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
     return (

@@ -1,6 +1,6 @@
 """The columns of a site's data: those that the node-config selects, and the features in the order of the run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,17 +45,13 @@ class ColumnSelection:
 
     @property
     def keys(self) -> dict[str, str]:
-        """Keys of the selection that are set, by name in the node-config, as texts."""
+        """Keys of the selection that are set, as texts."""
         values = {"label": self.label, "ids": self.ids, "categories": ", ".join(self.texts)}
-        values |= {"columns": self.columns, "leave-out": self.leave_out}
+        values |= {"columns": self.columns, "leave_out": self.leave_out}
         return {key: text for key, text in values.items() if text}
 
     def positions(self, names: list[str], width: int, *, strict: bool = True) -> list[int]:
-        """Return the ascending positions, from 0, of the features among ``width`` columns, named or with no names.
-
-        Raise ConfigError if a key names no column, and DataError if no column is a feature. A guess at how a file is
-        written is not ``strict``: it ignores keys that name no column.
-        """
+        """Return the ascending positions, from 0, of the features among ``width`` columns, named or with no names."""
         by_name: dict[str, list[int]] = {}  # a look-up, as a site may name thousands of columns
         for position, name in enumerate(names):
             by_name.setdefault(name, []).append(position)
@@ -82,11 +78,15 @@ class ColumnSelection:
         return features
 
 
+def join_items(previous: str, items: Iterable[object]) -> str:
+    """Join the value of a key with further items, names with a comma in quotes."""
+    return ", ".join([previous] * bool(previous) + [f'"{item}"' if "," in str(item) else str(item) for item in items])
+
+
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
     """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
 
-    ``names`` is empty if columns have no names. The keys label, ids and weights take no pattern such as gene_*. Raise
-    ConfigError if the item selects no column.
+    ``names`` is empty if columns have none. The keys label, ids and weights take no pattern such as gene_*.
     """
     if item in names:
         return [position for position, name in enumerate(names) if name == item]
@@ -96,7 +96,7 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
     if item and positions and key not in ("label", "ids", "weights"):
         return positions
     raise ConfigError(
-        f"node-config: '{key}' names no column of the data (expected a column's name, or its number from 0"
+        f"'{key}' names no column of the data (expected a column's name, or its number from 0"
         f"{'' if key in ('label', 'ids', 'weights') else ', or a pattern such as gene_*'})",
         local=f"{key} '{item}', columns {names or width}",
     )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import Advice, ConfigError, DataError
 from fedpca_flwr.site.readers.columns import ColumnSelection
 from fedpca_flwr.site.readers.csv_format import (
     ANY_NUMBER,
@@ -57,28 +57,24 @@ BELOW_THOUSAND = re.compile(r"[+-]?\d{1,3}", re.ASCII)
 
 
 def detect_format(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvFormat:
-    """Detect encoding, separator and decimal sign of a .csv file, as far as the site's keys do not say.
-
-    The file's ``name`` tells whether to expect tabs. Raise ConfigError if a key does not fit the file, and DataError if
-    the file is empty, is not CSV, or could be read in two ways.
-    """
+    """Detect encoding, separator and decimal sign of a .csv file, as far as the keys and its ``name`` do not say."""
     encoding = _detect_encoding(open_, keys.encoding)
     base = CsvFormat(open_, encoding, ",", comments=keys.comments, missing_marks=keys.missing_marks)
+    base = replace(base, separator=keys.separator or ",", skipped=keys.skipped)
     with refuse_long_cells():
         first = next(base.lines(), "")
         excel = re.fullmatch(r'"?sep=(.)"?', first.strip("\r\n "), re.IGNORECASE)
-        base = replace(base, skipped_lines=1 if excel else 0)
+        base = replace(base, skipped=base.skipped | {1} if excel else base.skipped)
         lines = filter(str.strip, base.lines())
         n_lines = max(5, min(SAMPLE_LINES, SAMPLE_BYTES // (1 + len(first))))  # fewer if lines are long
         sample = list(itertools.islice(lines, n_lines))
         if not sample:
-            raise DataError("the .csv file is empty", local=name)
+            raise DataError("the file is empty", local=name)
         declared = keys.separator or (excel[1] if excel else "")
         separator = declared or _detect_separator(sample, keys, selection)
         if name.lower().endswith((".tsv", ".tsv.gz")) and not declared and separator in (",", ";"):
-            raise DataError(
-                f"the .tsv file has '{separator}' between its cells, and no tab: set delimiter='{separator}'"
-            )
+            advice = Advice({"delimiter": separator})
+            raise DataError(f"'{separator}' stands between the cells, and no tab", advice=[advice])
         csv_format = replace(base, separator=separator, decimal=keys.decimal or ".", thousands=keys.thousands)
         if not keys.decimal and separator != ",":
             header = next(csv.reader(sample, delimiter=separator))
@@ -94,12 +90,12 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
     for magic, kind in OTHER_FILE_STARTS:
         plausible = magic.startswith(TEXT_FILE_STARTS) or CONTROL_BYTES.search(start[:4096])
         if plausible and start.lstrip().startswith(magic):
-            raise DataError(f"the .csv file is not CSV, but {kind}")
+            raise DataError(f"it is not CSV, but {kind}")
     from_mark = next((name for mark, name in BYTE_ORDER_MARKS if start.startswith(mark)), "")
     if not from_mark and not declared and b"\0" in start[:4096]:
         raise DataError(
-            "the .csv file contains bytes that are not text; if it is UTF-16 without a byte order mark, set "
-            "encoding='utf-16-le' or 'utf-16-be', or save it as UTF-8"
+            "some bytes are not text; save the file as UTF-8, or name its encoding if it is UTF-16 without its mark",
+            advice=[Advice({"encoding": name}) for name in ("utf-16-le", "utf-16-be")],
         )
     candidates = list(filter(None, [declared or from_mark])) or ["utf-8", "cp1252"]
     for name in candidates:
@@ -109,17 +105,12 @@ def _detect_encoding(open_: Opener, declared: str) -> str:
             continue
         return from_mark if from_mark == "utf-8-sig" and codecs.lookup(name).name == "utf-8" else name
     if declared:
-        raise ConfigError(
-            "the .csv file is not in the encoding that the node-config names ('encoding')", local=declared
-        )
-    raise DataError("the encoding of the .csv file is unknown: set it (encoding='cp1250'), or save the file as UTF-8")
+        raise ConfigError("the text is not in the encoding that 'encoding' names", local=declared)
+    raise DataError("the encoding is unknown; save the file as UTF-8", advice=[Advice({"encoding": "latin-1"})])
 
 
 def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelection) -> str:
-    """Return the separator with the best score (equally long lines of numbers).
-
-    Raise DataError for several equally good ones, by which numbers would differ, and csv.Error if none yields CSV.
-    """
+    """Return the separator with the best score (equally long lines of numbers)."""
     shares = {separator: _separator_score(sample, separator, keys, selection) for separator in SEPARATORS}
     best = [separator for separator in SEPARATORS if shares[separator] == max(shares.values())]
     if len(best) > 1 and "," in (keys.decimal, keys.thousands):
@@ -128,8 +119,8 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
         raise csv.Error
     if len(best) > 1:
         raise DataError(
-            f"the separator of the .csv file may be {' or '.join(map(repr, best))}, with different numbers: set it "
-            "(delimiter=';'), or write the file with only one of these characters, and with decimal points"
+            "several signs may stand between the cells, and the numbers depend on which",
+            advice=[Advice({"delimiter": separator}) for separator in best],
         )
     return best[0]
 
@@ -137,8 +128,7 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
     """Score a separator: share of lines with the usual length, times 1 + share of feature cells that are numbers.
 
-    Missing values count as numbers. Where lines are a single cell, the score is at most 0.002, and where the sample
-    is not CSV it is 0.
+    Missing values are numbers here. Lines of a single cell score 0.002 at most, and a sample that is not CSV 0.
     """
     try:
         rows = list(csv.reader(sample, delimiter=separator))
@@ -166,10 +156,7 @@ def feature_cells(rows: Iterable[list[str]], first: Sequence[str], selection: Co
 
 
 def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: ColumnSelection) -> bool:
-    """Return whether numbers have decimal commas, in a file that is separated by another sign.
-
-    Raise DataError if all commas, or all points, may as well stand between thousands.
-    """
+    """Return whether numbers have decimal commas, in a file that is separated by another sign."""
     if csv_format.thousands in (",", "."):
         return csv_format.thousands == "."
     numbered_lines = enumerate(csv_format.lines())
@@ -192,13 +179,13 @@ def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: 
         return len(commas) > len(points)
     if commas and not points and all(map(COMMA_GROUPS.fullmatch, commas)):
         raise DataError(
-            "the .csv file has commas in its numbers that may be decimal commas or separate thousands: set which "
-            "(decimal=',' or thousands=','), or write numbers with a decimal point"
+            "commas in the numbers may be decimal commas or separate thousands",
+            advice=[Advice({"decimal": ","}), Advice({"thousands": ","})],
         )
     if points and not commas and grouped & ungrouped and all(map(POINT_GROUPS.fullmatch, points)):
         raise DataError(
-            "the .csv file has points in its numbers that may be decimal points or separate thousands: three digits "
-            "follow each point, and other numbers of these columns have no point. Set which (decimal='.', or "
-            "decimal=',' and thousands='.')"
+            "points in the numbers may be decimal points or separate thousands: three digits follow each point, and "
+            "other numbers of these columns have no point",
+            advice=[Advice({"decimal": "."}), Advice({"decimal": ",", "thousands": "."})],
         )
     return len(commas) > len(points)

@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fedpca_flwr.errors import DataError
-from fedpca_flwr.site.readers.csv_format import COMMA_NUMBER, POINT_NUMBER, CsvFormat
+from fedpca_flwr.errors import Advice, DataError
+from fedpca_flwr.site.readers.columns import ColumnSelection, join_items
+from fedpca_flwr.site.readers.csv_format import COMMA_NUMBER, POINT_NUMBER, CsvFormat, CsvKeys, plural
 from fedpca_flwr.site.readers.csv_header import holds_cells
 
 COMMENT_STARTS = ("#", "%", "//")
@@ -14,58 +15,54 @@ MAX_LINES_NAMED = 5  # for each fault
 NUMBER_WORDS = {"true", "false", "inf", "-inf", "infinity", "-infinity"}
 
 MISSING_MARK_PATTERN = re.compile(
-    r"[^\w\s]{1,3}|#[\w/]+[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|not .{2,12}|"
-    r"b\.?d\.?l\.?|1\.#\w+",
+    r"[^\w\s]{1,3}|#(div/0|n/a|name|null|num|ref|value)[!?]?|n\.?[ad]\.?|n/[dr]|nil|void|blank|empty|missing|unk|unknown|undefined|refused|"
+    r"not (applicable|asked|available|detected|determined|done|known|measured|recorded|reported|tested)|"
+    r"no answer|do(n't| not) know|b\.?d\.?l\.?|1\.#(ind|inf|qnan)",
     re.IGNORECASE,
 )
+"""Marks of missing values: a fixed vocabulary, so that an error may quote the mark that it has seen."""
+
 TOTALS_PATTERN = re.compile(
     r"((sub|grand) ?)?(total|sum|mean|average|median|summe|gesamt|mittelwert)s?:?", re.IGNORECASE
 )
+GROUP_SIGN = re.compile("[.,'\u2019 \u00a0\u202f]")
 
 FAULT_KINDS = (
-    (
-        "decimal commas beside decimal points",
-        COMMA_NUMBER,
-        "write all numbers with a decimal point, or say decimal=','",
-    ),
+    ("decimal commas beside decimal points", COMMA_NUMBER, "write all numbers with the same sign"),
     (
         "signs between thousands",
         re.compile(r"[+-]?\d{1,3}([.,'\u2019 \u00a0\u202f]\d{3})+([.,]\d+)?", re.ASCII),
-        "say which (thousands=','), or write numbers without them",
+        "write numbers without them, or name the sign",
     ),
-    (
-        "decimal points beside decimal commas",
-        POINT_NUMBER,
-        "write all numbers with a decimal point, or say decimal='.'",
-    ),
+    ("decimal points beside decimal commas", POINT_NUMBER, "write all numbers with the same sign"),
     (
         "dates or times",
         re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}.*|\d{1,2}:\d\d.*"),
-        "turn them into numbers, such as days since a date, or leave the columns out ('leave-out')",
+        "turn them into numbers, such as days since a date",
     ),
-    ("several numbers", re.compile(r"[\d.,+-]+(\s+[\d.,+-]+)+"), "say what separates cells (delimiter='space')"),
+    ("several numbers", re.compile(r"[\d.,+-]+(\s+[\d.,+-]+)+"), "name what separates cells"),
     (
         "numbers with units or signs",
         re.compile(r"[<>~$€£≤≥ ]*[+-]?[\d.,]+\s*[^\d\s].{0,8}|[<>~$€£≤≥ ]+[+-]?[\d.,]+"),
         "write the numbers alone",
     ),
-    ("lines of totals", TOTALS_PATTERN, "remove them, or say how they begin (comment='Total')"),
-    ("marks for missing values", MISSING_MARK_PATTERN, "say which (missing='?, -'), or leave these cells empty"),
+    ("lines of totals", TOTALS_PATTERN, "remove them, or skip them"),
+    ("marks for missing values", MISSING_MARK_PATTERN, "name them, or leave these cells empty"),
     (
         "texts",
         re.compile(r".*", re.DOTALL),
-        "leave the columns out ('leave-out'), encode them as numbers, name them as node-config 'categories' (in Python "
-        "give `run` the frame of pandas.read_csv, and 'levels'), or name one as 'label'",
+        "encode them as numbers, declare 'levels' of a run for them, or name one as 'label'",
     ),
     (
         "words among numbers",
         re.compile(r"(?!)"),
-        "correct them, say missing='...' if they mark what is missing, comment='...' if lines that begin so are no "
-        "rows, or leave the columns out ('leave-out')",
+        "correct them, or name them as 'missing' if they mark what is missing, as 'comment' if their lines are no rows",
     ),
-    ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or say how it begins (comment='...')"),
+    ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or skip it"),
 )
 """Kinds of cells that are not numbers, patterns and advice. The last two kinds are recognised by their columns."""
+
+COLUMN_KINDS = ("dates or times", "numbers with units or signs", "texts", "words among numbers")
 
 
 def fault_kind(cell: str) -> str:
@@ -79,15 +76,19 @@ class CsvFaults:
 
     width: int  # cells that each line must have
     names: Sequence[str]  # of the columns; empty without a header
+    format: CsvFormat
+    keys: CsvKeys
+    selection: ColumnSelection
     cells: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # line numbers by column and kind
     lengths: dict[int, list[int]] = field(default_factory=dict)  # line numbers by number of cells
-    empty_ends: set[bool] = field(default_factory=set)  # whether too long lines end with an empty cell
     numbers: Counter[int] = field(default_factory=Counter)  # cells that are numbers, by column
     rows: int = 0  # lines that have all their cells
     first_line: int = 0  # number of the first such line
-    comments: bool = False  # whether a line of another length begins as comments do
+    comments: set[str] = field(default_factory=set)  # beginnings of lines of another length, as comments have
+    marks: set[str] = field(default_factory=set)  # cells that mark missing values
+    signs: set[str] = field(default_factory=set)  # signs between thousands
 
-    def add_line(self, line: int, row: Sequence[str], features: Sequence[int], csv_format: CsvFormat) -> None:
+    def add_line(self, line: int, row: Sequence[str], features: Sequence[int]) -> None:
         """Record line number `line` if its length is wrong, or else its feature cells that are not numbers.
 
         Blank lines and missing values are no faults. ``features`` are the positions of columns, from 0.
@@ -95,37 +96,71 @@ class CsvFaults:
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
-                self.comments |= row[0].lstrip().startswith(COMMENT_STARTS)
-                if len(row) > self.width:
-                    self.empty_ends.add(not row[-1].strip())
+                self.comments |= {start for start in COMMENT_STARTS if row[0].lstrip().startswith(start)}
             return
         self.rows += 1
         self.first_line = self.first_line or line
         for position in features:
-            cell = row[position]
-            if csv_format.is_number(cell) or cell.strip().lower() in NUMBER_WORDS:
+            cell = row[position].strip()
+            if self.format.is_number(cell) or cell.lower() in NUMBER_WORDS:
                 self.numbers[position] += 1
-            elif not csv_format.is_missing(cell):
-                self.cells.setdefault((position, fault_kind(cell)), []).append(line)
+            elif not self.format.is_missing(cell):
+                kind = fault_kind(cell)
+                self.cells.setdefault((position, kind), []).append(line)
+                if kind == "marks for missing values" and '"' not in cell:
+                    self.marks.add(cell)
+                elif kind == "signs between thousands" and (sign := GROUP_SIGN.search(cell)):
+                    self.signs.add(sign[0] if sign[0] in ".,'\u2019" else " ")
 
     def error(self) -> DataError:
         """Return an error with all kinds of faults; lines and columns go only to the site's own log."""
         if not self.lengths and not self.cells:
-            return DataError("the .csv file cannot be read: it is damaged, or in another encoding than it seems")
-        texts, locations = [], []
+            return DataError("it cannot be read: it is damaged, or in another encoding than it seems")
+        texts, locations, advice = list[str](), list[str](), list[Advice]()
         if self.lengths:
-            texts.append(self._lengths_text())
+            text, length_advice = self._length_fault()
+            texts.append(text)
+            advice += length_advice
             for n, lines in self.lengths.items():
-                locations.append(f"{_line_numbers(lines)} with {_plural(n, 'cell')} instead of {self.width}")
+                locations.append(f"{_line_numbers(lines)} with {plural(n, 'cell')} instead of {self.width}")
         cells = self._by_column()
         kinds = {kind for _, kind in cells}
         if kinds:
-            advice = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in FAULT_KINDS if kind in kinds)
-            texts.append(f"cells that are not numbers: {advice}")
+            listing = "; ".join(f"{kind} ({what_to_do})" for kind, _, what_to_do in FAULT_KINDS if kind in kinds)
+            texts.append(f"cells that are not numbers: {listing}")
+            advice += self._cell_advice(cells)
         for (column, kind), lines in sorted(cells.items()):
             name = f" ({self.names[column]!r})" if self.names else ""
             locations.append(f"{_line_numbers(lines)}, column {column + 1}{name}: {kind}")
-        return DataError(f"the .csv file has {' and '.join(texts)}", local="; ".join(locations))
+        return DataError(" and ".join(texts), local="; ".join(locations), advice=advice)
+
+    def _cell_advice(self, cells: dict[tuple[int, str], list[int]]) -> Iterator[Advice]:
+        """Yield the keys that treat cells that are not numbers, unless a key was set to no avail."""
+        lines: dict[str, list[int]] = {}
+        for (_, kind), numbers in cells.items():
+            lines.setdefault(kind, []).extend(numbers)
+        for kind, sign in (
+            ("decimal commas beside decimal points", ","),
+            ("decimal points beside decimal commas", "."),
+        ):
+            if kind in lines and not self.keys.decimal:
+                yield Advice({"decimal": sign})
+        for sign in sorted(self.signs) if not self.keys.thousands else ():
+            decimal = {".": {"decimal": ","}, ",": {"decimal": "."}}.get(sign, {})
+            yield Advice({"thousands": sign, **decimal})
+        if "several numbers" in lines and self.format.separator != " ":
+            yield Advice({"delimiter": "space"})
+        if "marks for missing values" in lines and self.marks:
+            yield Advice({"missing": join_items(self.keys.missing, sorted(self.marks))})
+        skipped = [*lines.get("lines of totals", ()), *lines.get("a line of units or of more names", ())]
+        if 0 < len({*skipped}) <= MAX_LINES_NAMED:
+            yield Advice({"skip": join_items(self.keys.skip, sorted({*skipped}))})
+        if self.keys.delimiter and self.width == 1:
+            yield Advice({"delimiter": ""}, "so that it is detected")
+        columns = sorted({column for column, kind in cells if kind in COLUMN_KINDS})
+        if columns and (self.numbers.keys() - columns):
+            labels = [self.names[column] if self.names else column for column in columns]
+            yield Advice({"leave_out": join_items(self.selection.leave_out, labels)}, "if they are no features")
 
     def _by_column(self) -> dict[tuple[int, str], list[int]]:
         """Return line numbers by (column from 0, kind of fault), with kinds corrected by the rest of the column."""
@@ -147,50 +182,48 @@ class CsvFaults:
             by_column.setdefault((column, kind), []).extend(lines)
         return by_column
 
-    def _lengths_text(self) -> str:
-        """Return a likely reason why lines have different numbers of cells, with advice."""
-        if self.comments or (self.names and self.names[0].startswith(COMMENT_STARTS)):
-            return "lines of different length, of which some begin as comments do: say how (comment='#')"
-        length = next(iter(self.lengths)) if len(self.lengths) == 1 and not self.rows else 0
-        if length == self.width + 1 and self.empty_ends == {True}:
-            return "lines that end with a separator, but the first does not: remove it from the ends"
-        if length and self.names:
-            return (
-                f"{_plural(self.width, 'column name')} but {_plural(length, 'column')}; does a column of row numbers "
-                "have no name (give it one, or leave it out), is a title above the names (say how it begins: "
-                "comment='...'), or are there decimal commas between cells that commas separate (write decimal points)?"
-            )
-        return (
-            "lines of different length; are there separators within texts (put these into quotes), or decimal commas "
-            "between cells that commas separate (write decimal points)?"
+    def _length_fault(self) -> tuple[str, list[Advice]]:
+        """Return a likely reason why lines have different numbers of cells, and the keys that treat it."""
+        start = next((start for start in COMMENT_STARTS if self.names and self.names[0].startswith(start)), "")
+        if comments := sorted({*self.comments, start} - {""}):
+            text = "lines of different length, of which some begin as comments do"
+            return text, [Advice({"comment": join_items(self.keys.comment, comments)})]
+        counts = Counter({n: len(lines) for n, lines in self.lengths.items()}) + Counter({self.width: self.rows})
+        usual = max(counts, key=counts.__getitem__)
+        advice, others = list[Advice](), sorted(line for lines in self.lengths.values() for line in lines)
+        if self.names and not self.rows and {*self.lengths} == {self.width + 1}:
+            left_out = join_items("0", [self.selection.leave_out] if self.selection.leave_out else [])
+            advice.append(Advice({"leave_out": left_out}, "if the first column has names of rows"))
+        elif usual != self.width:
+            last = min(self.lengths[usual]) - 1
+            advice.append(Advice({"skip": "1" if last == 1 else f"1-{last}"}, "if what stands above is no name or row"))
+        elif len(others) <= MAX_LINES_NAMED:
+            advice.append(Advice({"skip": join_items(self.keys.skip, others)}, "if such lines are no rows"))
+        names = f"{plural(self.width, 'column name')} but {plural(usual, 'column')}"
+        reason = (
+            "perhaps by separators within texts (put these into quotes), or by decimal commas between cells that "
+            "commas separate (write decimal points)"
         )
+        return f"{names if self.names and not self.rows else 'lines of different length'}, {reason}", advice
 
 
-def name_fault(names: Sequence[str], positions: Sequence[int]) -> DataError | None:
+def name_fault(names: Sequence[str], positions: Sequence[int], left_out: str) -> DataError | None:
     """Return an error if features have an empty name or the same name twice, else None; the log has their positions."""
-    nameless = [position + 1 for name, position in zip(names, positions, strict=True) if not name]
-    if nameless:
-        return DataError(
-            "the .csv file has a column without a name; leave it out by its number from 0 (leave-out='0') if it is an "
-            "index, or if lines end with a separator; else give it a name",
-            local=f"columns {', '.join(map(str, nameless))}",
-        )
-    columns: dict[str, list[str]] = {}
+    nameless = [position for name, position in zip(names, positions, strict=True) if not name]
+    columns: dict[str, list[int]] = {}
     for name, position in zip(names, positions, strict=True):
-        columns.setdefault(name, []).append(str(position + 1))
+        columns.setdefault(name, []).append(position)
     duplicates = {name: numbers for name, numbers in columns.items() if len(numbers) > 1}
+    if nameless:
+        advice = Advice({"leave_out": join_items(left_out, nameless)}, "if it is an index, or if separators end lines")
+        local = f"columns {', '.join(str(position + 1) for position in nameless)}"
+        return DataError("a column has no name; give it one, or leave it out", local=local, advice=[advice])
     if duplicates:
-        return DataError(
-            "the .csv file has columns of the same name; give each a name of its own, or leave out what is there twice "
-            "by its number from 0 ('leave-out')",
-            local="; ".join(f"{name!r} in columns {', '.join(numbers)}" for name, numbers in duplicates.items()),
-        )
+        repeats = sorted(position for numbers in duplicates.values() for position in numbers[1:])
+        local = "; ".join(f"{name!r} in columns {', '.join(str(n + 1) for n in at)}" for name, at in duplicates.items())
+        advice = Advice({"leave_out": join_items(left_out, repeats)}, "if it is there twice")
+        return DataError("columns have the same name; give each a name of its own", local=local, advice=[advice])
     return None
-
-
-def _plural(number: int, what: str) -> str:
-    """Return a number with its noun, as "1 cell" or "2 cells"."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _line_numbers(lines: Sequence[int]) -> str:

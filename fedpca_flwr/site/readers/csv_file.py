@@ -1,8 +1,6 @@
 """A .csv file as blocks of rows, which Arrow reads in a single pass.
 
-At a cell that Arrow does not convert to a number, the reader goes on with the rows from there as texts and converts
-these itself: booleans, spaces around marks of missing values, signs between thousands. A cell that is no number even
-then is described by `fedpca_flwr.site.readers.csv_faults` with its line and column.
+At a cell that Arrow refuses, the reader goes on with the rows from there as texts, and converts these itself.
 """
 
 import csv
@@ -10,23 +8,25 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
+from fedpca_flwr.config.node_config import TEXT_KEYS
 from fedpca_flwr.data.categories import MISSING_TEXTS
 from fedpca_flwr.data.table import INEXACT_INTEGERS
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
 from fedpca_flwr.site.readers.csv_detection import detect_format
 from fedpca_flwr.site.readers.csv_faults import TOTALS_PATTERN, CsvFaults, name_fault
-from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, Opener, file_opener, refuse_long_cells
+from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, Opener, file_opener, plural, refuse_long_cells
 from fedpca_flwr.site.readers.csv_header import detect_header
 from fedpca_flwr.site.readers.file_format import FileFormat
 
@@ -46,7 +46,9 @@ class CsvTable:
     names: list[str]  # of all columns; empty without a header
     start: int  # lines before the first row
     features: list[int]  # positions of the feature columns
-    note: str = ""  # what the reader decided from numbers alone; empty if nothing
+    notes: list[str]  # what the reader decided, and how many lines a complete pass skipped
+    keys: CsvKeys
+    selection: ColumnSelection
 
     @property
     def feature_names(self) -> list[str]:
@@ -60,103 +62,86 @@ class CsvTable:
 
 
 def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str = "") -> CsvTable:
-    """Detect format, header and feature columns of a .csv file from its first lines; read no rows yet.
-
-    Raise ConfigError or DataError if the text is not CSV, could be read in two ways, or does not fit the keys.
-    """
+    """Detect format, header and feature columns of a .csv file from its first lines; read no rows yet."""
     csv_format = detect_format(open_, keys, selection, name)
     header = detect_header(csv_format, keys, selection)
-    features = selection.positions(header.names, header.width)
-    if header.names and (fault := name_fault([header.names[position] for position in features], features)):
+    features = [place for place in selection.positions(header.names, header.width) if place != header.surplus]
+    names = [header.names[position] for position in features] if header.names else []
+    if names and (fault := name_fault(names, features, selection.leave_out)):
         raise fault
-    return CsvTable(csv_format, header.width, header.names, header.start, features, header.note)
+    return CsvTable(csv_format, header.width, header.names, header.start, features, header.notes, keys, selection)
 
 
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
     """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value."""
-    import pyarrow as pa
-
     table = open_csv(open_, keys, selection, name)
     table = replace(table, features=[column_position(column, table.names, table.width, "ids")])
-    size = BLOCK_CHARACTERS
-    while True:
-        try:
-            batches = list(_batches(table, pa.string(), size))
-        except ValueError as error:
-            if isinstance(error, DataError):
-                raise
-            # an invalid byte after the sample from which the encoding was detected
-            if "UTF8" in str(error) and not keys.encoding:
-                return read_cells(open_, replace(keys, encoding="cp1252"), selection, column, name)
-            if LONG_ROW_WORD not in str(error) or size >= MAX_ROW_CHARACTERS:
-                raise _find_faults(replace(table, features=[])).error() from None
-            size *= 16
-        else:
-            cells = (cell.strip() for batch in batches for cell in batch.column(0).to_pylist())
-            return ["" if table.format.is_missing(cell) else cell for cell in cells]
+    cells = ((cell or "").strip() for batch in _all_batches(table) for cell in batch.column(0).to_pylist())
+    return ["" if table.format.is_missing(cell) else cell for cell in cells]
 
 
 def _numeric_blocks(table: CsvTable) -> Iterator[Array]:
-    """Yield blocks (m, d) of numbers by Arrow; at a cell that Arrow refuses, go on by parsing cells as texts."""
-    import pyarrow as pa
-
-    as_texts, size, yielded, done = bool(table.format.thousands), BLOCK_CHARACTERS, 0, False
-    while not done:
-        skipped = 0
+    """Yield blocks (m, d) of numbers; raise DataError for cells that are no numbers, and without rows."""
+    count = 0
+    for batch in _all_batches(table):
         try:
-            for batch in _batches(table, pa.string() if as_texts else pa.float64(), size):
-                overlap = min(len(batch), yielded - skipped)
-                skipped += overlap
-                if overlap == len(batch):
-                    continue
-                columns = batch.slice(overlap).columns
-                if as_texts:
-                    columns = [_parse_numbers(table.format, column) for column in columns]
-                rows = np.column_stack([column.to_numpy(zero_copy_only=False) for column in columns])
-                if not as_texts and np.fmax.reduce(np.abs(rows), axis=None, initial=0.0) >= 2**53:
-                    raise ValueError  # read these as texts, to see whether float64 rounds a whole number
-                yield rows
-                yielded += len(rows)
-                skipped += len(rows)
-            done = True
+            yield np.column_stack([_parse_numbers(table.format, column) for column in batch.columns])
         except ValueError as error:  # Arrow's own, which may quote a cell, are of this class
+            raise error if isinstance(error, DataError) else _find_faults(table).error() from None
+        count += len(batch)
+    if not count:
+        raise DataError("there are names of columns, but no rows")
+
+
+def _all_batches(table: CsvTable) -> Iterator[Any]:
+    """Yield the feature columns as batches of texts; begin anew, with larger blocks, at a row longer than a block."""
+    size, count, is_read = BLOCK_CHARACTERS, 0, False
+    while not is_read:
+        start = 0
+        try:
+            for batch in _batches(table, size):
+                new = batch.slice(min(len(batch), max(0, count - start)))
+                start += len(batch)
+                if len(new):
+                    count += len(new)
+                    yield new
+            is_read = True
+        except ValueError as error:
             if isinstance(error, DataError):
                 raise
             if LONG_ROW_WORD in str(error) and size < MAX_ROW_CHARACTERS:
                 size *= 16
-            elif as_texts:
-                raise _find_faults(table).error() from None
+            elif "UTF8" in str(error) and not table.keys.encoding and table.format.encoding != "cp1252":
+                # an invalid byte after the sample from which the encoding was detected
+                table = replace(table, format=replace(table.format, encoding="cp1252"))
             else:
-                as_texts = True
-    if not yielded:
-        raise DataError("the .csv file has column names, but no rows")
+                raise _find_faults(table).error() from None
 
 
-def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
-    """Yield the feature columns as Arrow record batches of type `kind`, read from blocks of about `size` bytes.
-
-    Raise Arrow's ValueError at a cell or line that it refuses, and after the last batch DataError if a quote is not
-    closed or the last line has totals.
-    """
+def _batches(table: CsvTable, size: int) -> Iterator[Any]:
+    """Yield the feature columns as Arrow record batches of texts, read from blocks of about `size` bytes."""
+    import pyarrow as pa
     from pyarrow import csv as arrow
 
     csv_format, names = table.format, list(map(str, range(table.width)))
     features = [names[position] for position in table.features]
-    if csv_format.comments:
-        stream = cast(BinaryIO, _LineStream(csv_format.lines()))
-        encoding, start = "utf8", table.start - csv_format.skipped_lines
+    dropped = [line for line in sorted(csv_format.skipped) if line <= table.start]
+    if csv_format.comments or csv_format.separator == " " or len(dropped) < len(csv_format.skipped):
+        dropped.clear()
+        parts: Iterator[bytes] = map(str.encode, csv_format.lines(dropped))
+        encoding = "utf8"
     else:
-        stream, start = csv_format.open(), table.start
+        parts = csv_format.parts()
         encoding = "utf8" if csv_format.encoding == "utf-8-sig" else csv_format.encoding
     rows = 0
-    with _CountedStream(stream) as source:
+    with _CountedStream(parts) as source:
         for batch in arrow.open_csv(
             source,
             arrow.ReadOptions(
                 column_names=names,
                 use_threads=False,
                 encoding=encoding,
-                skip_rows=start,
+                skip_rows=table.start,
                 block_size=max(size, min(16 * size, 4096 * table.width)),
             ),
             arrow.ParseOptions(
@@ -165,10 +150,10 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
                 invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
             ),
             arrow.ConvertOptions(
-                column_types=dict.fromkeys(features, kind),
+                column_types=dict.fromkeys(features, pa.string()),
                 include_columns=features,
                 null_values=[*MISSING_SPELLINGS, *csv_format.missing_marks],
-                decimal_point=csv_format.decimal,
+                strings_can_be_null=True,
             ),
         ):
             rows += len(batch)
@@ -176,6 +161,8 @@ def _batches(table: CsvTable, kind: Any, size: int) -> Iterator[Any]:
     if source.has_quotes and source.lines > rows + table.start:
         _require_closed_quotes(table)
     _require_no_totals(table, source.tail)
+    note = f"{plural(len(dropped), 'line')} skipped, the first is line {dropped[0]}" if dropped else ""
+    table.notes.extend({note} - {"", *table.notes})
 
 
 def _require_no_totals(table: CsvTable, end: bytes) -> None:
@@ -194,42 +181,30 @@ def _require_no_totals(table: CsvTable, end: bytes) -> None:
         rows = filter(lambda row: len(row) == table.width, csv.reader(csv_format.lines(), delimiter=separator))
         counts = Counter(position for row in rows for position in labels if row[position] == cells[position])
     if 1 in counts.values():
-        raise DataError(
-            "the last line of the .csv file contains totals, as a left-out column shows: remove the line, or set how "
-            "it begins (comment='Total')"
-        )
+        number = max(number for number, line in enumerate(csv_format.lines(), 1) if line.strip())
+        advice = Advice({"skip": join_items(table.keys.skip, [number])})
+        raise DataError("the last line has totals, as a left-out column shows; remove it", advice=[advice])
 
 
 def _require_closed_quotes(table: CsvTable) -> None:
     """Raise DataError for a quoted cell that spans whole rows: its closing quote is missing."""
-    csv_format, lines_before, lines = table.format, 0, list[str]()
-
-    def recorded() -> Iterator[str]:
-        """Yield the lines of the file, and append each to `lines`."""
-        for line in csv_format.lines():
-            lines.append(line)
-            yield line
-
+    csv_format, separator = table.format, table.format.separator
     with refuse_long_cells():
-        for _ in csv.reader(recorded(), delimiter=csv_format.separator):
-            for number, line in enumerate(lines[1:], lines_before + 2 + csv_format.skipped_lines):
-                cells = next(csv.reader([line], delimiter=csv_format.separator), [])
-                as_row = len(cells) == table.width and line.count('"') % 2 == 0  # the last one closes the quote
-                if as_row and all(csv_format.is_number(cells[position]) for position in table.features):
+        reader = csv.reader(csv_format.lines(), delimiter=separator)
+        for lines in (cell.split("\n")[1:] for row in reader for cell in row):
+            for number, cells in enumerate(csv.reader(lines, delimiter=separator), reader.line_num - len(lines) + 1):
+                if len(cells) == table.width and all(csv_format.is_number(cells[place]) for place in table.features):
                     raise DataError(
-                        "the .csv file has a cell in quotes that contains lines which look like rows: does a closing "
-                        "quote lack?",
+                        "a cell in quotes contains lines which look like rows: does a closing quote lack?",
                         local=f"line {number}",
                     )
-            lines_before += len(lines)
-            lines.clear()
 
 
 class _CountedStream(io.RawIOBase):
-    """Byte stream that counts lines, and keeps its last bytes and whether a quote occurred."""
+    """Stream of bytes from an iterator, which counts lines, and keeps its last bytes and whether a quote occurred."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._newlines, self.tail, self.has_quotes = stream, 0, b"", False
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts, self._rest, self._newlines, self.tail, self.has_quotes = parts, bytearray(), 0, b"", False
 
     @property
     def lines(self) -> int:
@@ -244,47 +219,33 @@ class _CountedStream(io.RawIOBase):
     @override
     def read(self, size: int = -1) -> bytes:
         """Read bytes, and update the count of lines, the last bytes and the mark of quotes."""
-        content = self._stream.read(size)
+        while len(self._rest) < size and (part := next(self._parts, b"")):
+            self._rest += part
+        content = bytes(self._rest[:size])
+        del self._rest[:size]
         self._newlines += content.count(b"\n")
         self.tail = (self.tail + content[-TAIL_BYTES:])[-TAIL_BYTES:]
         self.has_quotes = self.has_quotes or b'"' in content
         return content
 
-    @override
-    def close(self) -> None:
-        """Close the wrapped stream and this stream."""
-        self._stream.close()
-        super().close()
 
-
-class _LineStream(io.RawIOBase):
-    """Byte stream (UTF-8) made from an iterator of text lines, for readers that need a binary file."""
-
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self._rest = lines, b""
-
-    @override
-    def readinto(self, buffer: Any) -> int:
-        """Fill the buffer with the next bytes, and return their number; 0 at the end."""
-        parts, size = [self._rest], len(self._rest)
-        while size < len(buffer) and (line := next(self._lines, "")):
-            parts.append(line.encode())
-            size += len(parts[-1])
-        content = b"".join(parts)
-        part = content[: len(buffer)]
-        buffer[: len(part)] = part
-        self._rest = content[len(part) :]
-        return len(part)
-
-
-def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
-    """Convert an Arrow column of texts to float64, with nulls for missing values; true is 1, and false 0.
-
-    Raise Arrow's ValueError at another text, and DataError for whole numbers that float64 would round.
-    """
+def _parse_numbers(csv_format: CsvFormat, column: Any) -> Array:
+    """Convert an Arrow column of texts to float64 (m,), NaN if missing; true is 1, and false 0."""
     import pyarrow as pa
     from pyarrow import compute
 
+    def cast(cells: Any) -> Any:
+        """Convert texts as Arrow does; a mark makes a point invalid where commas are decimal."""
+        if csv_format.decimal == ",":
+            validity, offsets, text = cells.buffers()
+            points = pa.py_buffer((text.to_pybytes() if text else b"").translate(bytes.maketrans(b".,", b"?.")))
+            cells = pa.StringArray.from_buffers(len(cells), offsets, points, validity, -1, cells.offset)
+        return compute.cast(cells, pa.float64())
+
+    with suppress(ValueError):
+        numbers = np.asarray(cast(column).to_numpy(zero_copy_only=False))
+        if not csv_format.thousands and np.fmax.reduce(np.abs(numbers), initial=0.0) < 2**53:
+            return numbers  # of larger whole numbers, float64 may round some
     cells = compute.utf8_trim_whitespace(column)
     cells = compute.replace_substring_regex(cells, r"^\+([0-9.])", r"\1")  # drop a plus sign
     cells = compute.replace_substring(cells, "\u2212", "-")
@@ -295,32 +256,29 @@ def _parse_numbers(csv_format: CsvFormat, column: Any) -> Any:
     lowered = compute.utf8_lower(cells)
     for word, number in {"true": "1", "false": "0"}.items():
         cells = compute.if_else(compute.equal(lowered, word), number, cells)
-    if csv_format.decimal == ",":
-        cells = compute.replace_substring(cells, ".", "?")  # makes a decimal point invalid
-        cells = compute.replace_substring(cells, ",", ".")
     missing = compute.is_in(lowered, pa.array(sorted(MISSING_TEXTS)))
     if csv_format.missing_marks:
         marked = compute.is_in(compute.utf8_trim_whitespace(column), pa.array(csv_format.missing_marks))
         missing = compute.or_(missing, marked)
     cells = compute.if_else(missing, None, cells)
-    numbers = compute.cast(cells, pa.float64())
-    large = compute.fill_null(compute.greater_equal(compute.abs(numbers), 2.0**53), False)
+    converted = cast(cells)
+    large = compute.fill_null(compute.greater_equal(compute.abs(converted), 2.0**53), False)
     digits = (cell for cell in cells.filter(large).to_pylist() if cell.lstrip("-").isdigit())
     if any(int(float(cell)) != int(cell) for cell in digits):
-        raise DataError(f"the .csv file holds {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
-    return numbers
+        raise DataError(f"there are {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
+    return np.asarray(converted.to_numpy(zero_copy_only=False))
 
 
 def _find_faults(table: CsvTable) -> CsvFaults:
     """Read the whole file cell by cell, and collect its faults with line numbers; DataError at an overlong cell."""
-    faults, csv_format = CsvFaults(table.width, table.names), table.format
+    faults = CsvFaults(table.width, table.names, table.format, table.keys, table.selection)
     with refuse_long_cells():
-        reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
-        line = csv_format.skipped_lines + 1
+        reader = csv.reader(table.format.lines(), delimiter=table.format.separator)
+        line = 1
         for row in reader:
             if line > table.start:
-                faults.add_line(line, row, table.features, csv_format)
-            line = csv_format.skipped_lines + reader.line_num + 1
+                faults.add_line(line, row, table.features)
+            line = reader.line_num + 1
     return faults
 
 
@@ -329,39 +287,36 @@ class CsvText:
     """Table as .csv text, from a .csv file or converted from a workbook or statistics file."""
 
     open: Opener  # opens the bytes anew
-    generated: bool = False  # whether this program wrote the text: in UTF-8, with commas and decimal points
-    header: bool | None = None  # whether the first line has names, if the kind of file says so
+    keys: CsvKeys  # of the text
     note: str = ""  # what was left out, or converted to numbers
 
-    def merge_keys(self, keys: CsvKeys) -> CsvKeys:
-        """Return the keys for reading the text; raise ConfigError for a key about the format of a generated text."""
-        if not self.generated:
-            return keys
-        keys.require_unset("workbooks and files of statistics", "header", "comment", "missing", "thousands", "decimal")
-        merged = replace(keys, delimiter=",", encoding="utf-8")
-        return merged if self.header is None else replace(merged, header=self.header)
 
-
-def text_format(open_text: Callable[[Path], CsvText]) -> FileFormat:
+def text_format(open_text: Callable[[Path, CsvKeys], CsvText]) -> FileFormat:
     """Return a `FileFormat` for files that `open_text` opens as .csv text."""
 
     def read_rows(
         file: Path, selection: ColumnSelection, *, csv_keys: CsvKeys, notes: list[str]
     ) -> tuple[Rows, list[str]]:
         """Return the rows of a file and the names of its features, if it has any; add messages to `notes`."""
-        text = open_text(file)
-        table = open_csv(text.open, text.merge_keys(csv_keys), selection, file.name)
-        notes += filter(None, (text.note, table.note))
-        return table.rows, table.feature_names
+        text = open_text(file, csv_keys)
+        table = open_csv(text.open, text.keys, selection, file.name)
+        notes += [*filter(None, [text.note]), *table.notes]
+        return replace(table, notes=notes).rows, table.feature_names
 
     def read_ids(
         file: Path, column: str, count: int, label: str, *, csv_keys: CsvKeys, selection: ColumnSelection
     ) -> list[str]:
         """Return the last `count` cells of a column as stripped texts, "" if missing: a header above is dropped."""
-        text = open_text(file)
-        return read_cells(text.open, text.merge_keys(csv_keys), selection, column, file.name)[-count:]
+        text = open_text(file, csv_keys)
+        return read_cells(text.open, text.keys, selection, column, file.name)[-count:]
 
     return FileFormat(read_rows, read_ids, ("csv_keys", "notes"))
 
 
-CSV = text_format(lambda file: CsvText(file_opener(file)))
+def _open_text(file: Path, keys: CsvKeys) -> CsvText:
+    """Return a text file as it is, with the site's keys for texts."""
+    keys.require_unset("text files", *TEXT_KEYS)
+    return CsvText(file_opener(file), keys)
+
+
+CSV = text_format(_open_text)

@@ -3,23 +3,24 @@
 import codecs
 import csv
 import io
-import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.data.categories import MISSING_TEXTS
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import Advice, ConfigError, DataError
 from fedpca_flwr.site.readers.unpacking import open_gzip
 
 NUMBER_TEMPLATE = r"[+\u2212-]?(\d+%s?\d*|%s\d+)([eE][+\u2212-]?\d+)?"
 POINT_NUMBER, COMMA_NUMBER, ANY_NUMBER = (
     re.compile(NUMBER_TEMPLATE % (sign, sign), re.ASCII) for sign in (r"\.", ",", "[.,]")
 )
+LINE_NUMBERS = re.compile(r"[1-9]\d{0,6}(-[1-9]\d{0,6})?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class CsvKeys:
     encoding: str = ""  # as Python names encodings: "utf-8", "cp1252", "utf-16"
     comment: str = ""  # beginnings of lines that are no rows, separated by commas
     missing: str = ""  # marks of missing values, besides `MISSING_TEXTS`, separated by commas
+    skip: str = ""  # numbers of lines, from 1, that are no rows, such as "1-3, 5"
+    sheet: str = ""  # sheet of a workbook, by name or number from 1; empty: the first
 
     def __post_init__(self) -> None:
         """Raise ConfigError for values that are not allowed, and equal signs for decimals and thousands."""
@@ -42,12 +45,18 @@ class CsvKeys:
             ("decimal", self.decimal in ("", ".", ","), "'.' or ','"),
             ("thousands", self.thousands in ("", ".", ",", "'", "\u2019", " "), "one of . , ' and a space"),
             ("encoding", self.encoding == "" or _is_encoding(self.encoding), "one that Python knows"),
+            (
+                "skip",
+                all(map(LINE_NUMBERS.fullmatch, split_names(self.skip))),
+                "numbers of lines from 1, as in '1-3, 5'",
+            ),
         ):
             if not is_allowed:
                 raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
         if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
             raise ConfigError(
-                "'decimal' and 'thousands' must be different characters; with thousands='.' set decimal=','"
+                "'decimal' and 'thousands' must be different characters",
+                advice=[Advice({"decimal": "," if self.thousands == "." else "."})],
             )
 
     @property
@@ -61,6 +70,12 @@ class CsvKeys:
         return tuple(filter(None, split_names(self.comment)))
 
     @property
+    def skipped(self) -> frozenset[int]:
+        """Numbers, from 1, of the lines that are no rows."""
+        ends = [item.partition("-")[::2] for item in split_names(self.skip)]
+        return frozenset(line for first, last in ends for line in range(int(first), int(last or first) + 1))
+
+    @property
     def missing_marks(self) -> tuple[str, ...]:
         """Texts of cells that mean a missing value, besides the usual ones such as NA."""
         return tuple(filter(None, split_names(self.missing)))
@@ -72,10 +87,10 @@ class CsvKeys:
         return tuple(float(mark) for mark in marks if POINT_NUMBER.fullmatch(mark))
 
     def require_unset(self, kind: str, *allowed: str) -> None:
-        """Raise ConfigError if a key is set besides `allowed` and 'missing': files of `kind` are no texts."""
+        """Raise ConfigError if a key is set besides `allowed` and 'missing', which files of `kind` do not have."""
         for key, value in asdict(self).items():
             if value not in (None, "") and key not in ("missing", *allowed):
-                raise ConfigError(f"'{key}' describes text files such as .csv files, and {kind} are not text files")
+                raise ConfigError(f"'{key}' is no key of {kind}")
 
 
 def _is_encoding(name: str) -> bool:
@@ -107,18 +122,34 @@ class CsvFormat:
     thousands: str = ""  # sign between thousands; empty: none
     comments: tuple[str, ...] = ()  # beginnings of lines that are no rows
     missing_marks: tuple[str, ...] = ()  # cells without a value, besides `MISSING_TEXTS`
-    skipped_lines: int = 0  # before the first line with cells: 1 if the file begins with Excel's "sep=;"
+    skipped: frozenset[int] = frozenset()  # numbers of lines, from 1, that are no rows
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of the file; a comment, unless inside a quoted cell, becomes an empty line."""
+    def parts(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, a mebibyte at a time."""
+        with self.open() as stream:
+            yield from iter(partial(stream.read, 2**20), b"")
+
+    def lines(self, dropped: list[int] | None = None) -> Iterator[str]:
+        """Yield the lines of the file with runs of separating spaces as one; comments and skipped lines become empty.
+
+        A line that is a row of numbers is no comment, and neither is one inside a quoted cell. The numbers of the lines
+        that become empty are appended to ``dropped``.
+        """
         in_quotes = False
         with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
-            for line in itertools.islice(stream, self.skipped_lines, None):
-                if self.comments and not in_quotes and line.lstrip().startswith(self.comments):
+            for number, line in enumerate(stream, 1):
+                is_comment = self.comments and not in_quotes and line.lstrip().startswith(self.comments)
+                if number in self.skipped or (is_comment and not self.is_row(line)):
+                    if dropped is not None:
+                        dropped.append(number)
                     yield "\n"
                     continue
-                yield line
+                yield " ".join(line.split()) + "\n" if self.separator == " " else line
                 in_quotes ^= bool(self.comments) and line.count('"') % 2 == 1
+
+    def is_row(self, line: str) -> bool:
+        """Check that all cells of a line are numbers or missing values."""
+        return all(self.is_number(cell) or self.is_missing(cell) for cell in line.split(self.separator))
 
     def is_number(self, cell: str) -> bool:
         """Check that a cell is a finite number with this format's decimal sign."""
@@ -146,6 +177,11 @@ class CsvFormat:
         return is_missing(cell) or cell.strip() in self.missing_marks
 
 
+def plural(number: int, what: str) -> str:
+    """Return a number with its noun, as "1 cell" or "2 cells"."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def is_missing(cell: str) -> bool:
     """Check that a cell means a missing value at every site: empty, NA, null and the like."""
     return cell.strip().lower() in MISSING_TEXTS
@@ -158,6 +194,6 @@ def refuse_long_cells() -> Iterator[None]:
         yield
     except csv.Error as error:
         raise DataError(
-            f"the .csv file has a cell of more than {csv.field_size_limit():,} characters: is a closing quote missing?",
+            f"a cell has more than {csv.field_size_limit():,} characters: is a closing quote missing?",
             local=type(error).__name__,
         ) from None

@@ -1,28 +1,26 @@
-"""The header of a .csv file, whose names may themselves be numbers.
+"""The header of a .csv file, whose names may themselves be numbers (wavelengths, years, ids).
 
-A first line of numbers (wavelengths, years, ids) is refused, with the key that decides, where a row of the file would
-hardly look so: only its cells are in quotes, its cells stand above texts or far from the numbers of their columns, or
-its cells rise or fall throughout. A first line that is not refused is a row, and a note says so.
+A first line of numbers is refused if a row of the file would hardly look so, and else a row with a note.
 """
 
 import csv
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.site.readers.columns import ColumnSelection
+from fedpca_flwr.site.readers.columns import ColumnSelection, join_items
 from fedpca_flwr.site.readers.csv_detection import SAMPLE_BYTES, SAMPLE_LINES
-from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, refuse_long_cells
+from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, plural, refuse_long_cells
 
 MAX_DEVIATIONS = 10.0  # standard deviations of a cell of a row from its column's mean
 STUDENT_QUANTILES = {1: 3183.0, 2: 70.7, 3: 22.2, 4: 13.0}  # deviations of one in 10,000, by degrees of freedom
 MAX_PROBABILITY = 0.005  # of a row that rises throughout by chance; with falling rows 1 %
-HEADER_ADVICE = "say header=true if it holds the names of the columns, header=false if it is a row"
+HEADER_ADVICE = (Advice({"header": True}, "if it holds names of columns"), Advice({"header": False}, "if it is a row"))
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,10 @@ class Header:
     """Header of a .csv file."""
 
     names: list[str]  # of all columns; empty if the first line is a row
-    width: int  # cells in the line
+    width: int  # cells in a row
     start: int  # lines of the file before the first row
-    note: str = ""  # what was decided from numbers alone; empty if nothing
+    notes: list[str] = field(default_factory=list)  # what was decided from the cells alone
+    surplus: int | None = None  # position of the column for which the line of names has no cell
 
 
 def holds_cells(row: Sequence[str]) -> bool:
@@ -43,39 +42,106 @@ def holds_cells(row: Sequence[str]) -> bool:
 def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelection) -> Header:
     """Decide whether the first line of a .csv file is a header or a row, by the keys or by its cells.
 
-    Raise DataError if it may be either, or all cells are empty. A row taken for names would be lost, and names taken
-    for a row would be wrong numbers.
+    Titles above are left out. A row taken for names would be lost, and names taken for a row would be wrong numbers.
     """
-    rows, start, end = [], 0, 0
+    rows, starts, end = list[list[str]](), list[int](), 0
     with refuse_long_cells():
         reader = csv.reader(csv_format.lines(), delimiter=csv_format.separator)
-        for row in filter(holds_cells, reader):
-            rows.append(row)
+        for row in reader:
+            if holds_cells(row):
+                rows.append(row)
+                starts.append(end)
             end = reader.line_num
-            start = start or end
             if len(rows) > SAMPLE_LINES or (len(rows) > 5 and sum(map(len, row)) * len(rows) > SAMPLE_BYTES):
                 break
     if not rows:
-        raise DataError("all cells of the .csv file are empty")
+        raise DataError("all cells are empty")
+    starts.append(end)
+    titles = _count_titles(csv_format, rows)
+    notes = [f"{plural(titles, 'line')} above the names or rows skipped: titles"] if titles else []
+    rows, starts = rows[titles:], starts[titles:]
+    row_header = Header([], len(rows[0]), starts[0], notes)
+    if keys.header is False:
+        return row_header
+    names, surplus = _complete_names(csv_format, rows, selection)
+    names, n_lines = _join_name_lines(csv_format, names, rows[1:])
+    if n_lines > 1:
+        notes.append(f"names of columns are those of {n_lines} lines, joined")
+    if surplus is not None:
+        notes.append("a column without a name (names of rows, or ends of lines) is left out")
+    if keys.header or surplus is not None or n_lines > 1 or _are_names(csv_format, rows, starts, selection):
+        return Header(names, len(names), starts[n_lines], notes, surplus)
+    notes.append("the first line holds numbers and is taken for a row: say header=True if it holds names")
+    return row_header
+
+
+def _count_titles(csv_format: CsvFormat, rows: Sequence[list[str]]) -> int:
+    """Count the first lines that are a text, followed by empty cells only or by none, above a line of several cells."""
+    count = next((i for i, row in enumerate(rows) if sum(map(bool, map(str.strip, row))) > 1), 0)
+    are_texts = not any(csv_format.is_row(row[0]) or any(map(str.strip, row[1:])) for row in rows[:count])
+    are_wide = all(len(row) > 2 for row in rows[:count])
+    return count if are_texts and (are_wide or not any(map(csv_format.is_number, rows[count]))) else 0
+
+
+def _complete_names(
+    csv_format: CsvFormat, rows: Sequence[list[str]], selection: ColumnSelection
+) -> tuple[list[str], int | None]:
+    """Return the first line's cells, and the position of an empty one that was added if all rows have one cell more.
+
+    The column without a name holds names of rows, as R writes them, or lines end with a separator. In a file with
+    commas, numbers that do not count may be the first half of decimal commas, unless the column is left out.
+    """
+    names, body = [cell.strip() for cell in rows[0]], rows[1:]
+    if {len(row) for row in body} != {len(names) + 1} or any(map(csv_format.is_number, names)):
+        return names, None
+    if not any(row[-1].strip() for row in body):
+        return [*names, ""], len(names)
+    cells = [row[0].strip() for row in body]
+    counts = cells[0] in ("0", "1") and cells == [str(int(cells[0]) + i) for i in range(len(cells))]
+    is_left_out = 0 not in selection.positions(["", *names], len(names) + 1, strict=False)
+    is_label = counts or is_left_out or csv_format.separator != "," or not any(map(csv_format.is_number, cells))
+    return (["", *names], 0) if is_label else (names, None)
+
+
+def _join_name_lines(csv_format: CsvFormat, names: list[str], following: Sequence[list[str]]) -> tuple[list[str], int]:
+    """Return names of columns and the number of their lines; two lines where the first has a name twice, or none.
+
+    pandas writes such lines, with a third for the index's name, and a workbook has cells that are merged.
+    """
+    is_text = [
+        len(row) == len(names)
+        and not any(csv_format.is_number(cell) or csv_format.is_missing(cell or "-") for cell in row)
+        for row in following
+    ]
+    are_unique = len({*names}) == len(names) and all(names[1:])
+    if are_unique or not any(names) or not is_text or not is_text[0] or all(is_text):
+        return names, 1
+    for position in range(1, len(names)):
+        names[position] = names[position] or names[position - 1]
+    lines = [names, following[0], *(following[1:2] if is_text[1] and not any(following[1][1:]) else ())]
+    parts = [[cell.strip() for cell in column if cell.strip()] for column in zip(*lines, strict=True)]
+    return [", ".join(dict.fromkeys(column)) for column in parts], len(lines)
+
+
+def _are_names(
+    csv_format: CsvFormat, rows: Sequence[list[str]], starts: Sequence[int], selection: ColumnSelection
+) -> bool:
+    """Return whether the first of ``rows``, which begin after ``starts`` lines, is a header; DataError if it may be."""
     first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    width, start = len(first), start + csv_format.skipped_lines
-    names = Header([cell.strip() for cell in first], width, start)
-    if keys.header is not None:
-        return names if keys.header else Header([], width, csv_format.skipped_lines)
-    features = selection.positions(names.names, width, strict=False) or selection.positions(names.names, width)
+    names, width = [cell.strip() for cell in first], len(first)
+    features = selection.positions(names, width, strict=False) or selection.positions(names, width)
     numbers = [position for position in features if csv_format.is_number(first[position])]
     non_numbers = [p for p in features if not (csv_format.is_number(first[p]) or csv_format.is_missing(first[p]))]
     if not numbers and not non_numbers:
-        raise DataError(f"the first line of the .csv file holds neither names nor numbers: {HEADER_ADVICE}")
+        raise DataError("the first line holds neither names nor numbers", advice=HEADER_ADVICE)
     if not numbers:
-        return names
+        return True
     if non_numbers:
-        raise DataError(
-            f"the first line of the .csv file is neither all names nor all numbers: {HEADER_ADVICE}. Leave out a "
-            "column of labels (node-config 'label' or 'leave-out'), by its number from 0 if columns have no names"
-        )
+        labels = {"leave_out": join_items(selection.leave_out, non_numbers)}
+        advice = [*HEADER_ADVICE, Advice(labels, "if it is a row, and these columns are labels")]
+        raise DataError("the first line is neither all names nor all numbers", advice=advice)
     with refuse_long_cells():
-        lines = list(itertools.islice(csv_format.lines(), end))
+        lines = list(itertools.islice(csv_format.lines(), starts[0], starts[-1]))
         reason = _name_above_numbers(csv_format, first, rest, features)
         reason = reason or _quoted_alone(csv_format, lines, width, numbers)
     if not reason and len(numbers) == len(features):
@@ -84,9 +150,8 @@ def detect_header(csv_format: CsvFormat, keys: CsvKeys, selection: ColumnSelecti
         decimals = np.array([max(len(cell.partition(csv_format.decimal)[2]) for cell in row) for row in cells])
         reason = header_evidence(values[0], values[1:], decimals)
     if reason:
-        raise DataError(f"the first line of the .csv file has numbers that may be names ({reason}): {HEADER_ADVICE}")
-    note = "the first line of the .csv file holds numbers and is taken for a row: say header=true if it holds names"
-    return Header([], width, csv_format.skipped_lines, note)
+        raise DataError(f"the first line has numbers that may be names ({reason})", advice=HEADER_ADVICE)
+    return False
 
 
 def _parse_cell(csv_format: CsvFormat, cell: str) -> float:
@@ -123,9 +188,7 @@ def _quoted_alone(csv_format: CsvFormat, lines: Sequence[str], width: int, numbe
 def header_evidence(first: Array, rest: Array, decimals: NDArray[np.int64]) -> str:
     """Return a reason why a first line of numbers is a header (counting, rising or far-off numbers); else "".
 
-    NaN is a missing value; ``decimals`` has the largest number of decimals of a cell in the first line and in each row.
-
-    Shapes: first (d,), rest (n, d), decimals (n + 1,).
+    Shapes: first (d,), rest (n, d), with NaN for missing values, and largest numbers of decimals (n + 1,).
     """
     d = len(first)
     if not len(rest) or not np.isfinite(first).all():

@@ -105,9 +105,8 @@ DUCKDB_CONFIG = {
 def duckdb_session(url: str) -> Iterator[DuckDB]:
     """Open a read-only session with a DuckDB file, or with DuckDB in memory to query other files.
 
-    The session is interrupted after `MAX_PASS_SECONDS`. Raise ConfigError if DuckDB is not installed, or refuses the
-    text of the query, and DataError if the file cannot be opened, or the query fails. DuckDB's own words about the
-    query appear in the site's own log only.
+    The session is interrupted after `MAX_PASS_SECONDS`. DuckDB's own words about the query appear in the site's own
+    log only.
     """
     with require_extra("sql", "DuckDB needs duckdb"):
         import duckdb
@@ -193,10 +192,8 @@ KEEPALIVE_OPTIONS = {"keepalives_idle": 30, "keepalives_interval": 10, "keepaliv
 def postgresql_session(url: str) -> Iterator[PostgreSQL]:
     """Open a read-only transaction with PostgreSQL; libpq finds the password in its own places.
 
-    Raise ConfigError if psycopg is not installed, or libpq or the server refuses the url or the text of the query, and
-    DataError if the server cannot be reached, or the query fails. The server's own words are shown if they are about
-    the connection (without the user's name) or the query itself, and only in the site's own log: other texts of the
-    server may contain values.
+    The server's own words are shown if they are about the connection (without the user's name) or the query itself, and
+    only in the site's own log: other texts of the server may contain values.
     """
     with require_extra("sql", "PostgreSQL needs psycopg"):
         import psycopg
@@ -302,11 +299,7 @@ class Query:
     """
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
-        """Read the columns of the query, and choose the features.
-
-        Raise ConfigError for a text or a column that is none of the database's, and DataError if no column is a
-        feature, or a feature is not numeric or has the name of another.
-        """
+        """Read the columns of the query, and choose the features."""
         self._open_session = SESSIONS[database_kind(url)]
         self._url, self._query = url, query.strip().rstrip(";")
         with self._open_session(url) as session:
@@ -334,10 +327,7 @@ class Query:
             )
 
     def blocks(self) -> Iterator[Array]:
-        """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass.
-
-        Raise DataError at an integer beyond float64, or after the last block if the rows differ from the first pass.
-        """
+        """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass."""
         digest = hashlib.sha256()
         # the query as a table, whose columns have names of ours: its own may be any text
         names = ", ".join(f"c{position}" for position in range(len(self._columns)))
@@ -362,10 +352,7 @@ class Query:
 
 
 def read_query(url: str, query: str, label: str = "", ids: str = "") -> tuple[Table, list[str]]:
-    """Return the checked table of a query's rows, with their digest, and the ids if `ids` names a column.
-
-    Raise ConfigError or DataError if the query or the database fails, or the rows are not numbers.
-    """
+    """Return the checked table of a query's rows, with their digest, and the ids if `ids` names a column."""
     reader = Query(url, query, label, ids)
     table = check_rows(Blocks(reader.blocks, len(reader.names), np.dtype(np.float64)), reader.names)
     return table._replace(digest=reader.digest), reader.ids

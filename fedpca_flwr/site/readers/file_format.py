@@ -24,13 +24,14 @@ class FileFormat:
     and the column of labels, and of a text also ``csv_keys`` and ``selection``; None: files of this kind have no texts.
     ``settings`` are arguments that only this kind of file has: keys of the node-config; ``csv_keys``, the `CsvKeys` of
     a text; ``notes``, a list for what a reader of the rows must know. ``row_names`` returns, given a path, a name for
-    each row ("family person"); None: rows of such files have numbers only.
+    each row ("family person"); None: rows of such files have numbers only. ``folders``: may the path be a folder?
     """
 
     read_rows: Callable[..., tuple[Rows, list[str]]]
     read_ids: Callable[..., list[str]] | None = None
     settings: tuple[str, ...] = ()
     row_names: Callable[[Path], Sequence[str]] | None = None
+    folders: bool = False
 
 
 _READERS = "fedpca_flwr.site.readers"

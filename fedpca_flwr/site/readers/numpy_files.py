@@ -19,7 +19,7 @@ def _read_npy(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
     except ValueError:
         rows = None
     if not isinstance(rows, np.ndarray):  # NumPy opens an archive under any name
-        raise DataError("the .npy file is not a plain array of numbers", local=str(file))
+        raise DataError("it is not a plain array of numbers", local=str(file))
     return _select_columns(rows, selection), []
 
 
@@ -33,15 +33,13 @@ def _read_npz(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str]]:
             return _select_columns(sparse_rows(sparse.load_npz(file)), selection), []
         key = "X" if "X" in archive.files else archive.files[0] if len(archive.files) == 1 else None
         if key is None:
-            raise DataError(
-                f"the .npz file contains {len(archive.files)} arrays, and none has the name 'X'", local=str(file)
-            )
+            raise DataError(f"there are {len(archive.files)} arrays, and none has the name 'X'", local=str(file))
         try:
             rows = archive[key]
             if not isinstance(rows, np.ndarray):  # NumPy returns bytes for a member that is no array
                 raise ValueError
         except ValueError:
-            raise DataError("the .npz file does not hold a plain array of numbers", local=str(file)) from None
+            raise DataError("it does not hold a plain array of numbers", local=str(file)) from None
     return _select_columns(rows, selection), []
 
 

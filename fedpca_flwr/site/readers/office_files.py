@@ -4,139 +4,138 @@ import csv
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.errors import Advice, ConfigError, DataError
+from fedpca_flwr.site.readers.columns import require_extra
+from fedpca_flwr.site.readers.csv_faults import MISSING_MARK_PATTERN
 from fedpca_flwr.site.readers.csv_file import CsvText, text_format
-from fedpca_flwr.site.readers.csv_format import Opener
+from fedpca_flwr.site.readers.csv_format import CsvKeys, Opener
 from fedpca_flwr.site.readers.unpacking import require_archive_size, require_unpacked_size
 
 MIN_CELL_LIMIT = 2**24  # cells, also empty, that any sheet may have; a larger one as many as bytes unpacked
-PACKAGES = {".xlsx": "openpyxl", ".xls": "pandas and xlrd", ".sav": "pandas and pyreadstat"}  # others: pandas alone
+READERS = {".sav": "read_sav", ".dta": "read_dta", ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}
 
 
-@contextmanager
-def _reword_import_error(suffix: str) -> Iterator[None]:
-    """Replace an ImportError in a with statement by a ConfigError that names packages to install."""
-    try:
-        yield
-    except ImportError as error:
-        packages = PACKAGES.get(suffix, "pandas")
-        raise ConfigError(
-            f"a {suffix} file needs {packages}, which is not installed: run pip install '.[tables]' in the repository "
-            f"({error.name or 'a package'} is missing), or save the table as .csv"
-        ) from None
-
-
-def read_spreadsheet(file: Path) -> CsvText:
-    """Read the first sheet of an Excel workbook, as .csv text with a note if there are others.
-
-    Raise DataError if the sheet is empty, has numbers of 2^53 or more in size, which Excel has rounded, or is too large
-    for what it holds; raise ConfigError if a package that reads it is not installed.
-    """
-    n_sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file)
+def read_spreadsheet(file: Path, keys: CsvKeys) -> CsvText:
+    """Read the sheet of an Excel workbook that `keys` name, by default the first, as .csv text with a note."""
+    sheets, rows = (_xlsx_rows if file.suffix.lower() == ".xlsx" else _xls_rows)(file, keys.sheet)
+    others = [Advice({"sheet": str(number)}) for number in range(2, len(sheets) + 1)] if not keys.sheet else []
     if not rows:
-        raise DataError("the first sheet of the workbook is empty")
+        raise DataError("the sheet is empty", advice=others)
     if any(isinstance(cell, int | float) and abs(cell) >= 2**53 for row in rows for cell in row):
         raise DataError(
             "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
         )
-    note = f"of a workbook of {n_sheets} sheets the first is read" if n_sheets > 1 else ""
-    return CsvText(_csv_opener(rows), generated=True, note=note)
+    keys.require_unset("workbooks", "header", "comment", "thousands", "decimal", "skip", "sheet")
+    text_keys = replace(keys, delimiter=",", encoding="utf-8")
+    note = f"of a workbook of {len(sheets)} sheets the first is read; sheet='2' is the next" if others else ""
+    return CsvText(_csv_opener(rows, keys.decimal), text_keys, note)
 
 
-def _xls_rows(file: Path) -> tuple[int, list[tuple[Any, ...]]]:
-    """Return the number of sheets of an .xls workbook, and the rows of the first sheet."""
-    with _reword_import_error(".xls"):
+def _sheet_position(sheets: Sequence[str], sheet: str) -> int:
+    """Return the position from 0 of a sheet, by its name or number from 1 (empty: 1); ConfigError if none."""
+    numbers = {str(number): number - 1 for number in range(1, len(sheets) + 1)} | {"": 0}
+    if sheet not in sheets and sheet not in numbers:
+        raise ConfigError("'sheet' names no sheet, expected a name or a number from 1", local=labels_text(sheets))
+    return list(sheets).index(sheet) if sheet in sheets else numbers[sheet]
+
+
+def _xls_rows(file: Path, sheet: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the names of the sheets of an .xls workbook, and the rows of one of them."""
+    with require_extra("tables", "an .xls file needs pandas and xlrd"):
         import pandas
 
         with pandas.ExcelFile(file) as book:
-            sheets = list(book.sheet_names)
-            frame = book.parse(sheets[0], header=None, dtype=object, na_filter=False)
-    return len(sheets), list(frame.itertuples(index=False, name=None))
+            sheets = list(map(str, book.sheet_names))
+            frame = book.parse(_sheet_position(sheets, sheet), header=None, dtype=object, na_filter=False)
+    return sheets, list(frame.itertuples(index=False, name=None))
 
 
-def _xlsx_rows(file: Path) -> tuple[int, list[list[Any]]]:
-    """Return the number of sheets of an .xlsx workbook, and the rows of the first sheet, all of one length.
+def _xlsx_rows(file: Path, sheet: str) -> tuple[list[str], list[list[Any]]]:
+    """Return the names of the sheets of an .xlsx workbook, and the rows of one of them, all of one length.
 
-    Errors are NaN. Raise DataError for too many cells: one far from the table makes billions of empty cells.
+    Errors are NaN.
     """
-    with _reword_import_error(".xlsx"):
+    with require_extra("tables", "an .xlsx file needs openpyxl"):
         from openpyxl import load_workbook
-    max_cells = max(MIN_CELL_LIMIT, require_archive_size(file, "save its first sheet as .csv"))
+    max_cells = max(MIN_CELL_LIMIT, require_archive_size(file, "save its sheet as .csv"))
     with closing(load_workbook(file, read_only=True, data_only=True, keep_links=False)) as book:
-        sheet = book.worksheets[0]
-        sheet.reset_dimensions()
+        sheets = [each.title for each in book.worksheets]
+        cells = book.worksheets[_sheet_position(sheets, sheet)]
+        cells.reset_dimensions()
         rows, height, width = list[list[Any]](), 0, 0
-        for row in sheet.rows:
+        for row in cells.rows:
             rows.append([math.nan if cell.data_type == "e" else cell.value for cell in row])
             while rows[-1] and rows[-1][-1] in (None, ""):
                 rows[-1].pop()
             height, width = len(rows) if rows[-1] else height, max(width, len(rows[-1]))
             if height * width > max_cells:
                 raise DataError(
-                    f"the first sheet of the workbook reaches to row {height:,} and column {width:,}, and most cells "
-                    "are empty: delete the cells that are far from the table, or save the table as .csv"
+                    f"the sheet reaches to row {height:,} and column {width:,}, and most cells are empty: delete the "
+                    "cells that are far from the table, or save the table as .csv"
                 )
-    return len(book.worksheets), [row + [None] * (width - len(row)) for row in rows[:height]]
+    return sheets, [row + [None] * (width - len(row)) for row in rows[:height]]
 
 
-def read_statistics_file(file: Path) -> CsvText:
-    """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values.
-
-    Raise DataError if the file has no column or is too large for its size, and ConfigError without its packages.
-    """
-    suffix, labelled_columns = file.suffix.lower(), []
-    with _reword_import_error(suffix):
-        import pandas
-
-        if suffix == ".sav":
-            import pyreadstat
-
-            _, contents = pyreadstat.read_sav(str(file), metadataonly=True)
-            _require_table_size(file, contents.number_rows, contents.number_columns)
-            frame, metadata = pyreadstat.read_sav(str(file))
-            labelled_columns = list(metadata.variable_value_labels)
-        elif suffix == ".dta":
-            with pandas.io.stata.StataReader(file, convert_categoricals=False) as reader:
-                frame = reader.read()
-                values = reader.value_labels()
-            labelled_columns = list(values)
-        else:
-            with pandas.read_sas(file, encoding="latin-1", iterator=True) as reader:
-                if suffix == ".sas7bdat":
-                    _require_table_size(file, reader.row_count, reader.column_count)
-                frame = reader.read()
-    n_labelled = len(labelled_columns)
-    note = f"values of {n_labelled} columns have labels in the file, and are taken as the numbers that stand for these"
+def read_statistics_file(file: Path, keys: CsvKeys) -> CsvText:
+    """Read an SPSS, Stata or SAS file as .csv text with a header, with codes, and a note, for labelled values."""
+    suffix = file.suffix.lower()
+    keys.require_unset("files of statistics", "comment", "thousands", "decimal", "skip", "header")
+    with require_extra("tables", f"a {suffix} file needs pandas and pyreadstat"):
+        import pandas  # noqa: F401  # which the other needs
+        import pyreadstat
+    read = partial(getattr(pyreadstat, READERS[suffix]), str(file))
+    read = partial(read, encoding="ISO-8859-1") if suffix == ".xpt" else read  # of other files, their own
+    _, contents = read(metadataonly=True)
+    nbytes = 8 * (contents.number_rows or 0) * (contents.number_columns or 0)
+    require_unpacked_size(file, nbytes, "save the table as .csv")
+    frame, metadata = read()
+    labels = metadata.variable_value_labels
+    notes = []
+    if labels:
+        notes.append(
+            f"values of {len(labels)} columns have labels in the file, and are read as the numbers of these labels"
+        )
+    unmeasured = {
+        column: [
+            code
+            for code, label in codes.items()
+            if MISSING_MARK_PATTERN.fullmatch(label) and (frame[column] == code).any()
+        ]
+        for column, codes in labels.items()
+    }
+    if columns := [column for column, codes in unmeasured.items() if codes]:
+        marks = dict.fromkeys(_cell_text(code) for codes in unmeasured.values() for code in codes)
+        notes.append(f"labels of {labels_text(columns)} say that values are missing: set missing='{', '.join(marks)}'")
     header = [str(name) for name in frame.columns]
     if not header:
-        raise DataError(f"the {suffix} file has no column")
+        raise DataError("there is no column")
     rows = frame.astype(object).itertuples(index=False, name=None)
-    return CsvText(
-        _csv_opener(itertools.chain([header], rows)), generated=True, header=True, note=note if labelled_columns else ""
-    )
+    text_keys = replace(keys, delimiter=",", encoding="utf-8", header=True)
+    return CsvText(_csv_opener(itertools.chain([header], rows)), text_keys, "; ".join(notes))
 
 
-def _require_table_size(file: Path, rows: int | None, columns: int | None) -> None:
-    """Raise DataError for a file of statistics with too many numbers for its size; a size that is unknown is 0."""
-    require_unpacked_size(file, 8 * (rows or 0) * (columns or 0), "save the table as .csv")
-
-
-def _csv_opener(rows: Iterable[Sequence[Any]]) -> Opener:
+def _csv_opener(rows: Iterable[Sequence[Any]], decimal: str = "") -> Opener:
     """Write rows as .csv text in memory, and return a function that opens its bytes (UTF-8) for reading.
 
-    A missing value becomes an empty cell, and a row of several cells that are all empty becomes an empty line.
+    Numbers get the sign ``decimal``, as texts among them may have. Cells without a value, and rows of such, are empty.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     for row in rows:
-        cells = list(map(_cell_text, row))
+        cells = [
+            _cell_text(cell).replace(".", decimal or ".") if isinstance(cell, float) else _cell_text(cell)
+            for cell in row
+        ]
         if len(cells) == 1 or any(cells):
             writer.writerow(cells)
         else:

@@ -1,8 +1,4 @@
-"""Limits on the size to which a compressed file of rows unpacks.
-
-A file of a few megabytes can unpack to terabytes of equal bytes, by fault or on purpose, and would keep a site busy for
-hours. Such a file is refused before it is read, or as soon as the excess shows.
-"""
+"""Limits on the size to which a compressed file of rows unpacks: a few megabytes can unpack to terabytes."""
 
 import gzip
 import io
@@ -28,9 +24,8 @@ def require_unpacked_size(
         return
     packed_bytes = packed_bytes or file.stat().st_size
     if nbytes > max_ratio * packed_bytes:
-        suffixes = file.suffixes[-2 if file.suffix.lower() == ".gz" else -1 :]  # no more of the name
         raise DataError(
-            f"the {''.join(suffixes)} file unpacks to more than {SMALL_BYTES:,} bytes and to more than "
+            f"it unpacks to more than {SMALL_BYTES:,} bytes and to more than "
             f"{max_ratio:,} times its size: is the file damaged? If it is right, {advice}",
             local=f"{packed_bytes:,} bytes of {file} unpack to {nbytes:,}",
         )

@@ -68,9 +68,9 @@ def test_headers_and_rows_are_told_apart(tmp_path):
                 try:
                     loaded = read(file_of(tmp_path, rows, first))
                 except DataError as error:
-                    named &= "header=true" in str(error)
+                    named &= "header=True" in str(error)
                     continue
-                silent += not any("header=true" in note for note in loaded.notes)
+                silent += not any("header=True" in note for note in loaded.notes)
                 rows_of_many += d >= 5
     assert (total, silent, named) == (384, 0, True)
     assert refusals <= 0.01 * total
@@ -80,7 +80,7 @@ def test_headers_and_rows_are_told_apart(tmp_path):
 def test_a_note_of_the_model_says_what_was_taken_for_a_row(tmp_path):
     path = file_of(tmp_path, np.random.default_rng(0).normal(50, 9, (40, 3)))
     model = run("p-cov", {"north": read(path)}, n_components=1)
-    assert any("north" in note and "header=true" in note for note in model.log["notes"])
+    assert any("north" in note and "header=True" in note for note in model.log["notes"])
     model = run("p-cov", {"north": read(path, header=False)}, n_components=1)
     assert not any("header" in note for note in model.log["notes"])
 

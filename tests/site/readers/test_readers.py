@@ -40,7 +40,9 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
     loaded, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
     np.testing.assert_array_equal(loaded.rows, X)
-    assert bool(loaded.columns) == named
+    assert bool(loaded.names) == named
+    pd.testing.assert_frame_equal(loaded.frame(), pd.DataFrame(X, columns=NAMES if named else range(4)))
+    assert (loaded.shape, list(loaded.head(2).columns)) == ((150, 4), list(loaded.columns))
     assert isinstance(loaded.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
     read_in_blocks(monkeypatch)
@@ -73,6 +75,25 @@ def test_the_index_of_pandas_is_no_feature(index, tmp_path):
         assert read_ids(path, index.name, 150) == [str(value) for value in index]
 
 
+def test_a_folder_of_parquet_files_is_a_table(tmp_path):
+    folder = tmp_path / "site.parquet"
+    (folder / "day=2").mkdir(parents=True)
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(150)], **dict(zip(NAMES, X.T, strict=True))})
+    for name, part in {"part-0.parquet": frame[:70], "day=2/part-1.parquet": frame[70:]}.items():
+        part.to_parquet(folder / name)
+    (folder / "_metadata.parquet").write_text("of Spark")
+    loaded = read(folder, leave_out="id")
+    ids = [int(name[1:]) for name in read_ids(folder, "id", 150)]
+    np.testing.assert_array_equal(loaded.rows, X[ids])
+    assert sorted(ids) == list(range(150))
+    frame.rename(columns={"age": "years"}).to_parquet(folder / "part-2.parquet")
+    with pytest.raises(DataError, match="other columns"):
+        read(folder, leave_out="id")
+    (tmp_path / "site.csv").mkdir()
+    with refused(DataError, "site.csv", match="folder"):
+        read(tmp_path / "site.csv")
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "bsr"])
 def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     path = tmp_path / "site.npz"
@@ -93,7 +114,7 @@ def test_duplicate_entries_of_a_matrix_add_up():
 
 
 def test_missing_files_and_unknown_formats_are_named(tmp_path):
-    with refused(DataError, "'data'"):
+    with refused(DataError, "none.csv"):
         read(str(tmp_path / "none.csv"))
     with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
         read("site.ods")

@@ -3,6 +3,7 @@
 import gzip
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedpca_flwr import read
@@ -38,6 +39,7 @@ READ = {
     "a row first": ("1,2,3\n" + body(), {"header": False}, np.vstack([[1, 2, 3], B])),
     "rows that all rise": (RISING, {}, [[float(v) for v in line.split(",")] for line in RISING.split()]),
     "an index without a name": (",a,b,c\n" + numbered(body()), {"leave_out": "0"}, B),
+    "a comment that rows begin with": ("a,b,c\n-,kg,mm\n" + body(table=-B), {"comment": "-"}, -B),
     "several left out": (
         'id,a,"b, c",x_1,x_2\n' + "".join(f"p{i},{v[0]},u,2020-01-01,w\n" for i, v in enumerate(B)),
         {"leave_out": 'id, "b, c", x_*'},
@@ -60,26 +62,29 @@ READ = {
     "decimal commas in quotes": ('a,b\n"1,5",2\n"2,5",3\n', {"decimal": ","}, [[1.5, 2], [2.5, 3]]),
     "separators at the ends": (ABC.replace("\n", ",\n"), {"leave_out": "3"}, B),
     "pipes": (ABC.replace(",", "|"), {"delimiter": "|"}, B),
+    "rows that end with separators": ("a,b,c\n" + body().replace("\n", ",\n"), {}, B),
+    "spaces that align": (body("   ").replace("\n", " \n  "), {"delimiter": "space", "header": False}, B),
+    "skipped lines": ("x,1\n" + ABC.replace("c\n", "c\ncm,kg,2\n"), {"skip": "1, 3"}, B),
     "an exact whole number": ("a,b\n1152921504606846976,1\n3,2\n", {}, [[2**60, 1], [3, 2]]),
     "a whole number left out": ("a,b\n1152921504606846977,1\n3,2\n", {"leave_out": "a"}, [[1], [2]]),
 }
 REFUSED = {
-    "names in quotes": ('"1100","1102","1104"\n' + body(), {}, "header=true"),
-    "ids above measurements": ("48211,39922,10417\n" + body(), {}, "header=true"),
-    "wavelengths": (",".join(map(str, range(40, 49))) + "\n" + body(table=B.reshape(4, 9)), {}, "header=true"),
-    "a name among numbers": ("id,1100,1102\n" + body(), {}, "header=true"),
-    "the name of what is left out": ("id,45.5,52.25,48\n" + numbered(body()), {"leave_out": "0"}, "header=true"),
-    "an index without a name": (",a,b,c\n" + numbered(body()), {}, "leave-out='0'"),
+    "names in quotes": ('"1100","1102","1104"\n' + body(), {}, "header=True"),
+    "ids above measurements": ("48211,39922,10417\n" + body(), {}, "header=True"),
+    "wavelengths": (",".join(map(str, range(40, 49))) + "\n" + body(table=B.reshape(4, 9)), {}, "header=True"),
+    "a name among numbers": ("id,1100,1102\n" + body(), {}, "header=True"),
+    "the name of what is left out": ("id,45.5,52.25,48\n" + numbered(body()), {"leave_out": "0"}, "header=True"),
+    "an index without a name": (",a,b,c\n" + numbered(body()), {}, "leave_out='0'"),
     "one mark": (ABC + "1,?,3\n", {}, "marks for missing values.*missing='"),
     "an error of a workbook": (ABC + "1,#DIV/0!,3\n", {}, "marks for missing values.*missing='"),
-    "units below the names": ("a,b,c\ncm,kg,mmHg\n" + body(), {}, "line of units.*comment='"),
-    "totals": (ABC + "Total,600,700\n", {}, "totals.*comment='"),
-    "totals that a column beside tells": (ABC + "Total,600,700\n", {"leave_out": "a"}, "totals.*comment='"),
-    "comments": ("# made by\n" + ABC, {}, "comment='#'"),
+    "units below the names": ("a,b,c\ncm,kg,mmHg\n" + body(), {}, "line of units.*skip='2'"),
+    "totals": (ABC + "Total,600,700\n", {}, "totals.*skip='14'"),
+    "totals that a column beside tells": (ABC + "Total,600,700\n", {"leave_out": "a"}, "totals.*skip='14'"),
+    "comments": ("# made, by\n" + ABC, {}, "comment='#'"),
     "thousands": ('a,b\n"1,234.5",2\n"12,345",3\n', {}, "thousands=','"),
     "points between thousands, or decimals": ("a;b\n1.234;2\n567;3\n", {}, "decimal='.'"),
     "decimal commas in quotes": ('a,b\n"1,5",2\n"2,5",3\n', {}, "decimal=','"),
-    "a name twice": (ABC.replace("b", "a"), {}, "'leave-out'"),
+    "a name twice": (ABC.replace("b", "a"), {}, "leave_out='1'"),
     "another separator than is said": (ABC, {"delimiter": ";"}, "not numbers"),
     "a quote that is not closed": ('a,note\n1,x\n2,"y\n3,z\n4,z\n5,"w"\n6,v\n', {"leave_out": "note"}, "quote"),
     "whole numbers that are rounded": ("a,b\n1152921504606846977,1\n3,2\n", {}, "2.53"),
@@ -103,6 +108,27 @@ def test_an_ambiguous_text_is_refused_with_advice(kind, tmp_path):
     content, keys, text = REFUSED[kind]
     with pytest.raises(DataError, match=text):
         read(written(tmp_path, content), **keys)
+
+
+NAMED = {
+    "a title": ("Measured in May,,\n" + ABC, "1 line"),
+    "two titles": ("# made in May\nby hand\n" + ABC, "2 lines"),
+    "two lines of names": ("a,a,c\nx,y,x\n" + body(), "2 lines"),
+    "merged cells": ("a,,c\nx,y,x\n" + body(), "2 lines"),
+    "names of rows": ("a,b,c\n" + numbered(body(), "r"), "left out"),
+    "numbers of rows": ("a,b,c\n" + numbered(body()), "left out"),
+    "comments": ("a,b,c\n" + body() + "# a\n# b\n", "2 lines skipped, the first is line 14"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_what_is_no_row_has_a_note(kind, tmp_path):
+    content, text = NAMED[kind]
+    table = read(written(tmp_path, content), comment="#" if kind == "comments" else "")
+    assert table.names == (("a, x", "a, y", "c, x") if "x,y,x" in content else ("a", "b", "c"))
+    np.testing.assert_array_equal(table.rows, B)
+    (note,) = table.notes
+    assert text in note
 
 
 def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
@@ -161,7 +187,7 @@ def test_what_no_text_can_have_is_refused_by_its_key(key, value, tmp_path):
 @pytest.mark.parametrize("key", ["columns", "leave_out"])
 def test_a_key_that_names_no_column_is_refused(key, tmp_path):
     for name in ("d", "3", "d*"):
-        with refused(ConfigError, f"'{key.replace('_', '-')}'"):
+        with refused(ConfigError, f"'{key}'"):
             read(written(tmp_path, ABC), **{key: name})
 
 
@@ -181,7 +207,7 @@ def test_a_sheet_is_read_as_a_text_is(tmp_path):
     for row in (["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["p3", "#N/A", 1e3], ["Total", 3, "4"]):
         book.active.append(row)
     book.save(tmp_path / "site.xlsx")
-    with refused(DataError, "header=true"):
+    with refused(DataError, "header=True"):
         read(tmp_path / "site.xlsx")
     loaded = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
     assert loaded.names == ("1100", "1102")
@@ -201,15 +227,45 @@ def test_a_sheet_is_read_as_a_text_is(tmp_path):
         read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
 
 
-@pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt"])
+def test_sheets_have_numbers_and_names_and_may_hold_decimal_commas(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    book = openpyxl.Workbook()
+    for row in (["a", "b"], [1.5, "2,5"], ["3,5", 4]):
+        book.create_sheet("may") if len(book.sheetnames) == 1 else None
+        book["may"].append(row)
+    book.save(tmp_path / "site.xlsx")
+    with refused(DataError, "site.xlsx", "sheet='2'"):
+        read(tmp_path / "site.xlsx")
+    with refused(DataError, "decimal=','"):
+        read(tmp_path / "site.xlsx", sheet=2)
+    for sheet in ("2", "may"):
+        np.testing.assert_array_equal(
+            read(tmp_path / "site.xlsx", sheet=sheet, decimal=",").rows, [[1.5, 2.5], [3.5, 4]]
+        )
+    with refused(ConfigError, "'sheet'", 1):
+        read(tmp_path / "site.xlsx", sheet="June")
+    with refused(ConfigError, "'sheet'"):
+        read(written(tmp_path, ABC), sheet="2")
+
+
+def test_labels_that_say_what_is_missing_are_noted(tmp_path):
+    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
+    labels = {"A": {8.0: "Refused", 9.0: "not asked"}, "B": {1.0: "don't know", 3.0: "often"}}
+    pyreadstat.write_sav(
+        pd.DataFrame({"A": [1.0, 8, 9], "B": [3.0, 4, 3]}), str(tmp_path / "s.sav"), variable_value_labels=labels
+    )
+    assert "missing='8, 9'" in read(tmp_path / "s.sav").notes[0]
+
+
+@pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt", "8.xpt"])
 def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
     pandas = pytest.importorskip("pandas")
     pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
     frame = pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]})
     path = str(tmp_path / f"s{suffix}")
-    labels = {} if suffix == ".xpt" else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
-    write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta, ".xpt": pyreadstat.write_xport}[suffix]
-    write(frame, path, **(labels or {"file_format_version": 5}))
+    labels = {} if ".xpt" in suffix else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
+    write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta}.get(suffix, pyreadstat.write_xport)
+    write(frame, path, **(labels or {"file_format_version": 8 if suffix == "8.xpt" else 5}))
     with refused(DataError, "texts"):
         read(path)
     loaded = read(path, leave_out="W", missing="3")

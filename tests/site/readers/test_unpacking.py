@@ -111,7 +111,7 @@ def bomb(request, tmp_path):
 def test_a_file_that_unpacks_to_far_too_much_is_refused(bomb):
     file, named = bomb
     with refused(DataError, *named) as caught:
-        to_array(read(file).rows)
+        to_array(read(file, site=True).rows)
     assert "patients" not in str(caught.value)
 
 
