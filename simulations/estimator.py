@@ -156,7 +156,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
         if earlier is not None:
-            moments = earlier.merge(moments)
+            is_reordered = moments.features and set(moments.features) == set(earlier.features)
+            moments = earlier.merge(moments.select(earlier.features) if is_reordered else moments)
             for key in ("parties", "rounds"):
                 log[key] = [*self.model_.log[key], *log[key]]
         target = self.n_components
@@ -168,8 +169,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             scale=options["scale"],
             error_bound=moments.error_bound,
         )
-        features = result.feature_names_in_
-        self._set_fitted(model if features is None else model.named(tuple(features)), parties)
+        self._set_fitted(model.named(moments.features), parties)
         self._moments = moments
         if after_fit:
             self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")

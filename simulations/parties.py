@@ -8,36 +8,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text
-from fedpca_flwr.data.frames import Frame, as_rows, column_labels, is_frame, labels_text, match_labels, open_frame
+from fedpca_flwr.data.frames import (
+    Frame,
+    as_rows,
+    column_labels,
+    column_names,
+    is_frame,
+    labels_text,
+    match_labels,
+    open_frame,
+)
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
-Labels = tuple[Hashable, ...]
-
 
 class Parties(NamedTuple):
-    """Checked data of a run's parties: rows, party names, column labels, notes, and the rows' original order."""
+    """Checked data of a run's parties: rows, party names, column names, notes, and the rows' original order."""
 
     rows: list[Rows]  # (n_i, d) of each party; of parties of columns (n, f_i)
     keys: list[str]  # names of the parties; empty if they have none
-    labels: list[Labels]  # of each party's columns; empty where it has none
+    names: list[tuple[str, ...]]  # of each party's columns; empty where it has none
     notes: list[str]  # on what was done to the tables
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
-
-    @property
-    def names(self) -> list[tuple[str, ...]]:
-        """Names of each party's columns; empty for a party whose labels are not all texts."""
-        return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
 
     def features(self, weights: Any) -> tuple[str, ...]:
         """Return the model's feature names, from the first party that has names, without the column of weights."""
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
-
-
-def _are_texts(labels: Labels) -> bool:
-    """Return whether all labels of columns are texts."""
-    return all(isinstance(label, str) for label in labels)
 
 
 def parties_of(data: Any, split: str) -> Parties:
@@ -64,6 +61,8 @@ def parties_of(data: Any, split: str) -> Parties:
         raise DataError("\n".join(faults))
     result = Parties(rows, keys, list(map(column_labels, tables)), [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
+    names = [names if column_names(table) else () for names, table in zip(result.names, tables, strict=True)]
+    result = result._replace(names=names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
     rows_by_party = dict(zip(party_names, result.rows, strict=True))
@@ -132,16 +131,15 @@ def _require_parties(data: Any) -> None:
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
     """Put the columns of all parties with labels into the order of the first such party.
 
-    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone; and for columns
-    in another order whose labels are not all texts: a model does not keep these, so it would take rows by position.
+    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone.
     """
-    labelled = [place for place, labels in enumerate(parties.labels) if labels]
+    labelled = [place for place, labels in enumerate(parties.names) if labels]
     if not labelled:
         return parties
-    first, first_name = parties.labels[labelled[0]], party_names[labelled[0]]
-    rows, labels, reordered, faults = list(parties.rows), list(parties.labels), [], []
+    first, first_name = parties.names[labelled[0]], party_names[labelled[0]]
+    rows, labels, reordered, faults = list(parties.rows), list(parties.names), [], []
     for place in labelled[1:]:
-        local_labels = parties.labels[place]
+        local_labels = parties.names[place]
         if local_labels == first:
             continue
         missing, extra, order = match_labels(local_labels, first)
@@ -157,16 +155,11 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
             f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. Rename them, "
             "leave out what not all parties have, or give who lacks a column one of NaN and take method='em'"
         )
-    if reordered and not _are_texts(first):
-        raise ConfigError(
-            f"{', '.join(reordered)} has the columns of {first_name} in another order, and their names are "
-            "not all texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"
-        )
     notes = [f"columns are in the order of {first_name}; {', '.join(reordered)} had the same ones in another"]
     notes = notes if reordered else []
     if unlabelled := [name for name, local_labels in zip(party_names, labels, strict=True) if not local_labels]:
         notes.append(f"columns without names are taken by position, as those of {first_name}: {', '.join(unlabelled)}")
-    return parties._replace(rows=rows, labels=labels, notes=notes)
+    return parties._replace(rows=rows, names=labels, notes=notes)
 
 
 def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:

@@ -131,4 +131,4 @@ def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X
     ``names`` are those of the features, empty if unknown; ``name`` is that of the rows in errors.
     """
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
-    return frames.finite_matrix(rows, width, name)
+    return frames.finite_matrix(rows, width, name, names)
