@@ -13,11 +13,10 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from fedpca_flwr.data.frames import as_rows, is_frame, labels_text, open_frame
+from fedpca_flwr.data.frames import as_array, as_rows, is_frame, is_table, labels_text, open_frame
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import import_pandas
@@ -25,6 +24,7 @@ from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.simulations.engines import run
 from fedpca_flwr.simulations.parties import is_name
 from fedpca_flwr.simulations.python_words import in_words_of_python
+from fedpca_flwr.simulations.sources import read_parties
 from fedpca_flwr.strategies import METHODS
 
 # what a fitted estimator has of its model
@@ -95,8 +95,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : list or mapping of tables, or one table of shape (n, d)
-            Tables of the parties (arrays, data frames or sparse matrices), in a list or a mapping by the names of the
-            parties; or one table of all rows, which ``groups`` divides among the parties.
+            Tables of the parties (arrays, data frames, sparse matrices or files), in a list or a mapping by the names
+            of the parties; or one table of all rows, which ``groups`` divides among the parties.
         y : object
             Ignored.
         groups : array-like of shape (n,), optional
@@ -113,7 +113,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ValueError
             If a table is not what scikit-learn accepts.
         """
-        parties = self._parties(X, groups, partial=False)
+        parties = self._parties(X := read_parties(X), groups, partial=False)
         self._moments: SecondMoments | None = None
         target = _max_components(parties) if self.n_components is None else self.n_components
         self._set_fitted(self._run(parties, target), parties)
@@ -144,7 +144,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         earlier: SecondMoments | None = getattr(self, "_moments", None)
         after_fit = earlier is None and hasattr(self, "model_")
-        parties = self._parties(X, groups, partial=True)
+        parties = self._parties(read_parties(X), groups, partial=True)
         result = self._run(parties, 1, keep="moments")
         moments = result.moments_
         options = result.log["options"]
@@ -404,26 +404,29 @@ def _is_label(label: object) -> bool:
 def parties_in(X: object) -> bool:
     """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table."""
     tables = tables_of(X)
-    two_axes = (isinstance(table, Blocks) or is_frame(table) or getattr(table, "ndim", 0) == 2 for table in tables)
-    return bool(tables) and all(two_axes)
+    return bool(tables) and all(map(is_table, tables))
 
 
 def tables_of(X: object) -> Sequence[Any]:
     """Return the tables in a list or mapping of tables; an empty sequence for any other object."""
     if isinstance(X, Mapping):
         return list(X.values())
-    return X if isinstance(X, list | tuple) else ()
+    return X if isinstance(X, list | tuple) and not is_table(X) else ()
 
 
 def _max_components(parties: object) -> int:
     """Return the smaller of the number of all parties' rows, for which blocks may be read, and that of features."""
-    tables = [as_rows(table, "X") if is_frame(table) else table for table in tables_of(parties)]
-    shapes = [(len(table), table.width) if isinstance(table, Blocks) else table.shape for table in tables]
+    shapes = [(len(rows), rows.shape[1]) for rows in (as_rows(table, "X") for table in tables_of(parties))]
     return int(min(sum(rows for rows, _ in shapes), shapes[0][1]))
 
 
 def _for_scikit_learn(X: Any) -> Any:
-    """Return a data frame, if lazy then collected, as a frame of its own library; other objects unchanged."""
+    """Return a data frame, if lazy then collected, as a frame of its own library; other objects unchanged.
+
+    A `Table` becomes a frame of pandas if its columns have names, else an array.
+    """
+    if isinstance(X, Table):
+        return import_pandas().DataFrame(as_array(X, "X"), columns=X.names) if X.names else as_array(X, "X")
     frame = open_frame(X)
     values = frame.values() if frame is not None and not _is_labelled_array(X) else None
     return X if values is None else values.to_native()

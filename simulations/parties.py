@@ -13,7 +13,7 @@ from fedpca_flwr.data.frames import (
     as_rows,
     column_labels,
     column_names,
-    is_frame,
+    is_table,
     labels_text,
     match_labels,
     open_frame,
@@ -101,7 +101,7 @@ def is_name(key: object) -> bool:
 
 def _require_parties(data: Any) -> None:
     """Raise ConfigError, with advice, for data that are no list or mapping of tables, or wrong names of parties."""
-    one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
+    one_table = is_table(data)
     if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__
         description = f"{kind}, one table" if one_table else kind

@@ -2,14 +2,14 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, ValuesView
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.data.frames import as_array
+from fedpca_flwr.data.frames import as_array, is_table
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.simulations.parties import Parties, parties_of
 from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
@@ -43,6 +43,26 @@ def files_of(paths: Sequence[str]) -> list[str]:
             raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(FORMATS)}")
         files += map(str, inside)
     return files
+
+
+def read_parties(data: Any) -> Any:
+    """Return the parties' tables in a list or mapping, with files read; of a list of files by the files' names.
+
+    Any other object is returned unchanged. Raise errors as `tables_of`.
+    """
+    data = list(data) if isinstance(data, Iterator | ValuesView) else data
+    if is_table(data) or not isinstance(data, Mapping | list | tuple):
+        return data
+    tables = list(data.values() if isinstance(data, Mapping) else data)
+    files = [str(table) for table in tables if isinstance(table, str | os.PathLike)]
+    if not files:
+        return data
+    by_file = tables_of(files)
+    if len(files) == len(tables) and not isinstance(data, Mapping):
+        return by_file
+    contents = iter(by_file.values())
+    tables = [next(contents) if isinstance(table, str | os.PathLike) else table for table in tables]
+    return dict(zip(data, tables, strict=True)) if isinstance(data, Mapping) else tables
 
 
 def tables_of(files: Sequence[str]) -> dict[str, Any]:

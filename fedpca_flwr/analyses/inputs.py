@@ -1,6 +1,6 @@
 """Checked inputs of analyses: moments or a model, blocks of a scatter, numbers, and rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from typing import Any, NamedTuple, TypeVar, cast
@@ -35,7 +35,8 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
     """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
 
-    The decorated function raises a ConfigError for another type; ``advice`` is the end of its text.
+    An estimator stands for its model. The decorated function raises a ConfigError for another type; ``advice`` is the
+    end of its text.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
@@ -47,9 +48,13 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
 
         @wraps(analysis)
         def wrapper(*args: Any, **options: Any) -> Any:
-            value = args[place] if len(args) > place else options.get(name)
+            value = model_of(args[place] if len(args) > place else options.get(name))
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
+            if len(args) > place:
+                args = (*args[:place], value, *args[place + 1 :])
+            else:
+                options[name] = value
             for option in flags:
                 if not isinstance(options.get(option, False), bool | np.bool_):
                     raise ConfigError(f"'{option}' is {value_text(options[option])}, expected True or False")
@@ -58,6 +63,13 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
         return cast(Analysis, wrapper)
 
     return decorate
+
+
+def model_of(value: Any) -> Any:
+    """Return the model of a fitted `FederatedPCA`, also in a mapping by names; any other object unchanged."""
+    if isinstance(value, Mapping):
+        return {name: model_of(item) for name, item in value.items()}
+    return getattr(value, "model_", value)
 
 
 class ScatterBlocks(NamedTuple):

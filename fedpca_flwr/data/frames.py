@@ -147,6 +147,11 @@ def is_frame(X: object) -> bool:
     return open_frame(X) is not None
 
 
+def is_table(X: object) -> bool:
+    """Return whether an object is one table of rows: an array or matrix of two axes, a frame, blocks, or a `Table`."""
+    return isinstance(X, Table) or getattr(X, "ndim", 0) == 2 or is_frame(X)
+
+
 def column_labels(X: Any) -> tuple[str, ...]:
     """Return the labels of a table's columns as texts, numbers too; an empty tuple for an object without labels."""
     if isinstance(X, Table):
@@ -254,16 +259,18 @@ def as_rows(X: Any, name: str) -> Rows:
         what = "a sparse matrix whose indices do not fit its shape" if sparse.issparse(X) else None
         raise DataError(f"{name} is {what or 'not an array: its rows differ in length'}") from None
     except Exception as error:  # whatever an object of another library does, whose text may quote a value
-        raise DataError(
-            f"{name} cannot be made an array ({type(error).__name__}): make it one first, as numpy.asarray does"
-        ) from None
+        steps = {"sparse": ".to_dense()", "": ".detach().cpu()", "bfloat16": ".float()"}  # by what a tensor says it is
+        kind = f"{getattr(X, 'layout', '')} {getattr(X, 'dtype', '')}"
+        code = f"X{''.join(step for word, step in steps.items() if word in kind)}.numpy()"
+        remedy = f"give {code}" if hasattr(X, "detach") else "make it one first, as numpy.asarray does"
+        raise DataError(f"{name} cannot be made an array ({type(error).__name__}): {remedy}") from None
 
 
 def _require_table(X: Any, name: str) -> None:
     """Raise DataError for an object that is no table of rows, with advice on what to give instead."""
     instead = ""
     if isinstance(X, str | os.PathLike):
-        instead = " (read a file first, with pandas.read_csv or numpy.load)"
+        instead = " (read a file first, with fedpca_flwr.read)"
     elif hasattr(X, "to_dataframe") and hasattr(X, "data_vars"):  # xarray, several arrays by name
         instead = " (a data frame of its arrays is X.to_dataframe())"
     is_none = X is None or isinstance(X, str | bytes | os.PathLike | Set | Iterator)
@@ -271,7 +278,7 @@ def _require_table(X: Any, name: str) -> None:
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{instead}"
         )
-    if isinstance(X, list | tuple) and len(X) == 2 and (is_frame(X[0]) or getattr(X[0], "ndim", 0) == 2):
+    if isinstance(X, list | tuple) and len(X) == 2 and is_table(X[0]):
         raise DataError(f"{name} is a pair, such as (X, y), expected its rows alone: give the first of the two, X")
     if names := getattr(getattr(X, "dtype", None), "names", None):
         raise DataError(
@@ -322,11 +329,7 @@ def align_rows(
     ``digest`` is that of names of which only the digest is known. Raise DataError for other names, another number of
     columns, no rows, and several tables; warn if only one side has names. Texts have ``name`` and ``model_name``.
     """
-    several = (
-        isinstance(X, list | tuple)
-        and not isinstance(X, Table)
-        and any(is_frame(table) or getattr(table, "ndim", 0) == 2 for table in X)
-    )
+    several = isinstance(X, list | tuple) and not is_table(X) and any(map(is_table, X))
     if several or (isinstance(X, Mapping) and not sparse.issparse(X)):
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "

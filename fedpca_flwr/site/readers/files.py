@@ -26,8 +26,8 @@ def keep_nothing(rows: Blocks) -> Blocks:
 
 
 FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}  # keys of some kinds of file, and what for
-Names = str | int | float | Sequence[str | int | float]
-"""Names, numbers or marks: several in a text, separated by commas, or one by one."""
+Names = str | int | float | Sequence[str | int | float] | None
+"""Names, numbers or marks: several in a text, separated by commas, or one by one; None for none."""
 
 
 def read(
@@ -123,7 +123,7 @@ def _join_items(items: Names) -> str:
     """Return one item as text, or names or numbers joined with commas, a name that contains a comma in quotes."""
     if isinstance(items, str | int | float):
         return str(items)
-    return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
+    return ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in items or ())
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:
