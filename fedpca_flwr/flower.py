@@ -100,6 +100,8 @@ class FedPCA(Strategy):
     @property
     def model(self) -> PCAModel:
         """Model of the run, after `start` has returned."""
+        if not self.strategy.done:
+            raise ContractError(f"{self!r} has no model yet: call start(grid) first, in the main of a ServerApp")
         return self.strategy.model
 
     @override
@@ -467,7 +469,12 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
 def _client_of_rows(
     rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy], options: dict[str, Any]
 ) -> MakeClient:
-    """Return a function that makes the client of a party whose rows the app loads."""
+    """Return a function that makes the client of a party whose rows the app loads; ConfigError for no function."""
+    if not callable(rows):
+        raise ConfigError(
+            f"'rows' is of type {type(rows).__name__}, expected a function of Flower's context that returns the "
+            "party's rows: client_app(lambda context: rows)"
+        )
     run_config = _run_config(method, options)
     return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
 

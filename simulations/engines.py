@@ -30,10 +30,9 @@ from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
-from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
+from fedpca_flwr.simulations.parties import Parties, by_text, parties_of, read_parties
 from fedpca_flwr.simulations.progress import show_progress
-from fedpca_flwr.simulations.python_words import POLICY, in_words_of_python
-from fedpca_flwr.simulations.sources import read_parties
+from fedpca_flwr.simulations.python_words import POLICY, RunSignature, in_words_of_python
 from fedpca_flwr.strategies import METHODS
 
 PartyTable = ArrayLike | Blocks | Table | os.PathLike[str]
@@ -113,6 +112,9 @@ def run(
         model = run_method(METHODS.run_config(values), shares, site)
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
+
+
+run.__signature__ = RunSignature.from_callable(run)  # type: ignore[attr-defined]
 
 
 def _run_blind(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from typing_extensions import override
 
 from fedpca_flwr.data.frames import as_array, as_rows, is_frame, is_table, labels_text, open_frame
 from fedpca_flwr.data.table import Table
@@ -22,9 +24,8 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import import_pandas
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.parties import is_name
-from fedpca_flwr.simulations.python_words import in_words_of_python
-from fedpca_flwr.simulations.sources import read_parties
+from fedpca_flwr.simulations.parties import is_name, read_parties
+from fedpca_flwr.simulations.python_words import RunSignature, in_words_of_python, run_keywords
 from fedpca_flwr.strategies import METHODS
 
 # what a fitted estimator has of its model
@@ -49,8 +50,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         "loopback" runs in this process, "ray" in Flower's simulation.
     whiten : bool
         Divide scores by their standard deviations.
-    run_options : dict, optional
-        Further arguments of `run`, such as ``{"secure_aggregation": True, "bound": 100.0}``.
+    **options
+        Options of the method and keys of the run, as of `run`, such as ``scale=True``.
 
     Attributes
     ----------
@@ -80,14 +81,29 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         method: str = "p-cov",
         engine: str = "loopback",
         whiten: bool = False,
-        run_options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         """Store the parameters unchanged, as scikit-learn requires."""
         self.n_components = n_components
         self.method = method
         self.engine = engine
         self.whiten = whiten
-        self.run_options = run_options
+        self._options = options
+
+    __signature__ = RunSignature([*signature(__init__).parameters.values()][1:])
+
+    @override
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, and the options that were given, by name."""
+        return {**super().get_params(deep), **self._options}
+
+    @override
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters and options; raise ValueError for a name that is no parameter and no keyword of a run."""
+        own = {name: params.pop(name) for name in self._get_param_names() if name in params}
+        options = {name: params.pop(name) for name in params.keys() & run_keywords().keys()}
+        self._options = {**self._options, **options}
+        return super().set_params(**own, **params)  # type: ignore[no-any-return]
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Fit the PCA to the rows of all parties, by a run of the method.
@@ -303,7 +319,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
         """Run the method on the parties with the estimator's options, and return the model."""
-        options = {"min_rows": 1, **(self.run_options or {}), **options}
+        options = {"min_rows": 1, **self._options, **options}
         return run(self.method, parties, n_components=n_components, engine=self.engine, **options)
 
     def _set_fitted(self, model: PCAModel, parties: Any) -> None:

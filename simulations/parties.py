@@ -1,7 +1,9 @@
 """Parties of a run as a person hands them over: data frames too, with their columns brought into one order."""
 
+import os
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from fedpca_flwr.data.frames import (
     open_frame,
 )
 from fedpca_flwr.data.table import Table
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
 
@@ -70,6 +72,45 @@ def parties_of(data: Any, split: str) -> Parties:
     fault_notes = column_fault_notes(rows_by_party, names_by_party, same_columns=split == "rows")
     isolated_notes = _isolated_notes(rows_by_party, names_by_party)
     return result._replace(notes=[*result.notes, *read, *isolated_notes, *fault_notes])
+
+
+def read_parties(data: Any) -> Any:
+    """Return the parties' tables in a list or mapping, with files read; of a list of files by the files' names.
+
+    Any other object is returned unchanged. Raise a ConfigError with all files' faults.
+    """
+    data = list(data) if isinstance(data, Iterator | ValuesView) else data
+    if is_table(data) or not isinstance(data, Mapping | list | tuple):
+        return data
+    tables = list(data.values() if isinstance(data, Mapping) else data)
+    files = [str(table) for table in tables if isinstance(table, str | os.PathLike)]
+    if not files:
+        return data
+    by_file = _tables_of(files)
+    if len(files) == len(tables) and not isinstance(data, Mapping):
+        return by_file
+    contents = iter(by_file.values())
+    tables = [next(contents) if isinstance(table, str | os.PathLike) else table for table in tables]
+    return dict(zip(data, tables, strict=True)) if isinstance(data, Mapping) else tables
+
+
+def _tables_of(files: Sequence[str]) -> dict[str, Any]:
+    """Read each file's table, by the file's name without its ending; raise a ConfigError with all files' faults."""
+    from fedpca_flwr.site.readers.file_format import file_suffix  # for files only
+    from fedpca_flwr.site.readers.files import read
+
+    tables: dict[str, Any] = {}
+    faults = []
+    for file in map(Path, files):
+        stem = file.name[: -len(file_suffix(file))] or file.stem
+        name = stem if stem not in tables else f"{stem} {len(tables)}"
+        try:
+            tables[name] = read(str(file))
+        except FedPCAError as error:
+            faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return tables
 
 
 def by_text(data: Any) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_parties_have_the_names_of_a_mapping():
     np.testing.assert_array_equal(model.components_, fit(cut(X, 60, 30)).components_)
     parts["south"].iloc[3, 2] = pd.NA
     assert fit(parts, "em").feature_names_in_.tolist() == NAMES
-    with refused(DataError, "client 1 (south)", "method='em'", "'pulse'", "NaN"):
+    with refused(DataError, "party 'south'", "method='em'", "'pulse'", "NaN"):
         fit(parts)
     for key in ("", 3, "a/b", "x" * 65):
         with refused(ConfigError, "'parties'", repr(key)):

@@ -108,7 +108,7 @@ def test_names_are_found_at_the_sites():
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")
-    assert all(f"client {party}" in str(report.value) for party in range(3))
+    assert all(f"party {party}" in str(report.value) for party in range(3))
 
 
 def test_fully_explained_features_are_zero():
