@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from numbers import Number
 from os import PathLike
 
+__all__ = ["ConfigError", "ContractError", "DataError", "DisclosureError", "FedPCAError", "PartyError", "QuorumError"]
+
 MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
 
 
@@ -34,19 +36,7 @@ class FedPCAError(Exception):
 
 
 def value_text(value: object) -> str:
-    """Write a value for an error: a word, a number, or a list of words; of anything else only the type.
-
-    A value in the wrong place may be a table of rows.
-
-    Parameters
-    ----------
-    value : object
-
-    Returns
-    -------
-    str
-        At most `MAX_VALUE_CHARACTERS` characters of the value.
-    """
+    """Write a value for an error: a word, a number, or a list of words; of anything else, maybe rows, only the type."""
     words = isinstance(value, list | tuple) and all(isinstance(word, str | PathLike) for word in value)
     if not (words or value is None or isinstance(value, str | PathLike | Number)):
         return f"of type {type(value).__name__}"
@@ -59,18 +49,7 @@ class ConfigError(FedPCAError, ValueError):
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
-    """Combine several errors into an error of the first error's class.
-
-    Parameters
-    ----------
-    errors : sequence of FedPCAError
-        At least one.
-
-    Returns
-    -------
-    FedPCAError
-        Its text has each line once.
-    """
+    """Combine errors, at least one, into an error of the first one's class, whose text has each line once."""
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
     return type(errors[0])("\n".join(lines))
 
@@ -106,36 +85,15 @@ ERRORS_BY_NAME: dict[str, type[FedPCAError]] = {
 
 
 def excerpt(text: str, max_characters: int = MAX_VALUE_CHARACTERS) -> str:
-    """Return the beginning of a text that somebody else wrote, as a part of one printable line.
-
-    Parameters
-    ----------
-    text : str
-    max_characters : int
-
-    Returns
-    -------
-    str
-        At most `max_characters` characters, with "?" for each that does not print.
-    """
+    """Return the beginning of a text that somebody else wrote, as a part of one printable line."""
     return printable_text(text[:max_characters])
 
 
 def printable_text(text: str, *, lines: bool = False) -> str:
-    """Replace every character that is not printable (control characters, line breaks, marks) by "?".
+    """Replace characters that do not print, with ``lines`` all but line feeds, by "?".
 
     These are control characters, line breaks, marks of writing direction, characters without width, halves of surrogate
     pairs, and code points that Unicode does not assign.
-
-    Parameters
-    ----------
-    text : str
-    lines : bool, default False
-        Keep line feeds.
-
-    Returns
-    -------
-    str
     """
     if text.isprintable():
         return text
@@ -173,16 +131,5 @@ a run-config or a node-config, of a method or of a command."""
 
 
 def removal_text(name: str) -> str:
-    """Return the end of the error for a name of former versions, or an empty text for any other name.
-
-    Parameters
-    ----------
-    name : str
-        A name that does not exist, as `SUBSTITUTES` has it.
-
-    Returns
-    -------
-    str
-        That the name was removed, and what to take instead.
-    """
+    """Return the end of the error for a name that `SUBSTITUTES` has, with what to take instead; else an empty text."""
     return f"which was removed: {SUBSTITUTES[name]}" if name in SUBSTITUTES else ""

@@ -98,7 +98,8 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    tables, notes = _encode_categories(read_parties(parties), values)
+    with in_words_of_python():
+        tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
     with (
         show_progress(name) if progress else nullcontext(),

@@ -437,10 +437,7 @@ def _max_components(parties: object) -> int:
 
 
 def _for_scikit_learn(X: Any) -> Any:
-    """Return a data frame, if lazy then collected, as a frame of its own library; other objects unchanged.
-
-    A `Table` becomes a frame of pandas if its columns have names, else an array.
-    """
+    """Return a frame, if lazy then collected, in its own library, a `Table` as a frame or array; others unchanged."""
     if isinstance(X, Table):
         return import_pandas().DataFrame(as_array(X, "X"), columns=X.names) if X.names else as_array(X, "X")
     frame = open_frame(X)

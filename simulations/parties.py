@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, ValuesView
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.data.column_notes import column_fault_notes, count_isolated, isolated_text
 from fedpca_flwr.data.frames import (
-    Frame,
     as_rows,
     column_labels,
     column_names,
@@ -19,6 +18,7 @@ from fedpca_flwr.data.frames import (
     labels_text,
     match_labels,
     open_frame,
+    row_labels,
 )
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
@@ -75,26 +75,20 @@ def parties_of(data: Any, split: str) -> Parties:
 
 
 def read_parties(data: Any) -> Any:
-    """Return the parties' tables in a list or mapping, with files read; of a list of files by the files' names.
-
-    Any other object is returned unchanged. Raise a ConfigError with all files' faults.
-    """
+    """Return the parties' tables in a list or mapping, with files read (`_tables_of`); other objects unchanged."""
     data = list(data) if isinstance(data, Iterator | ValuesView) else data
     if is_table(data) or not isinstance(data, Mapping | list | tuple):
         return data
-    tables = list(data.values() if isinstance(data, Mapping) else data)
-    files = [str(table) for table in tables if isinstance(table, str | os.PathLike)]
+    tables = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
+    files = {key: str(table) for key, table in tables.items() if isinstance(table, str | os.PathLike)}
     if not files:
         return data
-    by_file = _tables_of(files)
-    if len(files) == len(tables) and not isinstance(data, Mapping):
-        return by_file
-    contents = iter(by_file.values())
-    tables = [next(contents) if isinstance(table, str | os.PathLike) else table for table in tables]
-    return dict(zip(data, tables, strict=True)) if isinstance(data, Mapping) else tables
+    by_file = _tables_of(files.values())
+    tables |= zip(files, by_file.values(), strict=True)
+    return tables if isinstance(data, Mapping) else by_file if len(files) == len(tables) else list(tables.values())
 
 
-def _tables_of(files: Sequence[str]) -> dict[str, Any]:
+def _tables_of(files: Iterable[str]) -> dict[str, Any]:
     """Read each file's table, by the file's name without its ending; raise a ConfigError with all files' faults."""
     from fedpca_flwr.site.readers.file_format import file_suffix  # for files only
     from fedpca_flwr.site.readers.files import read
@@ -214,10 +208,10 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
     first = next(indexed, None)
     if first is None:
         return parties
-    reference, labels = party_names[first], tuple(_index(frames[first]))
+    reference, labels = party_names[first], row_labels(tables[first])
     rows, places, reordered, unlabelled, faults = list(parties.rows), list(parties.places), [], [], []
     for place, frame in enumerate(frames):
-        local_labels = tuple(_index(frame))
+        local_labels = row_labels(tables[place])
         if local_labels == labels:
             continue
         missing, extra, order = match_labels(local_labels, labels)
@@ -247,8 +241,3 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
         names = ", ".join(unlabelled)
         notes.append(f"rows without the index of {reference} are taken by position, as if it were theirs: {names}")
     return parties._replace(rows=rows, places=places, notes=notes)
-
-
-def _index(frame: Frame | None) -> Iterable[Hashable]:
-    """Return the row labels of a frame; nothing without a frame."""
-    return () if frame is None else frame.index

@@ -1,14 +1,12 @@
 """Keywords of a run in Python, and errors in the words of its caller: keywords and parties, no configs and clients."""
 
-import operator
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, reduce
+from functools import cache
 from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import Any, get_type_hints
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -20,23 +18,23 @@ from fedpca_flwr.strategies import METHODS
 # keys of a node-config that `run` sets for every party
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
 PARTY = re.compile(r"\bclient \d+ \(([\w .-]+)\)")  # how errors name a party that has a name
-ROLE = re.compile(r"(?<![\w'/.=-])(?:client|site)(s?)(?![\w/-]|\.\w)")  # words for a party elsewhere
+ROLE = re.compile(r"(?<!\w)'[^'\n]*'|(?<![\w/.=-])(?:client|site)(s?)(?![\w/-]|\.\w)")  # quotes, or words for a party
 
 
 @cache
 def run_keywords() -> dict[str, Parameter]:
-    """Return a run's keywords by name: keys of the run and of sites, and the options of all methods, typed by cards."""
-    fields: dict[str, list[tuple[Any, Any]]] = {key: [(Sequence[str | os.PathLike[str]] | None, None)] for key in FILES}
-    for kind in (RunConfig, NodeConfig, *(method.strategy.card.options for method in METHODS.values())):
-        types = get_type_hints(kind)  # without the limits of values
-        for name, field in kind.model_fields.items():
-            if kind is not NodeConfig or name.replace("_", "-") in POLICY:
-                fields.setdefault(name, []).append((types[name], field.default))
-    keywords = {}
-    for name, choices in sorted(fields.items()):
-        default = choices[0][1] if len({repr(default) for _, default in choices}) == 1 else ...  # the method's own
-        annotation = reduce(operator.or_, dict.fromkeys(kind for kind, _ in choices))
-        keywords[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    """Return a run's keywords by name: keys of the run and of sites, and the options of all methods, typed by cards.
+
+    The default of an option is ``...`` if methods have others.
+    """
+    paths = Sequence[str | os.PathLike[str]] | None
+    keywords = {key: Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=paths) for key in FILES}
+    site = {name: keyword for name, keyword in NodeConfig.keywords().items() if name.replace("_", "-") in POLICY}
+    for kind in (RunConfig, *(method.strategy.card.options for method in METHODS.values())):
+        for name, keyword in (kind.keywords() | site).items():
+            other = keywords.setdefault(name, keyword)
+            default = keyword.default if keyword.default == other.default else ...
+            keywords[name] = keyword.replace(default=default, annotation=other.annotation | keyword.annotation)
     return keywords
 
 
@@ -65,5 +63,6 @@ def python_words(text: str) -> str:
     from fedpca_flwr.config.explain import keyword_text  # for errors only
 
     text = re.sub(r"node-config:? (?=')", "", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
-    text = ROLE.sub(lambda match: "parties" if match[1] else "party", PARTY.sub(r"party '\1'", text))
+    text = PARTY.sub(r"party '\1'", text)
+    text = ROLE.sub(lambda role: role[0] if role[0][0] == "'" else "parties" if role[1] else "party", text)
     return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -48,13 +48,11 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
 
         @wraps(analysis)
         def wrapper(*args: Any, **options: Any) -> Any:
-            value = model_of(args[place] if len(args) > place else options.get(name))
+            args = tuple(model_of(arg) if position == place else arg for position, arg in enumerate(args))
+            options = {option: model_of(arg) if option == name else arg for option, arg in options.items()}
+            value = args[place] if len(args) > place else options.get(name)
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
-            if len(args) > place:
-                args = (*args[:place], value, *args[place + 1 :])
-            else:
-                options[name] = value
             for option in flags:
                 if not isinstance(options.get(option, False), bool | np.bool_):
                     raise ConfigError(f"'{option}' is {value_text(options[option])}, expected True or False")

@@ -294,7 +294,7 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
 
 
 def finite_matrix(
-    X: ArrayLike | Rows, width: int, name: str, names: Sequence[str] = (), *, incomplete: bool = False
+    X: Any, width: int, name: str, names: Sequence[str] = (), *, incomplete: bool = False
 ) -> NDArray[Any]:
     """Convert to an array (n, width) of finite numbers, or NaN if ``incomplete``, or raise DataError with the names."""
     rows = as_array(X, name)

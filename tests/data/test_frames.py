@@ -330,15 +330,16 @@ def test_files_and_what_read_gives_are_parties_with_their_names(tmp_path):
         assert [party["name"] for party in model.log["parties"]] in (["north", "south"], ["a", "b"], ["", ""])
         assert list(model.feature_names_in_) == NAMES
         np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12)
-    for given in (files, tables, iter(tables)):
+    for given in (files, tables, iter(tables), dict(zip("ab", tables, strict=True)).values()):
         np.testing.assert_allclose(FederatedPCA(2).fit(given).components_, whole.components_, atol=1e-12)
     alone = FederatedPCA(2).fit(tables[0], groups=np.repeat(["a", "b"], 30))
     assert alone.feature_names_in_.tolist() == NAMES
     np.testing.assert_array_equal(alone.transform(tables[0]), alone.transform([tables[0]]))
     with refused(ConfigError, "'parties'", "[X]"):
         fit(tables[0])
-    with refused(ConfigError, tmp_path / "west.csv", tmp_path / "east.csv"):
+    with refused(ConfigError, tmp_path / "west.csv", tmp_path / "east.csv") as caught:
         fit([*files, tmp_path / "west.csv", tmp_path / "east.csv"])
+    assert "node-config" not in str(caught.value)
 
 
 # Values far from all others of their column are noted; heavy tails, rare ones and counts are not

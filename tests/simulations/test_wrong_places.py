@@ -55,7 +55,7 @@ def test_words_numbers_and_keys_that_stand_alone_are_told():
     assert value_text(np.nan) == "nan"
     assert value_text(["a", "b"]) == "['a', 'b']"
     assert len(value_text("a" * 500)) < 220
-    kept = "dp-pca in /home/block-size/client/site.csv and min-rows-x; outliers=sites, client_app, 'clients' and 'site'"
+    kept = "dp-pca in /home/block-size/client/site.csv and min-rows-x; outliers=sites, client_app, 'clients', 'my site'"
     assert python_words(kept) == kept
     assert python_words("client 0: run-config: 'step' is 1: secure-aggregation=true, 'may-show'") == (
         "party 0: 'step' is 1: secure_aggregation=True, 'may_show'"
