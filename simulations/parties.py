@@ -63,7 +63,7 @@ def parties_of(data: Any, split: str) -> Parties:
         raise DataError("\n".join(faults))
     result = Parties(rows, keys, list(map(column_labels, tables)), [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
-    names = [names if column_names(table) else () for names, table in zip(result.names, tables, strict=True)]
+    names = [aligned if column_names(table) else () for aligned, table in zip(result.names, tables, strict=True)]
     result = result._replace(names=names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
