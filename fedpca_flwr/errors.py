@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Any
 
 __all__ = ["ConfigError", "ContractError", "DataError", "DisclosureError", "FedPCAError", "PartyError", "QuorumError"]
+
 MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
 
 
@@ -147,6 +148,7 @@ SUBSTITUTES = {
         ("receipt", "verify"), "the command `audit` compares a model's log with the sites' journals of the run"
     ),
     **dict.fromkeys(("codec=combined", "codec=top-k"), "take 'shared-step', which is no worse"),
+    "run-options": "give each option as a keyword, as in FederatedPCA(2, scale=True)",
     "monitor": "call analyses.outliers(model, rows) and analyses.drift(model, rows) of fedpca_flwr in Python",
     "rehearse": "run 'site rehearse'",
     **dict.fromkeys(

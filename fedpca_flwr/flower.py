@@ -102,6 +102,8 @@ class FedPCA(Strategy):
     @property
     def model(self) -> PCAModel:
         """Model of the run, after `start` has returned."""
+        if not self.strategy.done:
+            raise ContractError(f"{self!r} has no model yet: call start(grid) first, in the main of a ServerApp")
         return self.strategy.model
 
     @override
@@ -195,21 +197,7 @@ class FedPCA(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of a round's question, one for each party, and no messages after the last round.
-
-        Parameters
-        ----------
-        server_round : int
-            Number of the round, from 1.
-        arrays, config : ArrayRecord, ConfigRecord
-            Not used.
-        grid : Grid
-            Flower's grid.
-
-        Returns
-        -------
-        list of Message
-        """
+        """Return the messages of a round's question, one for each party, and no messages after the last round."""
         if self._nodes is None or server_round == 1:
             self._nodes = messages.GridNodes(grid)
             self.strategy.quorum.ask_properties = self._nodes.ask_properties
@@ -225,27 +213,7 @@ class FedPCA(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies to a round's question as they arrive, and add them up if the method needs only the sum.
-
-        Parameters
-        ----------
-        server_round : int
-            Number of the round, from 1.
-        replies : iterable of Message
-            Replies of the parties.
-
-        Returns
-        -------
-        arrays : ArrayRecord or None
-            The model after the last round, as `start` returns it.
-        metrics : MetricRecord or None
-            Bytes up, bytes down and seconds of the round; None after the last.
-
-        Raises
-        ------
-        FedPCAError
-            If a party is missing or a reply is wrong.
-        """
+        """Check the replies to a round's question as they arrive, and add them up if the method needs only the sum."""
         if self.strategy.done:
             return None, None
         results: Results = []
@@ -473,7 +441,12 @@ def one_blas_thread(message: Message, context: Context, call_next: ClientAppCall
 def _client_of_rows(
     rows: Callable[[Context], ArrayLike], method: str | type[PCAStrategy], options: dict[str, Any]
 ) -> MakeClient:
-    """Return a function that makes the client of a party whose rows the app loads."""
+    """Return a function that makes the client of a party whose rows the app loads; ConfigError for no function."""
+    if not callable(rows):
+        raise ConfigError(
+            f"'rows' is of type {type(rows).__name__}, expected a function of Flower's context that returns the "
+            "party's rows: client_app(lambda context: rows)"
+        )
     run_config = _run_config(method, options)
     return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
 

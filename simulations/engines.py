@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
 from fedpca_flwr.data.column_notes import class_code_notes, one_column_notes, split_at_commas
+from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.rows import Blocks
@@ -31,12 +32,13 @@ from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.simulations import ENGINES
 from fedpca_flwr.simulations.loopback import FILES, on_loopback
-from fedpca_flwr.simulations.parties import Parties, by_text, parties_of
+from fedpca_flwr.simulations.parties import Parties, by_text, parties_of, read_parties
 from fedpca_flwr.simulations.progress import show_progress
-from fedpca_flwr.simulations.python_words import POLICY, in_words_of_python
+from fedpca_flwr.simulations.python_words import POLICY, RunSignature, in_words_of_python
 from fedpca_flwr.strategies import METHODS
 
-PartyData = Sequence[ArrayLike | Blocks] | Mapping[str, ArrayLike | Blocks]
+PartyTable = ArrayLike | Blocks | Table | os.PathLike[str]
+PartyData = Iterable[PartyTable] | Mapping[str, PartyTable]
 
 
 def run(
@@ -55,11 +57,11 @@ def run(
     method : str or type
         Name of a method in `fedpca_flwr.METHODS`, such as ``"p-cov"``, alone or with options, such as
         ``"sub-it block-size=10"``; or a class of your own (docs/own-method.md).
-    parties : sequence, or mapping of str, of array-like, `scipy.sparse` or `Blocks` of shape (n_i, d)
-        Rows of each party. The keys of a mapping are the names of the parties. The columns of data frames (pandas,
-        Arrow, polars, AnnData) are matched by name, and the model keeps the names. Missing values are NaN; the
-        method ``em`` accepts them. Methods for data split by columns take tables of shape (n, f_i), with other
-        features of the same n rows.
+    parties : sequence, or mapping of str, of array-like, `scipy.sparse`, `Blocks` or file, of shape (n_i, d)
+        Rows of each party; a file is read by `fedpca_flwr.read`. The keys of a mapping are the names of the parties.
+        The columns of data frames (pandas, Arrow, polars, AnnData) are matched by name, and the model keeps the names.
+        Missing values are NaN; the method ``em`` accepts them. Methods for data split by columns take tables of shape
+        (n, f_i), with other features of the same n rows.
     n_components : int, float or "auto"
         Number of components. Some methods also take the fraction of the variance that the components must exceed, or
         "auto": the components that stand out of the noise.
@@ -99,7 +101,8 @@ def run(
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
     values |= {x: ", ".join(values[x]) for x in ("adjust-for", "numbers") if isinstance(values.get(x), list | tuple)}
-    tables, notes = _encode_categories(parties, values)
+    with in_words_of_python():
+        tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
     with (
         show_progress(name) if progress else nullcontext(),
@@ -117,6 +120,9 @@ def run(
     open_log(model)["notes"].extend(class_code_notes(by_party, shares.features(""), suspects))
     keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
     return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
+
+
+run.__signature__ = RunSignature.from_callable(run)  # type: ignore[attr-defined]
 
 
 def _run_blind(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, Self
 
 import numpy as np
@@ -12,19 +13,19 @@ from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from typing_extensions import override
 
-from fedpca_flwr.data.frames import as_rows, is_frame, labels_text, open_frame
+from fedpca_flwr.data.frames import as_array, as_rows, is_frame, is_table, labels_text, open_frame
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.model.tables import import_pandas
 from fedpca_flwr.protocol.card import MethodCard, MomentsOptions
 from fedpca_flwr.simulations.engines import run
-from fedpca_flwr.simulations.parties import is_name
-from fedpca_flwr.simulations.python_words import in_words_of_python
+from fedpca_flwr.simulations.parties import is_name, read_parties
+from fedpca_flwr.simulations.python_words import RunSignature, in_words_of_python, run_keywords
 from fedpca_flwr.strategies import METHODS
 
 # what a fitted estimator has of its model
@@ -49,8 +50,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         "loopback" runs in this process, "ray" in Flower's simulation.
     whiten : bool
         Divide scores by their standard deviations.
-    run_options : dict, optional
-        Further arguments of `run`, such as ``{"secure_aggregation": True, "bound": 100.0}``.
+    **options
+        Options of the method and keys of the run, as of `run`, such as ``scale=True``.
 
     Attributes
     ----------
@@ -80,14 +81,29 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         method: str = "p-cov",
         engine: str = "loopback",
         whiten: bool = False,
-        run_options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         """Store the parameters unchanged, as scikit-learn requires."""
         self.n_components = n_components
         self.method = method
         self.engine = engine
         self.whiten = whiten
-        self.run_options = run_options
+        self._options = options
+
+    __signature__ = RunSignature([*signature(__init__).parameters.values()][1:])
+
+    @override
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, and the options that were given, by name."""
+        return {**super().get_params(deep), **self._options}
+
+    @override
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters and options; raise ValueError for a name that is no parameter and no keyword of a run."""
+        own = {name: params.pop(name) for name in self._get_param_names() if name in params}
+        options = {name: params.pop(name) for name in params.keys() & run_keywords().keys()}
+        self._options = {**self._options, **options}
+        return super().set_params(**own, **params)  # type: ignore[no-any-return]
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Fit the PCA to the rows of all parties, by a run of the method.
@@ -95,8 +111,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Parameters
         ----------
         X : list or mapping of tables, or one table of shape (n, d)
-            Tables of the parties (arrays, data frames or sparse matrices), in a list or a mapping by the names of the
-            parties; or one table of all rows, which ``groups`` divides among the parties.
+            Tables of the parties (arrays, data frames, sparse matrices or files), in a list or a mapping by the names
+            of the parties; or one table of all rows, which ``groups`` divides among the parties.
         y : object
             Ignored.
         groups : array-like of shape (n,), optional
@@ -113,7 +129,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ValueError
             If a table is not what scikit-learn accepts.
         """
-        parties = self._parties(X, groups, partial=False)
+        parties = self._parties(X := read_parties(X), groups, partial=False)
         self._moments: SecondMoments | None = None
         target = _max_components(parties) if self.n_components is None else self.n_components
         self._set_fitted(self._run(parties, target), parties)
@@ -142,7 +158,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """
         earlier: SecondMoments | None = getattr(self, "_moments", None)
         after_fit = earlier is None and hasattr(self, "model_")
-        parties = self._parties(X, groups, partial=True)
+        parties = self._parties(read_parties(X), groups, partial=True)
         result = self._run(parties, 1, keep="moments")
         moments = result.moments_
         options = result.log["options"]
@@ -154,7 +170,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
         if earlier is not None:
-            moments = earlier.merge(moments)
+            is_reordered = moments.features and set(moments.features) == set(earlier.features)
+            moments = earlier.merge(moments.select(earlier.features) if is_reordered else moments)
             for key in ("parties", "rounds"):
                 log[key] = [*self.model_.log[key], *log[key]]
         target = self.n_components
@@ -166,8 +183,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             scale=options["scale"],
             error_bound=moments.error_bound,
         )
-        features = result.feature_names_in_
-        self._set_fitted(model if features is None else model.named(tuple(features)), parties)
+        self._set_fitted(model.named(moments.features), parties)
         self._moments = moments
         if after_fit:
             self.model_.log["notes"].append("rows of an earlier 'fit' have no part: it keeps no moments to add to")
@@ -301,7 +317,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
         """Run the method on the parties with the estimator's options, and return the model."""
-        options = {"min_rows": 1, **(self.run_options or {}), **options}
+        options = {"min_rows": 1, **self._options, **options}
         return run(self.method, parties, n_components=n_components, engine=self.engine, **options)
 
     def _set_fitted(self, model: PCAModel, parties: Any) -> None:
@@ -402,26 +418,26 @@ def _is_label(label: object) -> bool:
 def parties_in(X: object) -> bool:
     """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table."""
     tables = tables_of(X)
-    two_axes = (isinstance(table, Blocks) or is_frame(table) or getattr(table, "ndim", 0) == 2 for table in tables)
-    return bool(tables) and all(two_axes)
+    return bool(tables) and all(map(is_table, tables))
 
 
 def tables_of(X: object) -> Sequence[Any]:
     """Return the tables in a list or mapping of tables; an empty sequence for any other object."""
     if isinstance(X, Mapping):
         return list(X.values())
-    return X if isinstance(X, list | tuple) else ()
+    return X if isinstance(X, list | tuple) and not is_table(X) else ()
 
 
 def _max_components(parties: object) -> int:
     """Return the smaller of the number of all parties' rows, for which blocks may be read, and that of features."""
-    tables = [as_rows(table, "X") if is_frame(table) else table for table in tables_of(parties)]
-    shapes = [(len(table), table.width) if isinstance(table, Blocks) else table.shape for table in tables]
+    shapes = [(len(rows), rows.shape[1]) for rows in (as_rows(table, "X") for table in tables_of(parties))]
     return int(min(sum(rows for rows, _ in shapes), shapes[0][1]))
 
 
 def _for_scikit_learn(X: Any) -> Any:
-    """Return a data frame, if lazy then collected, as a frame of its own library; other objects unchanged."""
+    """Return a frame, if lazy then collected, in its own library, a `Table` as a frame or array; others unchanged."""
+    if isinstance(X, Table):
+        return import_pandas().DataFrame(as_array(X, "X"), columns=X.names) if X.names else as_array(X, "X")
     frame = open_frame(X)
     values = frame.values() if frame is not None and not _is_labelled_array(X) else None
     return X if values is None else values.to_native()

@@ -1,45 +1,44 @@
 """Parties of a run as a person hands them over: data frames too, with their columns brought into one order."""
 
 import hashlib
+import os
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.column_notes import column_fault_notes
-from fedpca_flwr.data.frames import Frame, as_rows, column_labels, is_frame, labels_text, match_labels, open_frame
+from fedpca_flwr.data.frames import (
+    as_rows,
+    column_labels,
+    column_names,
+    is_table,
+    labels_text,
+    match_labels,
+    open_frame,
+    row_labels,
+)
 from fedpca_flwr.data.table import Table, check_rows
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
-
-Labels = tuple[Hashable, ...]
 
 
 class Parties(NamedTuple):
-    """Checked data of a run's parties: rows, party names, column labels, notes, and the rows' original order."""
+    """Checked data of a run's parties: rows, party names, column names, notes, and the rows' original order."""
 
     rows: list[Rows]  # (n_i, d) of each party; of parties of columns (n, f_i)
     keys: list[str]  # names of the parties; empty if they have none
-    labels: list[Labels]  # of each party's columns; empty where it has none
+    names: list[tuple[str, ...]]  # of each party's columns; empty where it has none
     notes: list[str]  # on what was done to the tables, and on columns that may not be what they seem
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
     tables: Sequence[Table] = ()  # of the rows, checked
 
-    @property
-    def names(self) -> list[tuple[str, ...]]:
-        """Names of each party's columns; empty for a party whose labels are not all texts."""
-        return [tuple(map(str, labels)) if _are_texts(labels) else () for labels in self.labels]
-
     def features(self, weights: Any) -> tuple[str, ...]:
         """Return the model's feature names, from the first party that has names, without the column of weights."""
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
-
-
-def _are_texts(labels: Labels) -> bool:
-    """Return whether all labels of columns are texts."""
-    return all(isinstance(label, str) for label in labels)
 
 
 def parties_of(data: Any, split: str) -> Parties:
@@ -66,6 +65,8 @@ def parties_of(data: Any, split: str) -> Parties:
         raise DataError("\n".join(faults))
     result = Parties(rows, keys, list(map(column_labels, tables)), [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
+    names = [aligned if column_names(table) else () for aligned, table in zip(result.names, tables, strict=True)]
+    result = result._replace(names=names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
     checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names)
@@ -85,6 +86,39 @@ def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, 
             faults.append(f"{party}: {error}{f' ({error.local})' if error.local else ''}")
     if faults:
         raise DataError("\n".join(faults))
+    return tables
+
+
+def read_parties(data: Any) -> Any:
+    """Return the parties' tables in a list or mapping, with files read (`_tables_of`); other objects unchanged."""
+    data = list(data) if isinstance(data, Iterator | ValuesView) else data
+    if is_table(data) or not isinstance(data, Mapping | list | tuple):
+        return data
+    tables = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
+    files = {key: str(table) for key, table in tables.items() if isinstance(table, str | os.PathLike)}
+    if not files:
+        return data
+    by_file = _tables_of(files.values())
+    tables |= zip(files, by_file.values(), strict=True)
+    return tables if isinstance(data, Mapping) else by_file if len(files) == len(tables) else list(tables.values())
+
+
+def _tables_of(files: Iterable[str]) -> dict[str, Any]:
+    """Read each file's table, by the file's name without its ending; raise a ConfigError with all files' faults."""
+    from fedpca_flwr.site.readers.file_format import file_suffix  # for files only
+    from fedpca_flwr.site.readers.files import read
+
+    tables: dict[str, Any] = {}
+    faults = []
+    for file in map(Path, files):
+        stem = file.name[: -len(file_suffix(file))] or file.stem
+        name = stem if stem not in tables else f"{stem} {len(tables)}"
+        try:
+            tables[name] = read(str(file))
+        except FedPCAError as error:
+            faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
+    if faults:
+        raise ConfigError("\n".join(faults))
     return tables
 
 
@@ -119,7 +153,7 @@ def is_name(key: object) -> bool:
 
 def _require_parties(data: Any) -> None:
     """Raise ConfigError, with advice, for data that are no list or mapping of tables, or wrong names of parties."""
-    one_table = is_frame(data) or getattr(data, "ndim", None) == 2  # an array, a sparse matrix, or blocks
+    one_table = is_table(data)
     if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__
         description = f"{kind}, one table" if one_table else kind
@@ -149,16 +183,15 @@ def _require_parties(data: Any) -> None:
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
     """Put the columns of all parties with labels into the order of the first such party.
 
-    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone; and for columns
-    in another order whose labels are not all texts: a model does not keep these, so it would take rows by position.
+    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone.
     """
-    labelled = [place for place, labels in enumerate(parties.labels) if labels]
+    labelled = [place for place, labels in enumerate(parties.names) if labels]
     if not labelled:
         return parties
-    first, first_name = parties.labels[labelled[0]], party_names[labelled[0]]
-    rows, labels, reordered, faults = list(parties.rows), list(parties.labels), [], []
+    first, first_name = parties.names[labelled[0]], party_names[labelled[0]]
+    rows, labels, reordered, faults = list(parties.rows), list(parties.names), [], []
     for place in labelled[1:]:
-        local_labels = parties.labels[place]
+        local_labels = parties.names[place]
         if local_labels == first:
             continue
         missing, extra, order = match_labels(local_labels, first)
@@ -174,16 +207,11 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
         if all(str(label).count(":") == 3 for label in first):  # chromosome:position:counted:other
             advice = "Read all .bed files with one list of variants, variants='common.bim' ('site variants' makes it)"
         raise ConfigError(f"the parties' column names differ from those of {first_name}: {'; '.join(faults)}. {advice}")
-    if reordered and not _are_texts(first):
-        raise ConfigError(
-            f"{', '.join(reordered)} has the columns of {first_name} in another order, and their names are "
-            "not all texts: make them so (X.columns = X.columns.astype(str)), so that the model knows them"
-        )
     notes = [f"columns are in the order of {first_name}; {', '.join(reordered)} had the same ones in another"]
     notes = notes if reordered else []
     if unlabelled := [name for name, local_labels in zip(party_names, labels, strict=True) if not local_labels]:
         notes.append(f"columns without names are taken by position, as those of {first_name}: {', '.join(unlabelled)}")
-    return parties._replace(rows=rows, labels=labels, notes=notes)
+    return parties._replace(rows=rows, names=labels, notes=notes)
 
 
 def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:
@@ -197,10 +225,10 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
     first = next(indexed, None)
     if first is None:
         return parties
-    reference, labels = party_names[first], tuple(_index(frames[first]))
+    reference, labels = party_names[first], row_labels(tables[first])
     rows, places, reordered, unlabelled, faults = list(parties.rows), list(parties.places), [], [], []
     for place, frame in enumerate(frames):
-        local_labels = tuple(_index(frame))
+        local_labels = row_labels(tables[place])
         if local_labels == labels:
             continue
         missing, extra, order = match_labels(local_labels, labels)
@@ -230,8 +258,3 @@ def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> 
         names = ", ".join(unlabelled)
         notes.append(f"rows without the index of {reference} are taken by position, as if it were theirs: {names}")
     return parties._replace(rows=rows, places=places, notes=notes)
-
-
-def _index(frame: Frame | None) -> Iterable[Hashable]:
-    """Return the row labels of a frame; nothing without a frame."""
-    return () if frame is None else frame.index

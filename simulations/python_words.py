@@ -1,9 +1,15 @@
-"""Errors in the words of who calls `run` from Python: keyword arguments, and no run-config or node-config."""
+"""Keywords of a run in Python, and errors in the words of its caller: keywords and parties, no configs and clients."""
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from inspect import Parameter, Signature
+from types import MappingProxyType
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import Config, RunConfig
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.simulations.loopback import FILES
 from fedpca_flwr.site.site import SEE_LOG
@@ -11,7 +17,37 @@ from fedpca_flwr.strategies import METHODS
 
 # keys of a node-config that `run` sets for every party
 POLICY = ("min-rows", "round-rows", "allowed-methods", "max-reply-bytes", "secure-only", "min-parties", "may-show")
-SITE_KEY = re.compile(rf"node-config:? (?='(?:{'|'.join((*POLICY, *FILES))})')")  # how errors name those keys
+PARTY = re.compile(r"\bclient \d+ \(([\w .-]+)\)")  # how errors name a party that has a name
+ROLE = re.compile(r"(?<!\w)'[^'\n]*'|(?<![\w/.=-])(?:client|site)(s?)(?![\w/-]|\.\w)")  # quotes, or words for a party
+
+
+@cache
+def run_keywords() -> dict[str, Parameter]:
+    """Return a run's keywords by name: keys of the run and of sites, and the options of all methods, typed by cards.
+
+    The default of an option is ``...`` if methods have others.
+    """
+    paths = Sequence[str | os.PathLike[str]] | None
+    keywords = {key: Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=paths) for key in FILES}
+    site = {name: keyword for name, keyword in NodeConfig.keywords().items() if name.replace("_", "-") in POLICY}
+    kinds: list[type[Config]] = [RunConfig, *(method.strategy.card.options for method in METHODS.values())]
+    for kind in kinds:
+        for name, keyword in (kind.keywords() | site).items():
+            other = keywords.setdefault(name, keyword)
+            default = keyword.default if keyword.default == other.default else ...
+            keywords[name] = keyword.replace(default=default, annotation=other.annotation | keyword.annotation)
+    return keywords
+
+
+class RunSignature(Signature):
+    """Signature of a callable with ``**options`` of a run, which lists them when it is read: methods are imported."""
+
+    @property
+    def parameters(self) -> MappingProxyType[str, Parameter]:
+        """Parameters by name: the callable's own, the run's keywords, and ``options``."""
+        own = dict(super().parameters)
+        last = own.pop("options")
+        return MappingProxyType({**own, **run_keywords(), **own, "options": last})
 
 
 @contextmanager
@@ -24,8 +60,10 @@ def in_words_of_python() -> Iterator[None]:
 
 
 def python_words(text: str) -> str:
-    """Rewrite an error's text on config keys for callers in Python: underscores, True and False, no config names."""
+    """Rewrite an error's text for callers in Python: keys as keywords, parties for clients and sites, no configs."""
     from fedpca_flwr.config.explain import keyword_text  # for errors only
 
-    text = SITE_KEY.sub("", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
+    text = re.sub(r"node-config:? (?=')", "", text).replace(f"; {SEE_LOG}", "")  # which no run in Python shows
+    text = PARTY.sub(r"party '\1'", text)
+    text = ROLE.sub(lambda role: role[0] if role[0][0] == "'" else "parties" if role[1] else "party", text)
     return keyword_text(text, {*METHODS.run_keys(), *POLICY, *FILES})

@@ -157,5 +157,5 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
         )
     are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
     files = sources.files_of(parties) if are_files else []
-    name = sources.hand_over(sources.tables_of(files) if files else parties)
+    name = sources.hand_over(files or parties)
     return {name: os.pathsep.join(files) or "."}, len(sources.HELD_TABLES[name].rows)

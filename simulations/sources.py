@@ -10,17 +10,16 @@ import numpy as np
 
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.frames import as_array
-from fedpca_flwr.errors import ConfigError, FedPCAError
-from fedpca_flwr.simulations.parties import Parties, parties_of
+from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.simulations.parties import Parties, parties_of, read_parties
 from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
-from fedpca_flwr.site.readers.files import read
 
 HELD_TABLES: dict[str, Parties] = {}  # tables of this process by the name of their data set, which has their digest
 
 
 def hand_over(parties: Any) -> str:
     """Store the parties' tables in this process as a data set, and return its name, with a digest of the tables."""
-    parties_data = parties_of(parties, "rows")
+    parties_data = parties_of(read_parties(parties), "rows")
     digest = hashlib.sha256()
     for rows in (as_array(part, "a table") for part in parties_data.rows):
         digest.update(repr((rows.shape, rows.dtype.str)).encode() + np.ascontiguousarray(rows).tobytes())
@@ -49,22 +48,6 @@ def files_of(paths: Sequence[str]) -> list[str]:
     return files
 
 
-def tables_of(files: Sequence[str]) -> dict[str, Any]:
-    """Read each file's table, by the file's name without its ending; raise a ConfigError with all files' faults."""
-    tables: dict[str, Any] = {}
-    faults = []
-    for file in map(Path, files):
-        stem = file.name[: -len(file_suffix(file))] or file.stem
-        name = stem if stem not in tables else f"{stem} {len(tables)}"
-        try:
-            tables[name] = read(str(file))
-        except FedPCAError as error:
-            faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
-    if faults:
-        raise ConfigError("\n".join(faults))
-    return tables
-
-
 def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
     """Return the parties' rows by name if the data set has as many tables with names, else the rows unchanged."""
     keys = HELD_TABLES[dataset].keys if dataset in HELD_TABLES else []
@@ -79,7 +62,7 @@ def load(dataset: str, root: str) -> datasets.Dataset:
     if dataset in datasets.DATASETS:
         return datasets.load(dataset, root)
     if dataset not in HELD_TABLES and root != ".":
-        hand_over(tables_of(root.split(os.pathsep)))
+        hand_over(root.split(os.pathsep))
     if dataset not in HELD_TABLES:
         missing = "the files hold other rows now" if root != "." else "they were handed over in another process"
         raise ConfigError(f"the rows of '{dataset}' are not there: {missing}; compare again")

@@ -14,7 +14,7 @@ from fedpca_flwr.config.method_text import RUN_KEYS, method_option_keys, parse_r
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
-from fedpca_flwr.data.frames import as_rows, column_labels
+from fedpca_flwr.data.frames import as_rows, column_names
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import ConfigError, FedPCAError, TravelError
 from fedpca_flwr.protocol.card import MethodCard
@@ -103,7 +103,7 @@ class RunFactory:
             table = rows()
             if config.levels:
                 return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)
-            return check_rows(as_rows(table, "this site"), tuple(map(str, column_labels(table))))
+            return check_rows(as_rows(table, "this site"), column_names(table))
 
         return self.client(app_context, load)
 

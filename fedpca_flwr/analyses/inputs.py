@@ -1,6 +1,6 @@
 """Checked inputs of analyses: moments or a model, blocks of a scatter, numbers, and rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
@@ -50,7 +50,8 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
     """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
 
-    The decorated function raises a ConfigError for another type; ``advice`` is the end of its text.
+    An estimator stands for its model. The decorated function raises a ConfigError for another type; ``advice`` is the
+    end of its text.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
@@ -64,6 +65,8 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
         def wrapper(*args: Any, **options: Any) -> Any:
             if place == 0 and name in options:
                 args = (options.pop(name), *args)
+            args = tuple(model_of(arg) if position == place else arg for position, arg in enumerate(args))
+            options = {option: model_of(arg) if option == name else arg for option, arg in options.items()}
             value = args[place] if len(args) > place else options.get(name)
             if not isinstance(value, kinds):
                 raise ConfigError(f"'{name}' is of type {type(value).__name__}, expected {expected}; {advice}")
@@ -87,6 +90,13 @@ def component_count(moments: SecondMoments, k: int | None, maximum: float) -> in
     count = moments.preparation.n_components if k is None else k
     require_count("k", count, maximum)
     return cast(int, count)
+
+
+def model_of(value: Any) -> Any:
+    """Return the model of a fitted `FederatedPCA`, also in a mapping by names; any other object unchanged."""
+    if isinstance(value, Mapping):
+        return {name: model_of(item) for name, item in value.items()}
+    return getattr(value, "model_", value)
 
 
 class ScatterBlocks(NamedTuple):
@@ -160,4 +170,4 @@ def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X
     ``names`` are those of the features, empty if unknown; ``name`` is that of the rows in errors.
     """
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
-    return frames.finite_matrix(rows, width, name)
+    return frames.finite_matrix(rows, width, name, names)

@@ -136,7 +136,8 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
     method_keys = method_option_keys(kind)
     near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
     hint = f"; did you mean '{near[0]}'?" if near else "."
-    return f"{value_text(name)} has no option {value_text(key)}{hint} Its options: {', '.join(method_keys) or 'none'}"
+    options = f"Its options: {', '.join(method_keys) or 'none'}; keys of the run: {', '.join(map(repr, RUN_KEYS))}"
+    return f"{value_text(name)} has no option {value_text(key)}{hint} {options}"
 
 
 def format_method(name: str, options: Mapping[str, Any]) -> str:

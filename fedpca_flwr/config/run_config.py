@@ -13,9 +13,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache, cached_property, lru_cache
+from inspect import Parameter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -230,6 +231,12 @@ class Config(BaseModel):
     def keys(cls) -> tuple[str, ...]:
         """Return the names of all keys, in kebab-case and in order of declaration."""
         return tuple(name.replace("_", "-") for name in cls.model_fields)
+
+    @classmethod
+    def keywords(cls) -> dict[str, Parameter]:
+        """Return the fields by name as keywords of a function, with types, which lack the limits, and defaults."""
+        types, fields, kind = get_type_hints(cls), cls.model_fields.items(), Parameter.KEYWORD_ONLY
+        return {name: Parameter(name, kind, default=field.default, annotation=types[name]) for name, field in fields}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, source: str = "run-config") -> Self:

@@ -50,7 +50,7 @@ def match_labels(labels: Sequence[Hashable], expected: Sequence[Hashable]) -> Ma
 class Frame:
     """Table of any data frame library: labels of columns and rows, and a function that reads the values."""
 
-    labels: tuple[Hashable, ...]  # of the columns; empty if there are none
+    labels: tuple[Hashable, ...]  # of the columns (`text_labels`); empty if there are none
     values: Callable[[], Any]  # reads an eager data frame of narwhals, or an array or sparse matrix of numbers
     index: Sequence[Hashable] = ()  # labels of the rows
 
@@ -73,15 +73,27 @@ def open_frame(X: Any) -> Frame | None:
         return Frame(tuple(X.var_names), lambda: (X.to_memory() if X.isbacked else X).X, X.obs_names)
     if hasattr(kind, "dims") and hasattr(kind, "coords") and getattr(X, "ndim", 0) == 2:  # xarray
         rows, columns = (X.coords[dim].to_index() if dim in X.coords else () for dim in X.dims)
-        return Frame(tuple(columns), lambda: X.values, rows)
+        return Frame(text_labels(columns), lambda: X.values, rows)
     if hasattr(kind, "with_format") and hasattr(kind, "column_names"):  # a data set of Hugging Face
         return _dataset_frame(X)
+    columns = tuple(getattr(X, "columns", ())) if hasattr(kind, "iloc") else ()  # of pandas and its like
+    if (labels := text_labels(columns)) != columns:
+        X = X.copy(deep=False)
+        X.columns = list(labels)
     data = _to_narwhals(X)
     if data is None:
         return None
     if not hasattr(data, "iter_columns"):  # lazy
         return Frame(tuple(data.collect_schema().names()), data.collect)
     return Frame(tuple(data.columns), lambda: data, X.index if hasattr(kind, "iloc") else ())
+
+
+def text_labels(labels: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """Return labels of columns as texts, a label of several levels joined by commas; 0, 1, ... of pandas unchanged."""
+    labels = tuple(labels)
+    texts = tuple(", ".join(map(str, label)) if isinstance(label, tuple) else str(label) for label in labels)
+    has_numbers = texts == tuple(map(str, range(len(labels)))) and not any(isinstance(label, str) for label in labels)
+    return tuple(range(len(labels))) if has_numbers else texts
 
 
 def _dataset_frame(dataset: Any) -> Frame:
@@ -135,12 +147,17 @@ def is_frame(X: object) -> bool:
     return open_frame(X) is not None
 
 
-def column_labels(X: Any) -> tuple[Hashable, ...]:
-    """Return the labels of a table's columns; an empty tuple for an object without labels."""
+def is_table(X: object) -> bool:
+    """Return whether an object is one table of rows: an array or matrix of two axes, a frame, blocks, or a `Table`."""
+    return isinstance(X, Table) or getattr(X, "ndim", 0) == 2 or is_frame(X)
+
+
+def column_labels(X: Any) -> tuple[str, ...]:
+    """Return the labels of a table's columns as texts, numbers too; an empty tuple for an object without labels."""
     if isinstance(X, Table):
         return X.names
     frame = open_frame(X)
-    return () if frame is None else frame.labels
+    return () if frame is None else tuple(map(str, frame.labels))
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:
@@ -150,9 +167,9 @@ def row_labels(X: Any) -> tuple[Hashable, ...]:
 
 
 def column_names(X: object) -> tuple[str, ...]:
-    """Return the labels of a data frame's columns if all are texts, else an empty tuple, as scikit-learn does."""
-    labels = column_labels(X)
-    return tuple(map(str, labels)) if all(isinstance(label, str) for label in labels) else ()
+    """Return the names of a table's columns; an empty tuple for an array, and for the labels 0, 1, ... of pandas."""
+    frame = open_frame(X)
+    return () if frame and isinstance(next(iter(frame.labels), ""), int) else column_labels(X)
 
 
 def labels_text(labels: Sequence[object]) -> str:
@@ -242,16 +259,18 @@ def as_rows(X: Any, name: str) -> Rows:
         what = "a sparse matrix whose indices do not fit its shape" if sparse.issparse(X) else None
         raise DataError(f"{name} is {what or 'not an array: its rows differ in length'}") from None
     except Exception as error:  # whatever an object of another library does, whose text may quote a value
-        raise DataError(
-            f"{name} cannot be made an array ({type(error).__name__}): make it one first, as numpy.asarray does"
-        ) from None
+        steps = {"sparse": ".to_dense()", "": ".detach().cpu()", "bfloat16": ".float()"}  # by what a tensor says it is
+        kind = f"{getattr(X, 'layout', '')} {getattr(X, 'dtype', '')}"
+        code = f"X{''.join(step for word, step in steps.items() if word in kind)}.numpy()"
+        remedy = f"give {code}" if hasattr(X, "detach") else "make it one first, as numpy.asarray does"
+        raise DataError(f"{name} cannot be made an array ({type(error).__name__}): {remedy}") from None
 
 
 def _require_table(X: Any, name: str) -> None:
     """Raise DataError for an object that is no table of rows, with advice on what to give instead."""
     instead = ""
     if isinstance(X, str | os.PathLike):
-        instead = " (read a file first, with pandas.read_csv or numpy.load)"
+        instead = " (read a file first, with fedpca_flwr.read)"
     elif hasattr(X, "to_dataframe") and hasattr(X, "data_vars"):  # xarray, several arrays by name
         instead = " (a data frame of its arrays is X.to_dataframe())"
     is_none = X is None or isinstance(X, str | bytes | os.PathLike | Set | Iterator)
@@ -259,7 +278,7 @@ def _require_table(X: Any, name: str) -> None:
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{instead}"
         )
-    if isinstance(X, list | tuple) and len(X) == 2 and (is_frame(X[0]) or getattr(X[0], "ndim", 0) == 2):
+    if isinstance(X, list | tuple) and len(X) == 2 and is_table(X[0]):
         raise DataError(f"{name} is a pair, such as (X, y), expected its rows alone: give the first of the two, X")
     if names := getattr(getattr(X, "dtype", None), "names", None):
         raise DataError(
@@ -274,17 +293,22 @@ def _require_exact(array: NDArray[Any], name: str) -> None:
         raise DataError(f"{name} has {INEXACT_INTEGERS}: {NON_NUMERIC_KINDS[INEXACT_INTEGERS]}")
 
 
-def finite_matrix(X: ArrayLike | Rows, width: int, name: str, *, incomplete: bool = False) -> NDArray[Any]:
-    """Convert to an array (n, width) of finite numbers (of NaN too if ``incomplete``); raise DataError otherwise."""
+def finite_matrix(
+    X: Any, width: int, name: str, names: Sequence[str] = (), *, incomplete: bool = False
+) -> NDArray[Any]:
+    """Convert to an array (n, width) of finite numbers, or NaN if ``incomplete``, or raise DataError with the names."""
     rows = as_array(X, name)
     if rows.dtype.kind not in "fiub":
         raise DataError(f"{name} has dtype {rows.dtype}, expected real numbers")
     if rows.ndim != 2 or rows.shape[1] != width or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
     _require_exact(rows, name)
-    if (np.isinf(rows) if incomplete else ~np.isfinite(rows)).any():
+    invalid = np.isinf(rows) if incomplete else ~np.isfinite(rows)
+    if invalid.any():
         fault = "infinity" if incomplete else "NaN or infinity"
-        raise DataError(f"{name} contains {fault}: fill or drop such rows first (analyses.projected takes NaN)")
+        columns = labels_text([label for label, has in zip(names, invalid.any(axis=0), strict=False) if has])
+        advice = "fill or drop such rows first (analyses.projected takes NaN)"
+        raise DataError(f"{name} contains {fault}{columns and f' in {columns}'}: {advice}")
     return rows
 
 
@@ -306,17 +330,18 @@ def align_rows(
     ``digest`` is that of names of which only the digest is known. Raise DataError for other names, another number of
     columns, no rows, and several tables; warn if only one side has names. Texts have ``name`` and ``model_name``.
     """
-    several = (
-        isinstance(X, list | tuple)
-        and not isinstance(X, Table)
-        and any(is_frame(table) or getattr(table, "ndim", 0) == 2 for table in X)
-    )
+    several = isinstance(X, list | tuple) and not is_table(X) and any(map(is_table, X))
     if several or (isinstance(X, Mapping) and not sparse.issparse(X)):
         raise DataError(
             f"{name} is of type {type(X).__name__}, expected one table; of several parties ask for the scores of each: "
             "[model.transform(rows) for rows in parties]"
         )
-    labels, expected = column_names(X), tuple(names)
+    labels = column_labels(X)
+    numbers = tuple(map(str, range(width))) if labels or digest else ()  # stand for the names of columns without names
+    digest = "" if digest and digest == names_digest(numbers) else digest
+    expected = tuple(names) or (() if digest else numbers)
+    if set(labels) != set(expected):
+        labels, expected = column_names(X), tuple(names)
     if not expected:
         check_names_digest(X, digest)
     if labels and not expected and not digest:

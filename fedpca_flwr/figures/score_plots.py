@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from scipy.special import fdtri
 
-from fedpca_flwr.data.frames import labels_text, open_frame
+from fedpca_flwr.analyses.inputs import model_of
+from fedpca_flwr.data.frames import column_labels, labels_text, open_frame
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.figures.style import (
     COLOURS,
@@ -31,7 +32,7 @@ from fedpca_flwr.figures.style import (
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import tables_by_name
+from fedpca_flwr.model.tables import component_labels, tables_by_name
 
 MAX_SCORE_MARKS = 3000  # rows of all parties together that are drawn, a mark each
 MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector file
@@ -63,9 +64,9 @@ def scores(
     Parameters
     ----------
     parties : mapping of str to table, or list of tables
-        Rows (n_i, d) of each party; or scores: an array (n_i, k) if there is no model, or the file (``.npy`` or
-        ``.csv``) that a run wrote at the site.
-    model : PCAModel, optional
+        Rows (n_i, d) of each party; or scores: an array (n_i, k) if there is no model, the file (``.npy`` or ``.csv``)
+        that a run wrote at the site, or what `PCAModel.scores_frame` returns.
+    model : PCAModel or FederatedPCA, optional
         Model that computes the scores of tables, and the shares of variance in the axes' labels.
     labels : str, or mapping of str to array-like, or list of array-like, of shape (n_i,), optional
         Class of each row, or the name of the column with the classes in the parties' data frames. Colours and ellipses
@@ -83,7 +84,7 @@ def scores(
     Raises
     ------
     ConfigError
-        If components, labels or ellipses do not fit the scores.
+        If components, labels or ellipses do not fit the scores, or the model is none.
     DataError
         If a file does not hold scores.
 
@@ -98,6 +99,11 @@ def scores(
     """
     if ellipses not in ("rows", "mean", "none"):
         raise ConfigError(f"'ellipses' is {value_text(ellipses)}, expected 'rows', 'mean' or 'none'")
+    if components is not None and (not isinstance(components, Sequence) or len(components) not in (1, 2)):
+        raise ConfigError(f"'components' is {components!r}, expected one or two numbers from 1, such as (1, 2)")
+    model = model_of(model)
+    if not isinstance(model, PCAModel | None) or isinstance(model_of(parties), PCAModel):
+        raise ConfigError("'parties' are tables of rows and 'model' is a PCAModel: give scores(parties, model)")
     tables = tables_by_name(parties, {} if model is None else model.log)
     if isinstance(labels, str):
         labels, tables = _take_column(tables, labels, model)
@@ -140,8 +146,9 @@ def _take_column(
 def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
     """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
 
-    The table is a file of a run's scores, scores if there is no model, or else rows. Components count from 1; None:
-    the first two. Raise ConfigError for components that the scores do not have, and DataError for another file.
+    The table is a file of a run's scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else
+    rows. Components count from 1; None: the first two. Raise ConfigError for components that the scores do not have,
+    and DataError for another file.
     """
     if isinstance(table, str | os.PathLike):
         path = Path(table)
@@ -150,7 +157,8 @@ def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int
         except (OSError, ValueError) as error:  # whose text may quote a cell
             raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
     else:
-        values = np.asarray(table) if model is None else model.transform(table)
+        is_scores = model is None or column_labels(table) == tuple(component_labels(model.n_components_))
+        values = np.asarray(table) if model is None or is_scores else model.transform(table)
     k = values.shape[-1] if values.ndim == 2 else 0
     shown = components or ((1,) if k == 1 else (1, 2))
     if not all(1 <= component <= k for component in shown):

@@ -13,7 +13,7 @@ The counts are integers, so that masked sums open exactly. The counts give the m
 too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.genetics import GenotypeOptions, Genotypes, genotypes, pruning
 from fedpca_flwr.genetics.calls import StandardisedCalls
@@ -180,7 +181,7 @@ class GenotypesStage(Genotypes, RowsStage):
     def require_ready(self, party: RowsClient) -> None:
         """Raise DataError, once in a run, for rows that are no genotypes, and what `permit_calls` raises."""
         if not (party.journal.has_begun() or CHECKED_KEY in party.site.state):
-            require_genotypes(party.participants.rows)
+            require_genotypes(party.participants.rows, party.site.table.names)
             permit_calls(party.site.node, party.site.table)
             party.site.state[CHECKED_KEY] = []
 
@@ -299,14 +300,14 @@ def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
     return counts
 
 
-def require_genotypes(rows: Rows) -> None:
+def require_genotypes(rows: Rows, names: Sequence[str]) -> None:
     """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
     columns = genotypes.non_genotype_columns(rows)
     if columns.size:
         raise DataError(
             f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
             "the run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
-            local=f"columns (from 0): {columns.tolist()}",
+            local=columns_text(np.isin(np.arange(rows.shape[1]), columns), names),
         )
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.run_config import NAME_CHARACTERS
-from fedpca_flwr.data.frames import column_names
+from fedpca_flwr.data.frames import column_labels
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, value_text
 from fedpca_flwr.maths.moments import Moments, packed_size
@@ -441,7 +441,7 @@ class Federation:
 
     def _update(self, operation: str, key: str, data: ArrayLike | Moments, columns: str) -> None:
         """Apply the operation "join", "replace" or "append" with a member's new data; raise errors as these methods."""
-        new, columns = validate_moments(key, data), columns or names_digest(column_names(data))
+        new, columns = validate_moments(key, data), columns or names_digest(column_labels(data))
         if self.features not in (0, new.n_features):
             expected = f"those of the federation have {self.features}"
             raise ContractError(f"the rows of '{key}' have {new.n_features} features, {expected}")

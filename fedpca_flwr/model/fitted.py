@@ -161,7 +161,8 @@ class FittedPCA:
         options = open_log(self).get("options", {})
         of_genotypes = bool(options.get("genotypes"))
         incomplete = of_genotypes or keep_gaps or self.covariance_ is not None or self.factors_ is not None
-        rows = finite_matrix(aligned, mean.size, "X", incomplete=incomplete)
+        names = () if self.feature_names_in_ is None else self.feature_names_in_.tolist()
+        rows = finite_matrix(aligned, mean.size, "X", names, incomplete=incomplete)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.covariance_ is not None or self.factors_ is not None:
             from fedpca_flwr.maths.incomplete_rows import fill_rows  # of models of `em` only

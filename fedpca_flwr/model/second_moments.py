@@ -514,7 +514,9 @@ class SecondMoments:
         """Raise ContractError for another number of features, and ConfigError for other names, or another order."""
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
-        if self.features and other.features and self.features != other.features:
+        numbers = tuple(map(str, range(self.n_features)))  # of columns without names
+        names, other_names = self.features or numbers, other.features or numbers
+        if names != other_names and (set(names) == set(other_names) or (self.features and other.features)):
             raise ConfigError("the names of the features, or their order, differ; `select` brings them into one order")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpca_flwr.data.frames import column_labels, is_table
 from fedpca_flwr.errors import ConfigError, printable_text
 
 MAX_TABLE_ROWS = 20  # largest number of rows that a table shows
@@ -113,11 +114,14 @@ def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) 
     """Return a mapping from the parties' names to their tables or files.
 
     The keys of a mapping are the names. A list takes the names of the parties in a model's ``log`` if their number is
-    equal, otherwise the names of files, or "party 0", "party 1". A single table is called "rows".
+    equal, otherwise the names of files, or "party 0", "party 1". A single table is called "rows". A frame of scores
+    (`PCAModel.scores_frame`) has its parties in a column.
     """
     if isinstance(parties, Mapping):
         return {str(name): table for name, table in parties.items()}
-    if not isinstance(parties, list | tuple):
+    if column_labels(parties)[:2] == ("party", "PC1"):
+        return {str(name): rows.drop(columns="party") for name, rows in parties.groupby("party", sort=False)}
+    if is_table(parties) or not isinstance(parties, list | tuple | Iterator):
         return {"rows": parties}
     tables = list(parties)
     log_names = [party.get("name", "") for party in log.get("parties", [])]

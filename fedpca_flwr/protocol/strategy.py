@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Any, ClassVar, Protocol, Self, get_type_hints
+from typing import Any, ClassVar, Protocol, Self
 
 from flwr.client import NumPyClient
 from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
@@ -70,12 +70,7 @@ class KeywordSignature:
         card = getattr(owner, "card", None)
         if card is None:
             return None
-        types = get_type_hints(card.options)  # without the limits of values
-        keywords = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=field.default, annotation=types[name])
-            for name, field in card.options.model_fields.items()
-        ]
-        return Signature([*keywords, Parameter("run_config", Parameter.VAR_KEYWORD)])
+        return Signature([*card.options.keywords().values(), Parameter("run_config", Parameter.VAR_KEYWORD)])
 
 
 class PCAStrategy(Strategy):

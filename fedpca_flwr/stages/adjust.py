@@ -301,7 +301,7 @@ class AdjustStage(Adjust, RowsStage):
         if not result.parts:
             require_resolved(run.config.bound, np.broadcast_to(error_bound, (d,)), diagonal)
         spread = np.sqrt(diagonal / all_rows.count) if options.harmonise == "variances" else np.empty(0)
-        self.adjusted = RunAdjustment(adjustment, spread, _notes(options, collinear))
+        self.adjusted = RunAdjustment(adjustment, spread, _notes(options, np.array(names)[np.isin(columns, collinear)]))
         parts = {name: _adjust_part(part, all_rows, self.adjusted) for name, part in result.parts.items()}
         if spread.size and parts:
             residual = np.sum([unpack_symmetric(part.scatter, d) for part in parts.values()], axis=0)
@@ -357,14 +357,15 @@ def _parse_columns(text: str, expected: int, d: int) -> NDArray[np.int64]:
     return np.array(columns, dtype=np.int64)
 
 
-def _notes(options: AdjustOptions, collinear: NDArray[np.int64]) -> list[str]:
-    """Return the model's notes on adjustment and harmonising, and on ``collinear`` covariates (columns)."""
+def _notes(options: AdjustOptions, collinear: NDArray[np.str_]) -> list[str]:
+    """Return the model's notes on adjustment and harmonising; ``collinear`` are names of some of the covariates."""
     notes = []
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")
     if collinear.size:
-        names = ", ".join(map(str, collinear.tolist()))
-        notes.append(f"of the covariates at {names} (from 0) some combination does not vary: it was dropped")
+        notes.append(
+            f"of the covariates {', '.join(collinear.tolist())} some combination does not vary: it was dropped"
+        )
     if options.harmonise == "means":
         notes.append("what differs between the parties' means was taken out")
     if options.harmonise == "variances":

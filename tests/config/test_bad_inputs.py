@@ -37,7 +37,7 @@ def reported_error(node, **options):
 @pytest.mark.parametrize("value", [[], ["p-cov"] * 3, {"a": 1}, None, float("nan")], ids=repr)
 def test_a_policy_of_another_type_is_named(key, value):
     value = "ten" if key == "min-rows" and value is None else value
-    with refused(ConfigError, "client 0", key.replace("-", "_")):
+    with refused(ConfigError, "party 0", key.replace("-", "_")):
         fit(**{key.replace("-", "_"): value})
 
 

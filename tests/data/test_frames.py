@@ -134,7 +134,7 @@ def test_parties_have_the_names_of_a_mapping():
     np.testing.assert_array_equal(model.components_, fit(cut(X, 60, 30)).components_)
     parts["south"].iloc[3, 2] = pd.NA
     assert fit(parts, "em").feature_names_in_.tolist() == NAMES
-    with refused(DataError, "client 1 (south)", "method='em'", "'pulse'", "NaN"):
+    with refused(DataError, "party 'south'", "method='em'", "'pulse'", "NaN"):
         fit(parts)
     for key in ("", 3, "a/b", "x" * 65):
         with refused(ConfigError, "'parties'", repr(key)):
@@ -188,6 +188,21 @@ def test_what_resembles_a_matrix_is_one(kind):
         assert FederatedPCA(2).fit(parties[0]).transform(parties[0]).shape == (40, 2)
 
 
+class Tensor:
+    """What torch gives: NumPy takes it without a gradient, on the processor, and in float32 or float64 only."""
+
+    ndim, shape = 2, (90, 4)
+
+    def __init__(self, layout="torch.strided", dtype="torch.float32"):
+        self.layout, self.dtype = layout, dtype
+
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError(f"Can't call numpy() on Tensor that requires grad: {X[0, 0]}")
+
+    def detach(self):
+        return self
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [
@@ -196,8 +211,10 @@ def test_what_resembles_a_matrix_is_one(kind):
         (frame().to_records(index=False), "structured_to_unstructured"),
         (pd.DataFrame({"image": list(X)}), "numpy.stack"),
         (np.array([["a", 1.0]], dtype=object), "texts"),
+        (Tensor(), r"X\.detach\(\)\.cpu\(\)\.numpy\(\)"),
+        (Tensor("torch.sparse_coo", "torch.bfloat16"), r"X\.to_dense\(\)\.detach\(\)\.cpu\(\)\.float\(\)\.numpy\(\)"),
     ],
-    ids=["pair", "pair of a frame", "records", "lists", "objects"],
+    ids=["pair", "pair of a frame", "records", "lists", "objects", "gradient", "sparse"],
 )
 def test_what_only_resembles_rows_is_refused_with_what_to_write(given, named):
     with refused(DataError, "party 1", match=named):
@@ -300,13 +317,30 @@ def test_columns_are_named_once_and_known_by_their_digest():
         fit([one, two, three])
 
 
-def test_what_a_site_would_read_is_a_party_with_its_names(tmp_path):
-    """The names were lost where only the rows of what `read` gives were handed over."""
-    frame().to_csv(tmp_path / "own.csv", index=False)
-    own = read(str(tmp_path / "own.csv"))
-    model = fit([own, own])
-    assert list(model.feature_names_in_) == NAMES
-    np.testing.assert_allclose(model.transform(own), (X - model.mean_) @ model.components_.T)
+def test_files_and_what_read_gives_are_parties_with_their_names(tmp_path):
+    """The names were lost where only the rows of what `read` gives were handed over; an estimator took no `Table`."""
+    files = [tmp_path / "north.csv", tmp_path / "south.csv"]
+    for file, part in zip(files, cut(X, 60, 30), strict=True):
+        frame(part).to_csv(file, index=False)
+    tables = [read(file, leave_out=None) for file in files]
+    whole, forms = fit(cut(X, 60, 30)), [files, list(map(str, files)), dict(zip("ab", files, strict=True)), tables]
+    forms += [[files[0], tables[1]], iter(tables), dict(zip("ab", tables, strict=True)).values()]
+    for given in forms:
+        model = fit(given)
+        assert [party["name"] for party in model.log["parties"]] in (["north", "south"], ["a", "b"], ["", ""])
+        assert list(model.feature_names_in_) == NAMES
+        np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12)
+    given: Any
+    for given in (files, tables, iter(tables), dict(zip("ab", tables, strict=True)).values()):
+        np.testing.assert_allclose(FederatedPCA(2).fit(given).components_, whole.components_, atol=1e-12)
+    alone = FederatedPCA(2).fit(tables[0], groups=np.repeat(["a", "b"], 30))
+    assert alone.feature_names_in_.tolist() == NAMES
+    np.testing.assert_array_equal(alone.transform(tables[0]), alone.transform([tables[0]]))
+    with refused(ConfigError, "'parties'", "[X]"):
+        fit(tables[0])
+    with refused(ConfigError, tmp_path / "west.csv", tmp_path / "east.csv") as caught:
+        fit([*files, tmp_path / "west.csv", tmp_path / "east.csv"])
+    assert "node-config" not in str(caught.value)
 
 
 # Values far from all others of their column are noted; heavy tails, rare ones and counts are not

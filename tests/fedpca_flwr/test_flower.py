@@ -398,6 +398,15 @@ def test_a_misspelt_option_is_corrected_in_the_spelling_of_python(make, wrong, r
     assert "run-config" not in str(caught.value)
 
 
+def test_what_comes_too_early_or_is_no_function_is_refused_at_once():
+    with refused(ContractError, "start(grid)"):
+        _ = FedPCA("p-cov", n_components=2).model
+    with refused(ConfigError, "'rows'", "ndarray", "lambda context"):
+        client_app(PARTIES[0])
+    with refused(ConfigError, "'rows'", "list"):
+        client_app(rows_of).add_pca("other", PARTIES)
+
+
 def test_the_signature_of_a_methods_class_has_its_options():
     parameters = signature(SubspaceIteration).parameters
     assert parameters["n_components"].default == 10

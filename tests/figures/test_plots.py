@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
-from fedpca_flwr import analyses, run
+from fedpca_flwr import FederatedPCA, analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.figures import analysis_plots, markdown, plots, score_plots
 from fedpca_flwr.figures.style import COLOURS, MAX_NAME_LETTERS
@@ -483,8 +483,31 @@ WRONG = [
     (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
     (lambda: analysis_plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
     (lambda: analysis_plots.biplot(MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
+    (lambda: plots.scores(MODEL, [X]), ["'parties'", "'model'", "scores(parties, model)"]),
+    (lambda: plots.scores([X], "model.npz"), ["'parties'", "'model'", "scores(parties, model)"]),
+    (lambda: plots.scores([X], MODEL, components=(1, 2, 3)), ["'components'", "(1, 2, 3)"]),
+    (lambda: plots.scores([X], MODEL, components=2), ["'components'", 2]),
     (lambda: analysis_plots.outlier_map(X), ["'outliers'", "ndarray", "Outliers"]),
 ]
+
+
+def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
+    parties = {"north": PARTS[1], "south": PARTS[0]}
+    estimator = FederatedPCA(3).fit(parties)
+    model = estimator.model_
+    drawn = points(plots.scores(parties, model, components=(2, 3)).axes[0])
+    frame = model.scores_frame(parties)
+    for other in (
+        plots.scores(parties, estimator, components=(2, 3)),
+        plots.scores(model=model, parties=parties, components=(2, 3)),
+        plots.scores(frame, components=(2, 3)),
+        plots.scores(frame, model, components=(2, 3)),
+    ):
+        for one, two in zip(points(other.axes[0]), drawn, strict=True):
+            np.testing.assert_allclose(one, two)
+    lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
+    assert [list(line) for line in lines] == [list(lines[0])] * 3
+    assert plots.loadings(model=estimator).axes
 
 
 @pytest.mark.parametrize(("draw", "named"), WRONG)

@@ -118,7 +118,7 @@ def with_calls(party, rows, variant, value):
         (with_calls(1, [0, 2], [3, 4], [1.5, 3]), {}, DataError, [0, 1, 2, "genotypes=True"]),  # a number of columns
         (parties_of(people(missing=0.1)), {"genotypes": False}, DataError, ["genotypes=True", "NaN"]),
         # Counts of fewer people than the site answers about.
-        (with_calls(0, slice(3, None), 7, np.nan), {"min_rows": 10}, DisclosureError, ["client 0", "min_rows"]),
+        (with_calls(0, slice(3, None), 7, np.nan), {"min_rows": 10}, DisclosureError, ["party 0", "min_rows"]),
     ],
 )
 def test_rows_that_are_no_genotypes_or_of_few_people_are_refused(parties, options, error, named):

@@ -1,6 +1,7 @@
 """Rows that belong to a model have their columns matched by name wherever they are taken; what are none is refused."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -160,7 +161,7 @@ def test_a_federation_refuses_names_in_another_order(tmp_path):
         federation.model(2).transform(turned("cells"))
 
 
-def test_names_of_columns_count_if_they_are_texts(bare):
+def test_columns_without_names_mix_with_all_others(bare, tmp_path):
     told = "columns without names are taken by position, as those of party 1: party 0, party 2"
     mixed = fit([PARTS[0], frame(PARTS[1]), PARTS[1]])
     assert told in mixed.log["notes"]
@@ -168,14 +169,61 @@ def test_names_of_columns_count_if_they_are_texts(bare):
     assert bare.feature_names_in_ is None
     for parties in (PARTS, [frame(part) for part in PARTS]):
         assert not any("by position" in note for note in fit(parties).log["notes"])
-    # Of integers for names scikit-learn, and so a model, keeps none: new rows would be taken by position.
+    # pandas' numbers from 0 are no names, as in scikit-learn; where they stand in another order they are matched
     numbered = [frame(part, range(5)) for part in PARTS]
-    np.testing.assert_array_equal(fit(numbered).components_, fit(PARTS).components_)
-    with refused(ConfigError, "party 1", "party 0"):
-        fit([numbered[0], numbered[1][ORDER]])
+    np.testing.assert_array_equal(fit(numbered).components_, bare.components_)
+    for reordered in (numbered[1][ORDER], numbered[1][ORDER].rename(columns=str)):
+        np.testing.assert_array_equal(fit([numbered[0], reordered]).components_, bare.components_)
+        np.testing.assert_array_equal(bare.transform(reordered), bare.transform(PARTS[1]))
+        with refused(ConfigError):
+            SecondMoments.of(PARTS[0]).merge(SecondMoments.of(reordered))
+    federation = Federation.open(tmp_path)
+    federation.join("north", numbered[0])
+    with refused(ConfigError, "'south'"):
+        federation.join("south", numbered[1][ORDER])
+    federation.join("south", PARTS[1])
+    np.testing.assert_array_equal(federation.model(2).transform(X), federation.model(2).transform(frame(X, range(5))))
     # The fault: a frame with a column of this name was taken for an Arrow table.
     named = ["column_names", "var_names", "obs_names", "columns", "shape"]
     assert fit([frame(part, named) for part in PARTS]).feature_names_in_.tolist() == named
+
+
+NOT_TEXTS = {
+    "wavelengths": [400.5, 401.5, 402.5, 403.5, 404.5],
+    "ids": [7, 11, 19, 23, 0],
+    "pairs": [("close", "x"), ("close", "y"), ("volume", "x"), ("volume", "y"), ("volume", "")],
+    "texts and a number": ["a", "b", "c", "d", 4],
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", NOT_TEXTS)
+def test_names_that_are_no_texts_go_by_name_everywhere(kind, tmp_path):
+    """The fault: names were forgotten after the fit, and a frame of another order was taken by position."""
+    names: Any = NOT_TEXTS[kind]
+    columns = pd.MultiIndex.from_tuples(names) if kind == "pairs" else names
+    texts = [", ".join(name) if kind == "pairs" else str(name) for name in names]
+    north, south = (pd.DataFrame(part, columns=columns) for part in PARTS)
+    reordered = south[south.columns[ORDER]]
+    model = fit({"north": north, "south": reordered})
+    assert model.feature_names_in_.tolist() == pooled_pca(north, 2).feature_names_in_.tolist() == texts
+    np.testing.assert_array_equal(model.components_, fit(PARTS).components_)
+    np.testing.assert_array_equal(model.transform(reordered), model.transform(south))
+    np.testing.assert_array_equal(model.transform(frame(PARTS[1], texts)), model.transform(south))
+    np.testing.assert_array_equal(analyses.outliers(model, reordered).odd, analyses.outliers(model, south).odd)
+    estimator = FederatedPCA(2).partial_fit([north]).partial_fit([reordered])
+    assert estimator.feature_names_in_.tolist() == texts
+    np.testing.assert_allclose(estimator.mean_, X.mean(axis=0))
+    with refused(ValueError):
+        FederatedPCA(2).fit(north).transform(reordered)  # as scikit-learn, which asks for the order of fit
+    federation = Federation.open(tmp_path)
+    federation.join("north", north)
+    with refused(ConfigError, "'south'"):
+        federation.join("south", reordered)
+    with refused(DataError, f"'{texts[0]}'", "NaN"):
+        model.transform(south.replace(south.iloc[3, 0], np.nan))
+    with refused(DataError, "'1'"):
+        fit([frame(X, [1, "1", *"abc"])])
 
 
 @pytest.mark.parametrize("other", [[*NAMES[:4], "colour"], list("abcde"), list("abcdef"), [*NAMES[2:], *"ab"]], ids=str)

@@ -153,7 +153,7 @@ def test_false_numbers_are_told_with_those_of_the_others():
         fit("vertical", parties, n_components=3, solver="merge", rank=1)
     option, sizes = str(caught.value).splitlines()
     assert not unnamed(option, "'rank'", 1, "n_components", 3)
-    assert not unnamed(sizes, "client 1", "'rows'")
+    assert not unnamed(sizes, "party 1", "'rows'")
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):

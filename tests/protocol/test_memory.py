@@ -30,7 +30,7 @@ def nobody_computes(monkeypatch):
 @pytest.mark.usefixtures("nobody_computes")
 @pytest.mark.parametrize("way", WAYS)
 def test_too_many_features_name_methods_that_fit(way):
-    with refused(DisclosureError, "client 0", "2,147,483,648", "max_reply_bytes") as caught:
+    with refused(DisclosureError, "party 0", "2,147,483,648", "max_reply_bytes") as caught:
         run("p-cov", WIDE, n_components=3, **WAYS[way])
     assert ("sub-it (" in str(caught.value)) == (way != "surviving")
     assert ("qr-pca (" in str(caught.value)) == (way == "clear")
@@ -41,7 +41,7 @@ def test_too_many_features_name_methods_that_fit(way):
 def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for method in ("p-cov", "compressed"):
-        with refused(ConfigError, "client 0", match=r"\b12,60\d,\d{3},\d{3} bytes") as caught:
+        with refused(ConfigError, "party 0", match=r"\b12,60\d,\d{3},\d{3} bytes") as caught:
             run(method, WIDE, n_components=3, max_reply_bytes=10**12)
         assert f"{2**30:,}" not in str(caught.value)  # what the site has is its own affair
         assert f"{2**30:,}" in caplog.text

@@ -51,7 +51,7 @@ def test_a_limit_to_shares_ends_the_run_and_names_who_holds_more(lie):
     sent = [LIES[lie](part, np.random.default_rng(0)) if i in liars else part for i, part in enumerate(digits(0))]
     with refused(ContractError, "max_share", "0.35") as raised:
         fit("p-cov", sent, max_share=0.35)
-    assert {int(party) for party in re.findall(r"client (\d+) holds", str(raised.value))} & set(liars)
+    assert {int(party) for party in re.findall(r"party (\d+) holds", str(raised.value))} & set(liars)
 
 
 @pytest.mark.engine

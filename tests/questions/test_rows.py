@@ -60,7 +60,7 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
 
 
 @pytest.mark.parametrize(
-    ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["client 1", 29, 30])], ids=str
+    ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["party 1", 29, 30])], ids=str
 )
 def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
     """A party leaves a row out, and says so wherever the row counts."""
@@ -290,7 +290,7 @@ def test_what_is_observed_of_features_in_closed_form():
 def test_a_site_with_more_rows_than_its_share_is_named(monkeypatch):
     assert MAX_UNRESOLVED_SHARE <= 1e-9
     monkeypatch.setattr(row_limits, "MAX_ROWS", 119)  # one party has 40 of 90
-    with refused(DataError, "client 0", 119):
+    with refused(DataError, "party 0", 119):
         fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=100.0)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from inspect import signature
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpca_flwr import ConfigError, DataError, FederatedPCA, run
+from fedpca_flwr.simulations.python_words import run_keywords
 from fedpca_flwr.strategies import METHODS
 from tests.families import rows
 from tests.refusals import refused
@@ -36,8 +38,8 @@ FEW = {"iterations": 3}
 def estimators():
     cards = [method.strategy.card for method in METHODS.values()]
     forgetful = [card for card in cards if card.split == "rows" and "state" not in card.examples[0]]
-    options = [FEW if FEW.keys() <= card.options.model_fields.keys() else None for card in forgetful]
-    return [FederatedPCA(method=card.name, run_options=own) for card, own in zip(forgetful, options, strict=True)]
+    options = [FEW if FEW.keys() <= card.options.model_fields.keys() else {} for card in forgetful]
+    return [FederatedPCA(method=card.name, **own) for card, own in zip(forgetful, options, strict=True)]
 
 
 @pytest.mark.nightly  # by day our own, below
@@ -105,7 +107,7 @@ def test_names_are_kept_and_checked_of_frames_and_parties():
 
 def test_estimators_take_options_of_method_and_run():
     options = {"secure_aggregation": True, "bound": 1e3}
-    hidden = FederatedPCA(2, method="p-cov scale=true", run_options=options).fit(X, groups=SITES)
+    hidden = FederatedPCA(2, method="p-cov scale=true", **options).fit(X, groups=SITES)
     assert hidden.scale_ is not None
     assert hidden.model_.log["parties"][0]["rows"] is None
     holes = X.copy()
@@ -113,11 +115,41 @@ def test_estimators_take_options_of_method_and_run():
     assert FederatedPCA(2, method="em").fit(holes, groups=SITES).transform(holes).shape == (90, 2)
     with refused(ValueError, "NaN"):
         FederatedPCA(2).fit(holes)
-    noise = FederatedPCA(2, method="dp-pca", run_options={"epsilon": 0.01, "noise_seed": 1}).fit(X)
+    noise = FederatedPCA(2, method="dp-pca", epsilon=0.01, noise_seed=1).fit(X)
     assert np.isnan(noise.explained_variance_).all()
     assert np.isnan(noise.score(X))
     with refused(ValueError, 3, "FederatedPCA", 12):
         noise.score(X[:, :3])
+
+
+def test_options_are_parameters_as_scikit_learn_has_them():
+    estimator = FederatedPCA(2, method="sub-it", scale=True, block_size=3)
+    twin = clone(estimator)
+    assert twin.get_params() == estimator.get_params()
+    assert twin.get_params()["block_size"] == 3
+    same(twin.fit(X, groups=SITES), run("sub-it", BY_SITE, n_components=2, scale=True, block_size=3, min_rows=1))
+    assert clone(twin.set_params(scale=False, n_components=1)).fit(X).scale_ is None
+    assert (estimator.get_params()["scale"], twin.n_components) == (True, 1)
+    search = GridSearchCV(FederatedPCA(2), {"scale": [True, False], "whiten": [True]}, cv=2).fit(X)
+    assert search.best_params_["scale"] in (True, False)
+    with refused(ValueError, "'scael'"):
+        twin.set_params(scael=True)
+    with refused(ConfigError, "'run_options'", "scale=True"):
+        FederatedPCA(2, run_options={"scale": True}).fit(X)
+    with refused(ConfigError, "'scael'", "'scale'", "'secure_aggregation'", "harmonise"):
+        FederatedPCA(2, scael=True).fit(X)
+
+
+def test_signatures_have_the_options_of_methods_and_keys_of_a_run():
+    for function, own in ((run, "parties"), (FederatedPCA, "whiten")):
+        parameters = signature(function).parameters
+        assert list(parameters)[-1] == "options"
+        assert {own, "n_components", "min_rows", "scores"} <= parameters.keys()
+        assert (parameters["scale"].annotation, parameters["scale"].default) == (bool, False)
+        assert parameters["secure_aggregation"].default is False
+        for method in METHODS.values():
+            assert method.strategy.card.options.model_fields.keys() <= parameters.keys()
+    assert run_keywords()["block_size"].default is ...  # that of the method
 
 
 def test_likelihoods_are_those_of_scikit_learn():
@@ -141,7 +173,7 @@ def test_likelihoods_are_those_of_scikit_learn():
 
 
 def test_more_rows_are_added_by_their_moments():
-    for options in ({}, {"run_options": {"secure_aggregation": True, "bound": 1e3}}, {"method": "p-cov scale=true"}):
+    for options in ({}, {"secure_aggregation": True, "bound": 1e3}, {"method": "p-cov scale=true"}):
         whole = FederatedPCA(3, **options).fit(X, groups=SITES)
         added = FederatedPCA(3, **options).partial_fit([X[:20], X[20:30], X[30:40]])
         added.partial_fit(X[40:], groups=SITES[40:])
@@ -208,7 +240,7 @@ def unknown(labels, nobody):
         ({}, {"X": X, "groups": unknown(np.repeat([1.0, 2.0], 45), np.nan)}, [2, 90]),
         ({}, {"X": X, "groups": pd.array(unknown(SITES, pd.NA))}, [2, 90]),
         ({}, {"X": {1: X[:40], 2: X[40:]}}, ["keys", 1, 2]),
-        ({"run_options": {"bond": 1e3}}, {"X": X}, ["'bound'"]),
+        ({"bond": 1e3}, {"X": X}, ["'bound'"]),
         ({"engine": "spark"}, {"X": X}, ["engine", "'spark'", "loopback", "ray"]),
         ({"method": "vertical"}, {"X": [X[:, :3], X[:, 3:]]}, ["'vertical'", "scores_"]),
     ],
@@ -220,7 +252,7 @@ def test_what_does_not_fit_is_named(options, given, named):
 
 def test_other_numbers_of_features_are_told():
     for wanted in (None, 2, 5):
-        with refused(DataError, "client 1", 4, "client 0", 5):
+        with refused(DataError, "party 1", 4, "party 0", 5):
             FederatedPCA(wanted).fit([X[:40, :5], X[40:, :4]])
     fitted = FederatedPCA(2).fit(X)
     with refused(ValueError, 3, "FederatedPCA", 12):

@@ -47,7 +47,7 @@ def test_errors_in_python_show_no_row(given, options, named):
     with refused(FedPCAError, *named) as caught:
         run(*given, **({} if "n_componets" in options else {"n_components": 2}) | options)
     told = str(caught.value)
-    assert not [word for word in ("471", "run-config", "node-config") if word in told]
+    assert not [word for word in ("471", "run-config", "node-config", "client ", "site") if word in told]
     assert caught.type is ConfigError or "min_rows" in options
 
 
@@ -55,10 +55,13 @@ def test_words_numbers_and_keys_that_stand_alone_are_told():
     assert value_text(np.nan) == "nan"
     assert value_text(["a", "b"]) == "['a', 'b']"
     assert len(value_text("a" * 500)) < 220
-    kept = "client 0: dp-pca in /home/block-size/max-rounds.csv and min-rows-x; the run-config of a server"
+    kept = "dp-pca in /home/block-size/client/site.csv and min-rows-x; outliers=sites, client_app, 'clients', 'my site'"
     assert python_words(kept) == kept
     assert python_words("client 0: run-config: 'step' is 1: secure-aggregation=true, 'may-show'") == (
-        "client 0: 'step' is 1: secure_aggregation=True, 'may_show'"
+        "party 0: 'step' is 1: secure_aggregation=True, 'may_show'"
+    )
+    assert python_words("client 3 (at sea): this site's node-config 'data' is not that of the other clients") == (
+        "party 'at sea': this party's 'data' is not that of the other parties"
     )
     assert python_words("agree (run-config 'features')") == "agree ('features')"
 
@@ -66,7 +69,7 @@ def test_words_numbers_and_keys_that_stand_alone_are_told():
 def test_what_a_party_refuses_is_told_once_in_what_is_raised(capfd, monkeypatch):
     """A party's own log says it too: where nobody has set logging up, on the screen, in red in a notebook."""
     monkeypatch.setattr(logging.root, "handlers", [])
-    with refused(DisclosureError, "'min_rows'", 10, 1, "client 0 (north)"):
+    with refused(DisclosureError, "'min_rows'", 10, 1, "party 'north'"):
         run("p-cov", {"north": rows(5), "south": rows(5)}, n_components=1)
     assert capfd.readouterr() == ("", "")
 

@@ -109,7 +109,7 @@ def test_names_are_found_at_the_sites():
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")
-    assert all(f"client {party}" in str(report.value) for party in range(3))
+    assert all(f"party {party}" in str(report.value) for party in range(3))
 
 
 def test_fully_explained_features_are_zero():
@@ -203,7 +203,7 @@ def test_constant_covariates_are_no_fault():
     rows = np.column_stack([ROWS, ROWS[:, AGE] * 12, np.ones(600)])
     model, plain = adjusted(cut(rows, *SIZES), adjust_for=f"{AGE},{SEX},8,9"), adjusted()
     np.testing.assert_allclose(model.components_[:, :8], plain.components_, atol=1e-10)
-    assert any("at 1, 8, 9 (from 0) some combination does not vary" in note for note in model.log["notes"])
+    assert any("of the covariates 1, 8, 9 some combination does not vary" in note for note in model.log["notes"])
     assert not any("does not vary" in note for note in plain.log["notes"])
     rows = ROWS.copy()
     rows[:300, SEX] = 1

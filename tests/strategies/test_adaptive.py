@@ -176,7 +176,7 @@ def test_costly_rounds_are_avoided():
     downs = [way[0]["down"] for way in ways]
     assert downs[0] >= downs[1] > downs[2] == 0
     assert ways[0][0]["method"] == "compressed"
-    with refused(DisclosureError, "client 0", "qr-pca", "allowed_methods"):
+    with refused(DisclosureError, "party 0", "qr-pca", "allowed_methods"):
         adaptive(wide, n_components=3, allowed_methods="adaptive")
 
 

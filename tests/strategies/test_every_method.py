@@ -288,7 +288,7 @@ UNUSABLE = {
 def test_a_party_with_unusable_data_is_named(method, change, named):
     parties = three(method)
     parties[1] = change(parties[1])
-    with refused(DataError, "client 1", *named):
+    with refused(DataError, "party 1", *named):
         fit(method, parties, n_components=2)
 
 
@@ -300,7 +300,7 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
         assert fit(method, parties, n_components=2).n_samples_ == 300
         return
     takers = ", ".join(name for name in BY_ROWS if CARDS[name].incomplete)
-    with refused(DataError, "client 1", f"method='{takers}'" if method in BY_ROWS else "NaN"):
+    with refused(DataError, "party 1", f"method='{takers}'" if method in BY_ROWS else "NaN"):
         fit(method, parties, n_components=2)
 
 
@@ -308,7 +308,7 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
 def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
     mismatched = [*three(method), rows(40, 11)]
     error, named = (DataError, [11, 12]) if method in BY_ROWS else (ContractError, [40, 60, "p-cov"])
-    with refused(error, "client 3", "client 0", *named):
+    with refused(error, "party 3", "party 0", *named):
         fit(method, mismatched, n_components=2)
     with refused(QuorumError, 3, 2):
         finish(server_for(method, clients=2))
@@ -392,7 +392,7 @@ def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
         raise ValueError("patient 4711 has 98.6")
 
     monkeypatch.setattr(METHODS[method].client, "statistics", broken)
-    with refused(PartyError, "client 0", "ValueError") as caught:
+    with refused(PartyError, "party 0", "ValueError") as caught:
         fit(method, three(method), n_components=2)
     assert "4711" not in str(caught.value)
 
@@ -411,7 +411,7 @@ POLICY = [
 @every_method
 @pytest.mark.parametrize(("site", "named"), POLICY, ids=str)
 def test_the_policy_of_a_site_holds(method, site, named):
-    party = "client 2" if "min_rows" in site and method in BY_ROWS else "client 0"
+    party = "party 2" if "min_rows" in site and method in BY_ROWS else "party 0"
     allowed_name = [method] if "allowed_methods" in site else []
     with refused(DisclosureError, party, *named, *allowed_name):
         fit(method, three(method), n_components=2, **site)
@@ -423,7 +423,7 @@ def test_what_a_site_allows_is_answered(method):
     allowed = {"min_rows": smallest, "allowed_methods": f"other, {', '.join(METHODS)}"}  # adaptive goes on with others
     if method in BY_COLUMNS:
         allowed["may_show"] = "inner products"
-        with refused(DisclosureError, "client 0", "may_show"):
+        with refused(DisclosureError, "party 0", "may_show"):
             fit(method, three(method), n_components=2, may_show="nothing")
     assert fit(method, three(method), n_components=2, **allowed).n_components_ == 2 or CARDS[method].adapts_rank
 

@@ -155,7 +155,7 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
 
 def test_inner_products_need_more_permission(tmp_path):
     assert fit(cut(rows(60), 3), may_show="scores").n_components_ == 3
-    with refused(DisclosureError, "client 0", "may_show"):
+    with refused(DisclosureError, "party 0", "may_show"):
         fit(cut(rows(60), 3), solver="gram", may_show="scores")
     server = server_of("vertical", cut(rows(60), 3), n_components=2)
     np.save(tmp_path / "own.npy", rows(60)[:, :4])
@@ -320,15 +320,15 @@ def test_ids_put_the_new_rows_in_one_order(loading_paths, tmp_path):
 def test_loadings_of_another_run_are_named(way, loading_paths, tmp_path):
     other_paths = [tmp_path / f"other{party}.npz" for party in range(3)]
     fitted(other_paths, old() * np.arange(12, 0, -1))
-    with refused(ConfigError, "client 2", "client 0", "'loadings'"):
+    with refused(ConfigError, "party 2", "party 0", "'loadings'"):
         project(parts_of(new()), [*loading_paths[:2], other_paths[2]], **way)
 
 
 @every_way
 def test_other_columns_or_sites_that_show_no_scores_refuse(way, loading_paths):
-    with refused(DataError, "client 0", 4, 6):
+    with refused(DataError, "party 0", 4, 6):
         project(cut(new(), 3), loading_paths, **way)
-    with refused(DisclosureError, "client 0", "may_show"):
+    with refused(DisclosureError, "party 0", "may_show"):
         project(parts_of(new()), loading_paths, may_show="nothing", **way)
     assert project(parts_of(new()), loading_paths, may_show="scores", **way).n_components_ == 3
 
@@ -344,14 +344,14 @@ def test_unscaled_columns_have_any_unit(tmp_path):
 
 
 def test_missing_loadings_are_named_without_their_path(loading_paths, tmp_path):
-    with refused(ConfigError, "client 0", "'loadings'"):
+    with refused(ConfigError, "party 0", "'loadings'"):
         run("vertical-scores", parts_of(new()), min_rows=1)
     with refused(ContractError, "'loadings'") as error:
         project(parts_of(new()), [*loading_paths[:2], tmp_path / "absent.npz"])
     assert "absent" not in str(error.value)
     loadings = Loadings.load(loading_paths[1])
     Loadings(loadings.components, loadings.mean, loadings.scale).save(loading_paths[1])
-    with refused(ConfigError, "client 1", "'vertical'"):
+    with refused(ConfigError, "party 1", "'vertical'"):
         project(parts_of(new()), loading_paths)
 
 

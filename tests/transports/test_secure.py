@@ -109,7 +109,7 @@ def test_what_secure_sums_cannot_be_is_refused(method, options, named):
 def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
     parties = three(method)
     parties[1][5, 3] = -12.75
-    with refused(DataError, "client 1", "'bound'", 10) as caught:
+    with refused(DataError, "party 1", "'bound'", 10) as caught:
         secure(method, parties)
     assert "12.75" not in str(caught.value)
 
@@ -119,7 +119,7 @@ def test_three_parties_are_the_default_minimum(method):
     two = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)
     with refused(DisclosureError, 2, 3, "min_parties"):
         secure(method, two)
-    with refused(DisclosureError, "client 0", 2, 4):
+    with refused(DisclosureError, "party 0", 2, 4):
         secure(method, two, min_parties=4)
     server = secure_server(method)
     exits(server, 2)

@@ -26,8 +26,8 @@ def keep_nothing(rows: Blocks) -> Blocks:
 
 
 FORMAT_SETTINGS = {"layer": "a layer", "variants": "a list of variants"}  # keys of some kinds of file, and what for
-Names = str | int | float | Sequence[str | int | float]
-"""Names, numbers or marks: several in a text, separated by commas, or one by one."""
+Names = str | int | float | Sequence[str | int | float] | None
+"""Names, numbers or marks: several in a text, separated by commas, or one by one; None for none."""
 
 
 def read(
@@ -137,7 +137,7 @@ def _format_of(file: Path) -> FileFormat:
 
 def _join_items(items: Names) -> str:
     """Return one item as text, or names or numbers joined with commas, a name that contains a comma in quotes."""
-    return str(items) if isinstance(items, str | int | float) else join_items("", items)
+    return str(items) if isinstance(items, str | int | float) else join_items("", items or ())
 
 
 def _replace_marks(rows: Rows, keys: CsvKeys) -> Rows:

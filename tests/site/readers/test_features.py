@@ -69,7 +69,7 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
         run(tmp_path, PARTIES, features="")
     with refused(DataError, 0, 3, 1):
         run(tmp_path, PARTIES, features="age, pulse, weight")
-    with refused(DataError, "client 0", "'features'"):
+    with refused(DataError, "party 0", "'features'"):
         fit("p-cov", [X], n_components=2, features=FEATURES)
     with refused(ConfigError, "'features'", "'vertical'"):
         fit("vertical", cut(X, 100, 100), n_components=2, features="a, b")

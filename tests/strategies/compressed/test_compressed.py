@@ -79,7 +79,7 @@ def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, max_correction
 
 
 def test_steps_and_codes_that_cannot_be_are_refused():
-    with refused(ConfigError, "client 0", "'step'", "1e-12"):
+    with refused(ConfigError, "party 0", "'step'", "1e-12"):
         fit(codec="shared-step", step=1e-12)
     for codec in ("combined", "top-k"):
         with refused(ConfigError, "'codec'", f"'{codec}'", "'shared-step'"):

@@ -209,7 +209,7 @@ def test_the_influence_of_parties_with_gaps_is_that_of_their_expected_rows():
     parties = parties_of_three()
     shares = np.array([entry["component_shares"] for entry in fit("em", parties, n_components=2).log["influence"]])
     np.testing.assert_allclose(shares.sum(axis=0), 1.0, rtol=1e-9)
-    with refused(ContractError, "client 0", "'max_share'", 0.3):
+    with refused(ContractError, "party 0", "'max_share'", 0.3):
         fit("em", parties, n_components=2, max_share=0.3)
 
 
@@ -376,9 +376,9 @@ def test_rare_observed_features_are_refused():
     parties[2][:, 3] = np.nan
     assert fit("em", parties, n_components=2, min_rows=10).n_samples_ == 150  # it has none of that feature
     parties[2][:9, 3] = 1.0
-    with refused(DisclosureError, "client 2", "min_rows", 10, match="values"):
+    with refused(DisclosureError, "party 2", "min_rows", 10, match="values"):
         fit("em", parties, n_components=2, min_rows=10)
-    with refused(DisclosureError, "client 2", "min_rows"):  # the last five rows are left out
+    with refused(DisclosureError, "party 2", "min_rows"):  # the last five rows are left out
         fit("em", cut(np.vstack(parties_of_three()), 90, 35, 25), n_components=2, min_rows=19, round_rows=10)
 
 
@@ -539,10 +539,10 @@ def test_factors_end_after_two_small_turns(monkeypatch):
 
 def test_impossible_covariances_are_refused(monkeypatch):
     monkeypatch.setattr(FactorGaussian, "noise", property(lambda self: 5.0))
-    with refused(ContractError, "client 0", "'noise'", 5):
+    with refused(ContractError, "party 0", "'noise'", 5):
         fit("em", parties_of_three(), **WIDE)
     monkeypatch.setattr(moments, "pack", lambda matrix: np.ones(21))
-    with refused(ContractError, "client 0", "'covariance'"):
+    with refused(ContractError, "party 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
 
 
@@ -557,5 +557,5 @@ def test_sums_of_no_rows_are_a_share_that_is_false(monkeypatch, model, field, wa
         return {**answer, field: -answer[field]} if wrong else answer
 
     monkeypatch.setattr(IncompleteClient, "statistics", statistics)
-    with pytest.raises(ContractError, match="share|client 1: .*diagonal"):
+    with pytest.raises(ContractError, match="share|party 1: .*diagonal"):
         fit("em", parties_of_three()[1::-1], n_components=2, model=model, **way)

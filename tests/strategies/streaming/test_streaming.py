@@ -187,7 +187,7 @@ SECURE = {"secure_aggregation": True, "bound": 1e3}
     ("first", "parties", "options", "named"),
     [
         ({}, [A, B, C], {"state": ""}, ["'state'"]),
-        ({}, [A, B, C], {"leave": "partition 1"}, ["'leave'", "partition 1", "client 1"]),
+        ({}, [A, B, C], {"leave": "partition 1"}, ["'leave'", "partition 1", "party 1"]),
         ({}, [A, B, C], {"leave": "partitio 1"}, ["partitio 1", "partition 1"]),
         ({}, [A[:, :5], B[:, :5], C[:, :5]], {}, ["partition 0", 5, 12]),
         ({}, [A, B, C], {"append": "yes"}, ["'append'", "'yes'"]),
