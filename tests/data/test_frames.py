@@ -330,9 +330,8 @@ def test_files_and_what_read_gives_are_parties_with_their_names(tmp_path):
         assert [party["name"] for party in model.log["parties"]] in (["north", "south"], ["a", "b"], ["", ""])
         assert list(model.feature_names_in_) == NAMES
         np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12)
-    given: Any
-    for given in (files, tables, iter(tables), dict(zip("ab", tables, strict=True)).values()):
-        np.testing.assert_allclose(FederatedPCA(2).fit(given).components_, whole.components_, atol=1e-12)
+    for parties in (files, tables, iter(tables), dict(zip("ab", tables, strict=True)).values()):
+        np.testing.assert_allclose(FederatedPCA(2).fit(parties).components_, whole.components_, atol=1e-12)
     alone = FederatedPCA(2).fit(tables[0], groups=np.repeat(["a", "b"], 30))
     assert alone.feature_names_in_.tolist() == NAMES
     np.testing.assert_array_equal(alone.transform(tables[0]), alone.transform([tables[0]]))
