@@ -38,44 +38,18 @@ MOMENTS_ARRAYS = ("mean", "remainder", "scatter")
 
 
 class Preparation(NamedTuple):
-    """What a run did before its PCA: analyses of its moments do the same unless they are told otherwise.
-
-    Parameters
-    ----------
-    n_components : int, optional
-        Number of components of the run's model.
-    center, scale : bool, optional
-        Whether the run subtracted the mean, and divided features by their deviations. Without a run, ``scale`` is None.
-    indicators : tuple of int, default ()
-        Positions of indicators of levels, which have a unit of their own.
-    divisor : {"n-1", "n"}
-        Number by which the run divided the scatter for the variances.
-    divided : bool, default False
-        Whether the features of the moments are divided already.
-    adjusted : bool, default False
-        Whether the run took out covariates or differences between parties, which the moments still have.
-    """
+    """What a run did before its PCA: analyses of its moments do the same unless they are told otherwise."""
 
     n_components: int | None = None
     center: bool = True
-    scale: bool | None = None
-    indicators: tuple[int, ...] = ()
-    divisor: Literal["n-1", "n"] = "n-1"
-    divided: bool = False
-    adjusted: bool = False
+    scale: bool | None = None  # whether features were divided by their deviations; None without a run
+    indicators: tuple[int, ...] = ()  # positions of indicators of levels, which have a unit of their own
+    divisor: Literal["n-1", "n"] = "n-1"  # of the scatter, for variances
+    divided: bool = False  # whether the features of the moments are divided already
+    adjusted: bool = False  # whether the run took out covariates or differences of parties, which the moments have
 
     def unit(self, scale: bool | None = None) -> str:
-        """Write in which unit an analysis about the mean takes the features, and in what it differs from the run.
-
-        Parameters
-        ----------
-        scale : bool, optional
-            What the analysis was given; by default it does as the run did.
-
-        Returns
-        -------
-        str
-        """
+        """Write in which unit an analysis about the mean takes the features, and in what it differs from the run."""
         text = "features divided by their deviations" if self.divides(scale) else "features in their own units"
         return f"{text} ({'; '.join(differences)})" if (differences := self.differences(scale)) else text
 
