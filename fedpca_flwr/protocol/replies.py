@@ -23,12 +23,16 @@ from fedpca_flwr.protocol.admission import PartyInfo, Reply, make_reply
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
 from fedpca_flwr.protocol.question import Round, Total
 
+LEFT_OUT = "left out of the run by post"
+"""Text of the error that stands for the reply of a site which the coordinator has left out."""
+
 FAILURE_REASONS = (
     ("expired due to its TTL", "the {deadline} passed"),
     ("within its deadline", "the {deadline} passed"),
     ("ActorDied", "its process died"),
     ("stopped responding", "its process died"),
     ("Node Unavailable", "its node is offline"),
+    (LEFT_OUT, "it was left out of the run"),
 )
 """Texts of Flower's errors, and the texts that replace them."""
 
