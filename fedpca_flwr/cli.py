@@ -37,6 +37,10 @@ COMMANDS = {
     ),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
+    "post start": ("fedpca_flwr.post.commands.start", "Begin a run whose questions are files that people carry."),
+    "post continue": ("fedpca_flwr.post.commands.proceed", "Go on with a run by post as far as its replies permit."),
+    "site answer": ("fedpca_flwr.post.commands.answer", "Answer a question that has come as a file."),
+    "site forget": ("fedpca_flwr.post.commands.forget", "Forget the secrets of a run by post."),
     "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
@@ -53,6 +57,9 @@ COMMANDS = {
 }
 """The function of each command, which is imported when the command is called, and a line for the list of commands."""
 
+GROUPS = {"post": "A run without a network between the sites.", "site": "What a site does beside the runs."}
+"""First words of commands, and a line for the list of commands."""
+
 HELP = """Federated PCA on Flower.
 
 Start a run with `flwr run .` in the repository, or in Python:
@@ -60,7 +67,8 @@ Start a run with `flwr run .` in the repository, or in Python:
     from fedpca_flwr import run
     print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
 
-The exit code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
+The exit code is 0 if all is well, 1 if a run failed or a check found something, 2 for wrong words, files or values, and
+3 if a run by post waits for replies.
 """
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 ERRORS_KEY = "fedpca_flwr.errors"  # key of click's context under which a quiet command has the stream for its errors
@@ -235,11 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
     app = new_app(add_completion=program == "fedpca")  # a shell completes the words of a program, not of a module
     app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
-    site = new_app(help="What a site does beside the runs.", context_settings=HELP_OPTIONS)
+    groups = {name: new_app(help=line, context_settings=HELP_OPTIONS) for name, line in GROUPS.items()}
     for path, (target, line) in COMMANDS.items():
-        group = site if path.startswith("site ") else app
-        group.command(path.removeprefix("site "), help=line)(_loader(target))
-    app.add_typer(site, name="site")
+        group, _, name = path.rpartition(" ")
+        groups.get(group, app).command(name, help=line)(_loader(target))
+    for name, group_app in groups.items():
+        app.add_typer(group_app, name=name)
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     return run(typer.main.get_command(app), words, program, obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
 

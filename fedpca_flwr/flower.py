@@ -178,6 +178,8 @@ class FedPCA(Strategy):
             except Exception as error:
                 if not errors:
                     raise
+                if isinstance(errors[0], FedPCAError):  # of a grid of ours, which says what to do
+                    raise errors[0] from None
                 consequence = f" ({error})" if isinstance(error, FedPCAError) else ""
                 text = f"{type(errors[0]).__name__}: {errors[0]}{consequence}"
                 raise FedPCAError(f"the grid of the server failed, and no node, with {text}") from errors[0]

@@ -9,16 +9,16 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 from flwr.supercore.run import Run
 from typing_extensions import override
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.journal import SimulatedContext
-from fedpca_flwr.protocol.messages import identify_run
+from fedpca_flwr.protocol.messages import OwnGrid
 
 
-class LocalGrid(Grid):
+class LocalGrid(OwnGrid):
     """Grid that passes every message to a ClientApp in this process, so an app runs without Ray or a SuperLink.
 
     The grid works with any strategy of Flower's Message API and any ClientApp. A node keeps its state from message to
@@ -53,14 +53,13 @@ class LocalGrid(Grid):
             raise ConfigError(f"nodes is {nodes!r}: a grid needs at least one node")
         self.app = app
         self.run_config = dict(run_config or {})
-        self._run = Run.create_empty(secrets.randbits(62))
+        super().__init__(Run.create_empty(secrets.randbits(62)))
         self._replies: dict[str, Message] = {}
         self._lock = Lock()  # nodes answer in turn, whatever thread asks
         self.contexts: dict[int, Context] = {}
         for number, own in enumerate(node_configs):
             node_config = {"partition-id": number, "num-partitions": len(node_configs), **own}
             self.contexts[number + 1] = kind(self._run.run_id, number + 1, node_config, RecordDict(), self.run_config)
-        identify_run(self)
 
     def __repr__(self) -> str:
         """Write the app and the number of nodes."""
@@ -76,21 +75,6 @@ class LocalGrid(Grid):
             The ServerApp, which has the grid's run-config.
         """
         app(self, Context(self._run.run_id, 0, {}, RecordDict(), self.run_config))
-
-    @override
-    def set_run(self, run: Run) -> None:
-        self._run = run
-
-    @property
-    @override
-    def run(self) -> Run:
-        return self._run
-
-    @override
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
 
     @override
     def get_node_ids(self) -> Iterable[int]:
@@ -109,10 +93,6 @@ class LocalGrid(Grid):
     @override
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
-
-    @override
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message) -> Message:
         """Return a node's reply, or an error that names the exception of its app as a SuperNode does."""

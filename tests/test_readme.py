@@ -20,7 +20,7 @@ from flwr.common.config import parse_config_args
 import fedpca_flwr
 from docs.method_pages import descriptions, pages
 from fedpca_flwr import LocalGrid, PCAModel, run
-from fedpca_flwr.cli import COMMANDS
+from fedpca_flwr.cli import COMMANDS, GROUPS
 from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -260,8 +260,8 @@ def faults_of_commands(page):
             continue
         _, _, module, *words = shlex.split(command, posix=False)
         tests = [ROOT / word for word in words if word.startswith("tests/")]
-        name = " ".join(words[: 1 + (words[:1] == ["site"])]) if module == "fedpca_flwr" else ""
-        is_command = name in {*COMMANDS, "", "COMMAND", "site"}
+        name = " ".join(words[: 1 + (words[:1] in [[group] for group in GROUPS])]) if module == "fedpca_flwr" else ""
+        is_command = name in {*COMMANDS, *GROUPS, "", "COMMAND"}
         if not (importlib.util.find_spec(module) and all(path.exists() for path in tests) and is_command):
             yield command
 

@@ -38,8 +38,8 @@ CORE = {
 TABLES = {"fedpca_flwr/stages/__init__.py", "strategies/__init__.py", "fedpca_flwr/site/readers/file_format.py"}
 """Tables each of whose entries is a room."""
 COMMANDS = "fedpca_flwr/cli.py"
-OTHERS = {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse"}
-"""Analyses that no figure shows."""
+OTHERS = {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse", "fedpca_flwr.post"}
+"""Analyses that no figure shows, and a folder of commands."""
 BY_DAY = "fedpca_flwr.stages.clusters"
 
 

@@ -211,6 +211,8 @@ class NodeConfig(Config):
     """With secure aggregation: path of this site's own private key. A site with data of its own needs a key."""
     identities: LocalPath = ""
     """With secure aggregation: path of the file with all sites' public keys, one party in a line."""
+    coordinator_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = ""
+    """For runs by post: public key of the coordinator. If set, the site answers only questions signed with it."""
     journal: LocalPath = ""
     """Folder in which this site records questions, answers and the epsilon that it has spent. A site with data of its
     own needs a journal for secure aggregation and for private methods. If empty, the record lasts for one run only."""

@@ -52,6 +52,19 @@ def read_site_file(path: Path) -> SiteFile:
 
     Raise ConfigError, without texts of the file, if it cannot be read, is no TOML, or has other tables, keys or values.
     """
+    tables = _read_tables(path, {"supernode", "site"})
+    supernode = SuperNodeConfig.parse(tables["supernode"], source=f"{path}, [supernode]")
+    return SiteFile(supernode, *read_node_table(path))
+
+
+def read_node_table(path: Path) -> tuple[NodeConfig, dict[str, Any]]:
+    """Return the table ``[site]`` of a site's file, validated and as in the file; raise ConfigError for a wrong one."""
+    table = _read_tables(path, {"site"})["site"]
+    return NodeConfig.parse(table, source=f"{path}, [site]"), table
+
+
+def _read_tables(path: Path, required: set[str]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a site's file by name; raise ConfigError if there are other ones."""
     try:
         tables = tomllib.loads(read_text(path))
     except OSError as error:
@@ -62,15 +75,14 @@ def read_site_file(path: Path) -> SiteFile:
             f'the site\'s file {path} is not TOML ({where}): write texts in quotes, as in name = "north", and paths '
             "with '/'"
         ) from None
-    if set(tables) != {"supernode", "site"} or not all(isinstance(table, dict) for table in tables.values()):
+    are_known = required <= tables.keys() <= {"supernode", "site"}
+    if not are_known or not all(isinstance(table, dict) for table in tables.values()):
         present = ", ".join(f"[{name}]" if isinstance(table, dict) else name for name, table in tables.items())
         raise ConfigError(
             f"the site's file {path} has {present or 'nothing'}, expected two tables: [supernode] (superlink, "
             "root-certificates, node-key) and [site] (the node-config)"
         )
-    supernode = SuperNodeConfig.parse(tables["supernode"], source=f"{path}, [supernode]")
-    node_config = tables["site"]
-    return SiteFile(supernode, NodeConfig.parse(node_config, source=f"{path}, [site]"), node_config)
+    return tables
 
 
 def toml_lines(table: Mapping[str, object]) -> str:

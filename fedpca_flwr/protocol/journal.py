@@ -117,6 +117,10 @@ class SimulatedContext(Context):
     """Context of a party that is simulated in the server's own process: its rows are nobody's own."""
 
 
+class PostContext(Context):
+    """Context of a party whose questions come by post: the run has no deadline, however long it is silent."""
+
+
 RECORD_NAME = "journal"
 
 

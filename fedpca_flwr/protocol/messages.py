@@ -5,7 +5,7 @@ them. A question has the records ``config`` (the phase, and the name of the PCA)
 question by name); a reply has ``party`` (the party's statement), ``arrays`` and ``metrics``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -14,6 +14,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, SType
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from typing_extensions import override
 
@@ -40,6 +41,33 @@ def identify_run(grid: Grid) -> None:
         is_known = False
     if not is_known:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, grid.run.run_id, SUPERLINK_NODE_ID
+
+
+class OwnGrid(Grid):
+    """Base of grids without a SuperLink, whose replies are there once messages are pushed."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        identify_run(self)
+
+    @override
+    def set_run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    @override
+    def run(self) -> Run:
+        return self._run
+
+    @override
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    @override
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
 
 
 class Node(ClientProxy):

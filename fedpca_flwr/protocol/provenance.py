@@ -27,4 +27,5 @@ def describe_run(grid: Grid, settings: str) -> dict[str, Any]:
         "account": run.account_name,
     }
     filled = {name: excerpt(text) for name, text in texts.items() if text}
-    return {"run": str(run.run_id), "began": utc_time(), "settings": settings, "versions": versions, **filled}
+    began = run.starting_at or utc_time()
+    return {"run": str(run.run_id), "began": began, "settings": settings, "versions": versions, **filled}

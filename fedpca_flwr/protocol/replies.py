@@ -23,6 +23,9 @@ from fedpca_flwr.protocol.admission import PartyInfo, Reply, make_reply
 from fedpca_flwr.protocol.payload import Fields, Payload, check_together
 from fedpca_flwr.protocol.question import Round, Total
 
+LEFT_OUT = "left out of the run by post"
+"""Text of the error that stands for the reply of a site which the coordinator has left out."""
+
 FAILURE_REASONS = (
     ("expired due to its TTL", "the {deadline} passed"),
     ("within its deadline", "the {deadline} passed"),
@@ -30,6 +33,7 @@ FAILURE_REASONS = (
     ("stopped responding", "its process died"),
     ("Node Unavailable", "its node is offline{since}"),
     ("Message Unavailable", "the SuperLink lost its messages{since}"),
+    (LEFT_OUT, "it was left out of the run"),
 )
 """Texts of Flower's errors, and the texts that replace them."""
 

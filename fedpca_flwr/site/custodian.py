@@ -22,7 +22,7 @@ from fedpca_flwr.errors import ConfigError, excerpt
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, select_columns, to_array
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.journal import Context, Journal, StateJournal
+from fedpca_flwr.protocol.journal import Context, Journal, PostContext, StateJournal
 from fedpca_flwr.protocol.registry import Method, require_compatible
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site import local_table, scores
@@ -50,6 +50,7 @@ class Custodian(Site):
     def __init__(self, context: Context, load: LoadTable | None, methods: Mapping[str, Method]) -> None:
         super().__init__(context, load or local_table.local_table, methods)
         self.rows_from_caller = load is not None
+        self._by_post = isinstance(context, PostContext)
 
     @cached_property
     @override
@@ -79,7 +80,9 @@ class Custodian(Site):
         except ConfigError:
             description = "of a run-config that is refused"
         party, description = self.node.partition_id, excerpt(f"{description}; {AppName.loaded()}", MAX_RUN_CHARACTERS)
-        return journal.FileJournal(self.node.journal, self.run_id, party, run_state, description, settings)
+        return journal.FileJournal(
+            self.node.journal, self.run_id, party, run_state, description, settings, by_post=self._by_post
+        )
 
     @cached_property
     @override

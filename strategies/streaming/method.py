@@ -119,6 +119,9 @@ class Streaming(method.Strategy):
     def program(self) -> method.Program:
         """Run the method, and save the members' moments and the run's log once the run has succeeded."""
         self.federation.run = self.provenance.get("run", "")
+        if self.federation.run and not self.federation.revision:  # a run that is replayed names it as before
+            name = f"federation of run {self.federation.run} {self.quorum.pca_name}"
+            self.federation.id = hashlib.sha256(name.encode()).hexdigest()[:32]
         yield from super().program()
         self.federation.log_run(self.provenance.get("settings", ""))
         self.federation.save()

@@ -11,7 +11,7 @@ from typing import Any
 from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.site.rules.accounts import event_text
 from fedpca_flwr.site.rules.chain import Event, FurtherRefusals, events, first_gap, further_refusals
-from fedpca_flwr.site.rules.journal import COMPLETED_KIND, SCHEMA, SECRETS_TIMEOUT
+from fedpca_flwr.site.rules.journal import COMPLETED_KIND, POST_KIND, SCHEMA, SECRETS_TIMEOUT
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
 
@@ -60,6 +60,7 @@ class Audit:
         """
         runs: dict[tuple[str, int], dict[str, Any]] = {}
         completed: set[tuple[str, int]] = set()
+        by_post: set[tuple[str, int]] = set()
         for event in self.events:
             blank = {"run": event.run, "party": event.party, "began": event.time, "about": ""}
             blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": "", "phase": ""}
@@ -71,12 +72,12 @@ class Audit:
                 run["about" if event.kind == "run" else event.kind] = printable_text(event.about)
             elif event.kind == "answer" and (phase := PHASE.match(event.about)):
                 run["phase"] = phase[1]
-            elif event.kind == COMPLETED_KIND:
-                completed.add((event.run, event.party))
+            elif event.kind in {COMPLETED_KIND, POST_KIND}:
+                (completed if event.kind == COMPLETED_KIND else by_post).add((event.run, event.party))
         long_ago = (datetime.now(UTC) - SECRETS_TIMEOUT).isoformat()
         latest = {run["party"]: run for run in runs.values()}
         for key, run in runs.items():
-            is_silent = run is not latest[run["party"]] or run["last"] < long_ago
+            is_silent = key not in by_post and (run is not latest[run["party"]] or run["last"] < long_ago)
             if key in completed:
                 run["status"] = "completed"
             elif run["refused"] or (run["ended"] and not run["questions"]):

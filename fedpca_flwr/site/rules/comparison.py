@@ -189,7 +189,7 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     Parameters
     ----------
     model : Path
-        Model file of a run on sites.
+        Model file of a run on sites, or the folder of a run by post.
     journals : list of Path
         Journals of sites: each a folder (node-config 'journal'), or a file of `site journal --export`.
 
@@ -203,6 +203,7 @@ def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     ConfigError
         If the model is not of a run on a grid of Flower's.
     """
+    model = model / "model.npz" if model.is_dir() else model
     _, _, history = model_file.read(model)
     if history.provenance is None:
         raise ConfigError(

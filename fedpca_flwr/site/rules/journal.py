@@ -50,6 +50,7 @@ CREATE TABLE secret (
 )
 
 COMPLETED_KIND = "completed"
+POST_KIND = "post"  # of the event of a run without a deadline
 PROGRESS_KINDS = ("question", "answer", "ended")  # kinds of events that tell how far a party is with a question
 
 
@@ -58,7 +59,7 @@ class FileJournal(journal.Journal):
 
     ``run_state`` is the state that Flower has of the same run, and knows how far the journal was, so an older journal
     is refused. The first event of the run has its ``description``, and ``settings``, the digest of the settings that
-    the server and all parties share.
+    the server and all parties share. The secrets of a run ``by_post`` stay until the run has ended.
     """
 
     def __init__(
@@ -69,11 +70,14 @@ class FileJournal(journal.Journal):
         run_state: journal.StateJournal | None = None,
         description: str = "",
         settings: str = "",
+        *,
+        by_post: bool = False,
     ) -> None:
         """Set the folder and the run; the file is opened by each transaction."""
         self.folder = folder
         self.description = description
         self.settings = settings
+        self.by_post = by_post
         self.key = (run, party)
         self.run_state = run_state
         self._lock_error: DisclosureError | None = None  # of a locked file, raised again instead of a second wait
@@ -257,15 +261,19 @@ class FileJournal(journal.Journal):
         )
 
     def _drop_silent(self, database: sqlite3.Connection) -> None:
-        """Delete the secrets of all runs without an event in the last day, except this run."""
-        alive_runs = "SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ?"
-        values = (utc_time(SECRETS_TIMEOUT), *self.key)
+        """Delete the secrets of all runs without an event in the last day, except this run and runs by post."""
+        ended = "SELECT run, party FROM event WHERE kind IN ('ended', ?)"
+        by_post = f"SELECT * FROM (SELECT run, party FROM event WHERE kind = ? EXCEPT {ended})"
+        alive_runs = f"SELECT run, party FROM event WHERE time > ? UNION SELECT ?, ? UNION {by_post}"
+        values = (utc_time(SECRETS_TIMEOUT), *self.key, POST_KIND, COMPLETED_KIND)
         database.execute(f"DELETE FROM secret WHERE (run, party) NOT IN ({alive_runs})", values)
 
     def _describe_run(self, database: sqlite3.Connection) -> None:
         """Add an event that describes the run (method, app), once a run."""
         if self.description and not self._run_notes(database, "run"):
             self._add_event(database, "run", self.description, self.settings)
+            if self.by_post:
+                self._add_event(database, POST_KIND, "this run has no deadline: `site forget` ends it here")
 
     def _store_value(self, database: sqlite3.Connection, name: str, value: bytes) -> None:
         """Insert or replace a secret of this run in the open transaction, by blocks: SQLite copies a bound value."""
