@@ -1,4 +1,4 @@
-"""The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
+"""The commands: ``fedpca COMMAND``, or ``python -m fedpca_flwr COMMAND`` where the program is not on the path."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from importlib import import_module
 from inspect import get_annotations, getdoc
 from io import TextIOWrapper
 from itertools import zip_longest
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import click
@@ -37,6 +36,7 @@ COMMANDS = {
     ),
     "trace": ("fedpca_flwr.simulations.trace.main", "Show a run's questions and replies, and the code that answers."),
     "download": ("fedpca_flwr.data.datasets.download", "Fetch a data set, before a run."),
+    "site init": ("fedpca_flwr.site.commands.init", "Write this site's file, with a comment for each line."),
     "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
@@ -59,6 +59,9 @@ Start a run with `flwr run .` in the repository, or in Python:
 
     from fedpca_flwr import run
     print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
+
+`fedpca COMMAND -h` shows the options of a command with an example. With `--json` a command prints its result for
+programs. `fedpca --install-completion` lets your shell complete commands and values.
 
 The exit code is 0 if all is well, 1 if a run failed or a check found something, and 2 for wrong words, files or values.
 """
@@ -232,8 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line of the package (by default the words of this process), and return its exit code (`HELP`)."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
-    program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
-    app = new_app(add_completion=program == "fedpca")  # a shell completes the words of a program, not of a module
+    app = new_app(add_completion=True)
     app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
     site = new_app(help="What a site does beside the runs.", context_settings=HELP_OPTIONS)
     for path, (target, line) in COMMANDS.items():
@@ -241,7 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         group.command(path.removeprefix("site "), help=line)(_loader(target))
     app.add_typer(site, name="site")
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    return run(typer.main.get_command(app), words, program, obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
+    command = typer.main.get_command(app)
+    return run(command, words, "fedpca", obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:
