@@ -64,8 +64,8 @@ something about single sites. A site with data takes part in such a run only if 
 MEASUREMENTS_PAGE = """# Measurements
 
 This page is for whoever reads the numbers of a run in a program. A run stores the numbers that it measured in
-`model.log["measured"]`, and a comparison stores them in `runs.jsonl`. `model.summary()` writes its lines from these
-numbers, in the order of this table; [How to read the results](results.md) explains the lines. The name of a number ends
+`model.log["measured"]`, and a comparison stores them in `runs.jsonl`. `model.summary(full=True)` writes its lines from
+these numbers, in the order of this table; [How to read the results](results.md) explains the lines. The name of a number ends
 with its unit. A `share` is from 0 to 1. Squared errors are in squared units of the data, after scaling.
 """
 

@@ -1,4 +1,4 @@
-"""The commands: ``python -m fedpca_flwr COMMAND``, which is ``fedpca COMMAND`` where the project is installed."""
+"""The commands: ``fedpca COMMAND``, or ``python -m fedpca_flwr COMMAND`` where the program is not on the path."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from importlib import import_module
 from inspect import get_annotations, getdoc
 from io import TextIOWrapper
 from itertools import zip_longest
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import click
@@ -41,6 +40,7 @@ COMMANDS = {
     "post continue": ("fedpca_flwr.post.commands.proceed", "Go on with a run by post as far as its replies permit."),
     "site answer": ("fedpca_flwr.post.commands.answer", "Answer a question that has come as a file."),
     "site forget": ("fedpca_flwr.post.commands.forget", "Forget the secrets of a run by post."),
+    "site init": ("fedpca_flwr.site.commands.init", "Write this site's file, with a comment for each line."),
     "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
@@ -66,6 +66,9 @@ Start a run with `flwr run .` in the repository, or in Python:
 
     from fedpca_flwr import run
     print(run("p-cov", {"north": X, "south": Y}, n_components=2).summary())
+
+`fedpca COMMAND -h` shows the options of a command with an example. With `--json` a command prints its result for
+programs. `fedpca --install-completion` lets your shell complete commands and values.
 
 The exit code is 0 if all is well, 1 if a run failed or a check found something, 2 for wrong words, files or values, and
 3 if a run by post waits for replies.
@@ -240,8 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line of the package (by default the words of this process), and return its exit code (`HELP`)."""
     if isinstance(sys.stdout, TextIOWrapper) and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # other sites read such a file; Windows has an encoding of its own
-    program = "fedpca" if Path(sys.argv[0]).stem == "fedpca" else "python -m fedpca_flwr"
-    app = new_app(add_completion=program == "fedpca")  # a shell completes the words of a program, not of a module
+    app = new_app(add_completion=True)
     app.callback(help=readable(HELP), context_settings=HELP_OPTIONS)(root)
     groups = {name: new_app(help=line, context_settings=HELP_OPTIONS) for name, line in GROUPS.items()}
     for path, (target, line) in COMMANDS.items():
@@ -250,7 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, group_app in groups.items():
         app.add_typer(group_app, name=name)
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    return run(typer.main.get_command(app), words, program, obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
+    command = typer.main.get_command(app)
+    return run(command, words, "fedpca", obj=lambda: import_module("fedpca_flwr.strategies").FACTORY)
 
 
 def run_listed(loaders: Mapping[str, Callable[[], click.Command]], doc: str, words: Sequence[str], program: str) -> int:

@@ -161,7 +161,7 @@ SUBSTITUTES = {
     "ledger": "set 'journal' to a folder, in which the site also records the epsilon that it has spent; the site does "
     "not read the old file, so lower 'epsilon-budget' by the amounts that it lists",
     "group-secret": "sites recognise each other by 'identity', the file with a site's own private key, and "
-    "'identities', the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both); set "
+    "'identities', the file with all sites' public keys ('fedpca site keys' makes both); set "
     "'ids-secret' to a secret that only salts ids",
 }
 """What to take instead of a name of former versions: of an option, of an option's value (``option=value``), of a key of

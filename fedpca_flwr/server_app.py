@@ -48,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     if model.moments_ is not None:
         files += f"  {'moments':<22}{written.moments}\n"
     elsewhere = "".join(f"  not where it should be: {fault}\n" for fault in dict.fromkeys(faults))
-    print(f"\nFederated PCA\n{model.summary()}\n{files}{elsewhere}", flush=True)
+    print(f"\nFederated PCA\n{model.summary(full=True)}\n{files}{elsewhere}", flush=True)
 
 
 def _silence_flower(error: FedPCAError) -> None:

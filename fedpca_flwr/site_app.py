@@ -39,6 +39,8 @@ def app_for(refusal: ConfigError | None) -> ClientApp:
 def run_site(config: Annotated[Path, Option(metavar="FILE")]) -> None:
     """Run this site: its SuperNode, and a process of this installation for each message.
 
+        fedpca site node --config site.toml
+
     The code that a run brings is not run here, and the rows are read once, into memory. Runs until it is stopped, or
     its SuperNode ends. Needs Linux; on other systems start flower-supernode.
 

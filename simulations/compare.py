@@ -9,7 +9,7 @@ from click import Choice
 from typer import Exit, Option
 
 from fedpca_flwr import cli
-from fedpca_flwr.data import datasets
+from fedpca_flwr.data.datasets import DATASETS
 from fedpca_flwr.data.partition import PARTITIONS
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.simulations import ENGINES
@@ -21,25 +21,24 @@ if TYPE_CHECKING:
 def main(
     methods: Annotated[list[str], Option(metavar="METHOD...")] = ["all"],  # noqa: B006 (nobody changes it)
     data: Annotated[list[str] | None, Option(metavar="FILE...")] = None,
-    dataset: Annotated[list[str] | None, Option(click_type=Choice(list(datasets.DATASETS)))] = None,
+    datasets: Annotated[list[str] | None, Option(click_type=Choice(list(DATASETS)))] = None,
     data_root: Annotated[str, Option(metavar="FOLDER")] = ".",
-    partition: Annotated[list[str] | None, Option(click_type=Choice(list(PARTITIONS)))] = None,
-    alpha: Annotated[list[float], Option(metavar="NUMBER...")] = [0.1],  # noqa: B006
+    partitions: Annotated[list[str] | None, Option(click_type=Choice(list(PARTITIONS)))] = None,
+    alphas: Annotated[list[float], Option(metavar="NUMBER...")] = [0.1],  # noqa: B006
     clients: Annotated[list[int] | None, Option(metavar="N...")] = None,
-    components: int = 10,
-    seed: int | None = None,
-    seeds: Annotated[list[int] | None, Option(metavar="N...")] = None,
+    n_components: int = 10,
+    seeds: Annotated[list[int], Option(metavar="N...")] = [42],  # noqa: B006
     engine: Annotated[str, Option(click_type=Choice(list(ENGINES)))] = "loopback",
     knn: bool = False,
-    bound: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
+    bounds: Annotated[list[float], Option(metavar="NUMBER...")] = [0.0],  # noqa: B006
     output: Annotated[Path | None, Option(metavar="FOLDER")] = None,
     fresh: bool = False,
 ) -> cli.Report:
     r"""Compare any methods on any data sets, partitions and numbers of clients.
 
-        python -m fedpca_flwr compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
-            --dataset mnist --data-root DEST --partition dirichlet --alpha 0.1 --clients 10 --seeds 0 1 2 3 4
-        python -m fedpca_flwr compare --data north.csv south.csv west.parquet --components 3
+        fedpca compare --methods p-cov sub-it "compressed codec=shared-step step=1e-4" \
+            --datasets mnist --data-root DEST --partitions dirichlet --alphas 0.1 --clients 10 --seeds 0 1 2 3 4
+        fedpca compare --data north.csv south.csv west.parquet --n-components 3
 
     A method may carry options, written as in run-config. With `--output FOLDER` every run is one line of JSON in its
     `runs.jsonl`, with all that is needed to repeat it, beside its model. A run that is there already is not repeated,
@@ -52,29 +51,28 @@ def main(
     methods : list of str
         Names, each with its options in quotes: "sub-it block-size=10"; 'all' is every method.
     data : list of str, optional
-        Rows of your own: files, one for each party, or a folder of such files; instead of --dataset, --partition and
-        --clients.
-    dataset : list of str, optional
+        Rows of your own: files, one for each party, or a folder of such files; instead of --datasets, --partitions
+        and --clients.
+    datasets : list of str, optional
         Data sets (digits); docs/data.md says what each needs.
     data_root : str
         The folder of data sets that are read from one.
-    partition : list of str, optional
+    partitions : list of str, optional
         How rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns.
-    alpha : list of float
+    alphas : list of float
         Parameter of dirichlet and quantity: the smaller, the more uneven.
     clients : list of int, optional
         Numbers of clients (10).
-    components : int
+    n_components : int
         Number of components.
-    seed : int, optional
-        Seed of the partition and of methods that draw anything (42).
-    seeds : list of int, optional
-        Several seeds, as in '0 1 2 3 4': results are then means over the seeds, with 95 % intervals.
+    seeds : list of int
+        Seeds of the partition and of methods that draw anything. With several, as in '0 1 2 3 4', results are means
+        over the seeds, with 95 % intervals.
     engine : str
         This process, or Flower's simulation: the same results, later.
     knn : bool
         Also the accuracy of k-NN(5) on the test rows, where there are some.
-    bound : list of float
+    bounds : list of float
         0: in clear; above 0: with secure aggregation, and this bound on the size of every value; '0 100' runs both.
     output : Path, optional
         A folder that gathers the runs of all comparisons, their models and the report.
@@ -97,8 +95,8 @@ def main(
     try:
         if fresh and output:
             remove_runs(output.expanduser())
-        kinds: dict[str, Any] = {"datasets": dataset, "data_root": data_root, "partitions": partition, "alphas": alpha}
-        kinds |= {"clients": clients, "components": components, "seed": seed, "seeds": seeds, "bounds": bound}
+        kinds: dict[str, Any] = {"datasets": datasets, "data_root": data_root, "partitions": partitions}
+        kinds |= {"alphas": alphas, "clients": clients, "components": n_components, "seeds": seeds, "bounds": bounds}
         comparison = compare(data, methods=methods, engine=engine, knn=knn, output=output, **kinds)
         text = f"{comparison}\n\n{_report(comparison)}" if output else str(comparison)
     except KeyboardInterrupt:
@@ -118,7 +116,3 @@ def _report(comparison: "Comparison") -> str:
         return f"report: {comparison.report()}"
     except ConfigError as error:
         return f"no report: {error}"
-
-
-if __name__ == "__main__":
-    sys.exit(cli.main(["compare", *sys.argv[1:]]))

@@ -1,7 +1,5 @@
 """The command `methods`: the list of all methods, from their cards."""
 
-import sys
-
 from fedpca_flwr import cli
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.strategies import METHODS
@@ -12,6 +10,8 @@ HEADS = ("method", "result", "rounds", "privacy", "split")
 
 def main() -> cli.Report:
     """List the methods as a Markdown table.
+
+        fedpca methods --json
 
     Returns
     -------
@@ -38,7 +38,3 @@ def method_rows() -> list[list[str]]:
         result = "exact" if card.exact else "approximate"
         rows.append([card.name, result, card.rounds, ", ".join(privacy) or "-", card.split])
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(cli.main(["methods", *sys.argv[1:]]))

@@ -18,9 +18,9 @@ AS_GIVEN = "as given"  # partition of a setting whose tables are the parties' al
 SETTING = ("dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound")
 
 # flags of the command `compare`, by the key of run-config that each sets
-FLAGS = {key: f"--{key}" for key in ("clients", "dataset", "data-root", "partition", "alpha", "seed", "output")}
-FLAGS["n-components"] = "--components"
-FLAGS["bound"] = FLAGS["secure-aggregation"] = "--bound, which makes runs with secure aggregation"
+FLAGS = {key: f"--{key}" for key in ("clients", "data-root", "n-components", "output")}
+FLAGS |= {key: f"--{key}s" for key in ("dataset", "partition", "alpha", "seed")}
+FLAGS["bound"] = FLAGS["secure-aggregation"] = "--bounds, which makes runs with secure aggregation"
 
 
 def parse_method(method: str) -> tuple[str, Record]:
@@ -129,19 +129,19 @@ def repeat_commands(runs: Iterable[Record]) -> list[str]:
 def repeat_command(group: list[Record]) -> str:
     """Return the shell command, quoted and on one line, that repeats runs of a setting, each with the same seeds."""
     setting = group[0]
-    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
+    words = ["fedpca", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
     if setting["partition"] == AS_GIVEN:
         words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
     else:
-        words += ["--dataset", setting["dataset"]]
+        words += ["--datasets", setting["dataset"]]
         words += ["--data-root", setting["data root"]] if setting["data root"] != "." else []
-        words += ["--partition", setting["partition"]]
-        words += [] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]
+        words += ["--partitions", setting["partition"]]
+        words += [] if setting["alpha"] is None else ["--alphas", repr(setting["alpha"])]
         words += ["--clients", str(setting["clients"])]
     seeds = list(dict.fromkeys(str(run["seed"]) for run in group))
-    words += ["--components", str(setting["components"]), "--seeds" if len(seeds) > 1 else "--seed", *seeds]
+    words += ["--n-components", str(setting["components"]), "--seeds", *seeds]
     words += ["--engine", setting["engine"]]
-    words += ["--bound", repr(setting["bound"])] if setting["bound"] else []
+    words += ["--bounds", repr(setting["bound"])] if setting["bound"] else []
     return shlex.join(words + (["--knn"] if setting["knn"] else []))
 
 

@@ -1,6 +1,5 @@
 """The command `report`, which writes the page of a comparison anew."""
 
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +21,10 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     return write_page(folder, records)
 
 
-def main(folder: Path, data_root: str | None = None) -> None:
+def main(folder: Path, data_root: str | None = None) -> cli.Report:
     """Write the page of a comparison again: tables that sort, figures and commands.
 
-        python -m fedpca_flwr report FOLDER
+        fedpca report FOLDER
 
     The page is FOLDER/report.html. It contains all that it shows, and needs neither a server nor a network.
 
@@ -35,6 +34,11 @@ def main(folder: Path, data_root: str | None = None) -> None:
         The --output of a comparison.
     data_root : str, optional
         Where the data are now, if not where they were.
+
+    Returns
+    -------
+    Report
+        The path of the page.
 
     Raises
     ------
@@ -48,8 +52,5 @@ def main(folder: Path, data_root: str | None = None) -> None:
         raise ConfigError(f"{folder / RUNS} does not exist, or is empty; name the --output folder of a comparison")
     if data_root:
         records = [{**run, "data root": data_root} if run["data root"] != "." else run for run in records]
-    print(write_report(folder, records))
-
-
-if __name__ == "__main__":
-    sys.exit(cli.main(["report", *sys.argv[1:]]))
+    page = str(write_report(folder, records))
+    return cli.Report(page, {"page": page})

@@ -28,13 +28,13 @@ def main(
     parties: int = 3,
     rows: int = 100,
     features: int = 5,
-    components: int = 2,
-    secure: bool = False,
+    n_components: int = 2,
+    secure_aggregation: bool = False,
 ) -> Report:
     """Show each question of a run, what a party replies, how many bytes both are, and which code answers.
 
-        python -m fedpca_flwr trace p-cov
-        python -m fedpca_flwr trace "sub-it block-size=3" --secure
+        fedpca trace p-cov
+        fedpca trace "sub-it block-size=3" --secure-aggregation
 
     The run is a small one in this process, on drawn rows. It shows where a change of a method begins.
 
@@ -48,9 +48,9 @@ def main(
         Rows of all parties together.
     features : int
         Number of features, of all parties together where these hold columns.
-    components : int
+    n_components : int
         Number of components.
-    secure : bool
+    secure_aggregation : bool
         Use secure sums.
 
     Returns
@@ -72,8 +72,8 @@ def main(
     split = METHODS.parse_method(method).strategy.card.split
     table = np.random.default_rng(0).normal(size=(rows, features)) * np.arange(features, 0, -1)
     shares = parties_of(np.array_split(table, parties, axis=0 if split == "rows" else 1), split)
-    secure_keys = {"secure-aggregation": True, "bound": 10.0 * features} if secure else {}
-    values = {"method": method, "n-components": components, "clients": parties, **secure_keys}
+    secure_keys = {"secure-aggregation": True, "bound": 10.0 * features} if secure_aggregation else {}
+    values = {"method": method, "n-components": n_components, "clients": parties, **secure_keys}
     server = assemble(METHODS.run_config(values), shares.rows, {}, shares.names)
     first, *_ = server.client_manager().all().values()
     exchanges = trace_party(server, first)

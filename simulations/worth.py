@@ -105,7 +105,7 @@ def main(
 ) -> Report:
     """Forecast from this site's own rows how much nearer its components come to the population's by joining.
 
-        python -m fedpca_flwr site worth --config site.toml --rows 5000 --output worth.html
+        fedpca site worth --config site.toml --rows 5000 --output worth.html
 
     Print the expected distance alone and with rows of others of the same kind, each with an interval. The output is a
     page with a figure that can be handed to an ethics committee. Nothing leaves the site.

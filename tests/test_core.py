@@ -58,7 +58,7 @@ def test_all_that_is_imported_is_there():
 def test_every_command_says_what_it_does(capsys):
     for command in cli.COMMANDS:
         assert cli.main([*command.split(), "-h"]) == 0
-        assert capsys.readouterr().out.startswith(f"Usage: python -m fedpca_flwr {command} ")
+        assert capsys.readouterr().out.startswith(f"Usage: fedpca {command} ")
 
 
 @pytest.mark.parametrize(

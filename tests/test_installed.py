@@ -139,7 +139,7 @@ fitted = FederatedPCA(2).fit(np.vstack(parties), groups=np.repeat([0, 1, 2], 30)
 FedPCA("p-cov", clients=3), PooledCovariance(clients=3), client_app(lambda context: parties[0])
 assert "mine" not in METHODS and strategies.METHODS == simulations.METHODS == {"mine": 1}
 print("used", fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["method"])
-sys.argv[1:] = "compare --methods p-cov --dataset wine --components 2 --output runs".split()
+sys.argv[1:] = "compare --methods p-cov --datasets wine --n-components 2 --output runs".split()
 runpy.run_module("fedpca_flwr", run_name="__main__")  # as `python -m fedpca_flwr` does
 """
 

@@ -11,11 +11,13 @@ from scipy import sparse
 from typer import Option
 
 from fedpca_flwr import analyses, run
+from fedpca_flwr.cli import Report
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks
+from fedpca_flwr.model.summary import summary_report
 from fedpca_flwr.site.readers.files import read
 
 PER_CELL = 10_000.0  # sum of the counts of each cell after the division
@@ -26,12 +28,12 @@ def main(
     output: Annotated[Path, Option(metavar="FOLDER")],
     layer: str = "",
     genes: int = 2000,
-    components: int = 20,
+    n_components: int = 20,
     clusters: int = 20,
-) -> None:
+) -> Report:
     """Embed the single cells of several .h5ad files together, a file of each laboratory, by Harmony.
 
-        python -m fedpca_flwr cells north.h5ad south.h5ad east.h5ad --output FOLDER
+        fedpca cells north.h5ad south.h5ad east.h5ad --output FOLDER
 
     Each file plays one party, and no cell leaves it. Counts are divided by each cell's sum; one round finds the genes
     that vary most, the next the components of the logarithms of these genes' counts; Harmony then brings the
@@ -48,10 +50,15 @@ def main(
         The layer that holds the counts; without it X does.
     genes : int
         Number of genes, those that vary most.
-    components : int
+    n_components : int
         Number of components.
     clusters : int
         Number of Harmony's clusters.
+
+    Returns
+    -------
+    Report
+        The summary of the model.
 
     Raises
     ------
@@ -69,11 +76,10 @@ def main(
     parties = {name: logs(table, variable) for name, table in tables.items()}
     output.mkdir(parents=True, exist_ok=True)
     scores = [str(output / f"{name}.csv") for name in tables]
-    model = run("p-cov", parties, n_components=components, clusters=clusters, clustering="harmony", scores=scores)
+    model = run("p-cov", parties, n_components=n_components, clusters=clusters, clustering="harmony", scores=scores)
     model = model.named(tuple(names[gene] for gene in variable))
     model.log["notes"] += _notes(tables)
-    model.save(output / "cells")
-    print(model.summary())
+    return summary_report(model, model.save(output / "cells"))
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:

@@ -153,13 +153,13 @@ class NodeConfig(Config):
     """Layer of an .h5ad file. If empty, the site reads X."""
     variants: LocalPath = ""
     """For a .bed file: path of a .bim file with the variants of all sites. Features are in its order and count its
-    first alleles (`python -m fedpca_flwr site variants` makes such a file). If empty, the variants are those of the
+    first alleles (`fedpca site variants` makes such a file). If empty, the variants are those of the
     .bed file."""
     ambiguous: Literal["refuse", "keep"] = "refuse"
     """Action if the list of `variants` has A/T or C/G variants, whose alleles do not show the strand."""
     apart: LocalPath = ""
     """For a .bed file: path of a file with the family and person ids, one person in a line, of people who take no part
-    in a run but receive scores (`python -m fedpca_flwr site relatives` makes such a file). If empty, all people take
+    in a run but receive scores (`fedpca site relatives` makes such a file). If empty, all people take
     part."""
     ids: str = ""
     """Column of the file with ids, by which the parties match their rows (with split='columns')."""
@@ -287,7 +287,7 @@ class NodeConfig(Config):
             present, absent = ("identity", "identities") if self.identity else ("identities", "identity")
             raise refusal(
                 f"'{present}' is set, but '{absent}' is not; 'identity' names the file with the site's private key, "
-                "and 'identities' the file with all sites' public keys ('python -m fedpca_flwr site keys' makes both)"
+                "and 'identities' the file with all sites' public keys ('fedpca site keys' makes both)"
             )
         if self.secure_only and self.data and not self.identity:
             raise refusal(

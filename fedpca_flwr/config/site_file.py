@@ -13,6 +13,8 @@ from fedpca_flwr.config.run_config import Config, LocalPath
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import read_text
 
+PROFILES = {"secure": Path(__file__).with_name("secure.toml")}  # models of a site's file, by the rules that they set
+
 
 class SuperNodeConfig(Config):
     """Table ``[supernode]`` of a site's file: connection of the site's SuperNode, and the app that it answers."""
@@ -24,7 +26,7 @@ class SuperNodeConfig(Config):
     root_certificates: LocalPath = ""
     """File ca.crt of the coordinator. If empty, the connection has no TLS, which is for trials on one machine only."""
     node_key: LocalPath = ""
-    """Private key with which the SuperNode signs in ('python -m fedpca_flwr site node-key'). If empty, it signs in
+    """Private key with which the SuperNode signs in ('fedpca site node-key'). If empty, it signs in
     without a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of this machine for messages between the SuperNode and the site's process. With 0 it is a free port."""

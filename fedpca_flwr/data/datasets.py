@@ -1,11 +1,10 @@
 """Data sets: bundled tables, images, synthetic data (for a site's own file see `fedpca_flwr.site.readers.files`).
 
-A run never downloads. ``python -m fedpca_flwr.data.datasets download mnist --data-root DEST`` does it once, before.
+A run never downloads. ``fedpca download mnist --data-root DEST`` does it once, before.
 """
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def _absent_error(name: str, expected: Path) -> DataError:
     """Return the error for a data set that is not in the folder of downloaded data."""
     return DataError(
         f"data set {value_text(name)} is not under data-root; download it first: "
-        f"python -m fedpca_flwr.data.datasets download {excerpt(name)} --data-root DEST",
+        f"fedpca download {excerpt(name)} --data-root DEST",
         local=f"expected under {expected}",
     )
 
@@ -235,6 +234,8 @@ def _openml_file(name: str, root: Path) -> Path:
 def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> None:
     """Fetch a data set of torchvision (extra 'vision') or OpenML.
 
+        fedpca download mnist --data-root DEST
+
     No other command uses the network.
 
     Parameters
@@ -269,9 +270,3 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
     source = getattr(_torchvision(), classes[name])
     for train in (True, False):
         source(data_root, train=train, download=True)
-
-
-if __name__ == "__main__":
-    from fedpca_flwr import cli  # here: no run needs the commands
-
-    sys.exit(cli.main())

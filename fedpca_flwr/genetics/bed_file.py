@@ -323,7 +323,7 @@ def _require_complete_match(target: list[Variant], match: VariantMatch, *, ambig
     if texts:
         raise DataError(
             f"of the {len(target)} variants in the list that 'variants' names, {'; '.join(texts)} (the "
-            "site's log names them). 'python -m fedpca_flwr site variants' makes a list of the variants that all "
+            "site's log names them). 'fedpca site variants' makes a list of the variants that all "
             "sites have",
             local="; ".join(join_names(variants) for variants in faults.values() if variants),
         )
@@ -353,6 +353,8 @@ BED = FileFormat(
 
 def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> Report:
     """Print the variants that several .bim files have in common.
+
+        fedpca site variants north.bim south.bim > common.bim
 
     Print, as a .bim file, the variants that all given .bim files have by chromosome, position and pair of alleles,
     coded as most files do, for every site's node-config 'variants'; and to stderr which of them a file lacks or codes

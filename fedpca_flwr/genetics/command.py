@@ -8,9 +8,11 @@ import numpy as np
 from typer import Option
 
 from fedpca_flwr import run
+from fedpca_flwr.cli import Report
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.figures import plots
 from fedpca_flwr.genetics import bed_file, relatives
+from fedpca_flwr.model.summary import summary_report
 from fedpca_flwr.site.readers.files import read
 from fedpca_flwr.site.scores import score_file
 
@@ -18,16 +20,16 @@ from fedpca_flwr.site.scores import score_file
 def main(
     files: list[Path],
     output: Annotated[Path, Option(metavar="FOLDER")],
-    components: int = 4,
+    n_components: int = 4,
     prune: float = 0.2,
     kinship: float = relatives.SECOND_DEGREE_KINSHIP,
     exclude: Annotated[str, Option(metavar="FILE")] = "",
     ambiguous: bool = False,
-    secure: bool = False,
-) -> None:
+    secure_aggregation: bool = False,
+) -> Report:
     """Plot the people of several .bed files, a file of each site, on components of unrelated people.
 
-        python -m fedpca_flwr genotypes north.bed south.bed east.bed --output FOLDER
+        fedpca genotypes north.bed south.bed east.bed --output FOLDER
 
     Each file plays one party, and no genotype leaves it. The command takes the variants that all files have, leaves out
     regions and variants in linkage, and in each file relatives, who have scores all the same. FOLDER has the model, of
@@ -40,7 +42,7 @@ def main(
         .bed files, their .bim and .fam beside them.
     output : Path
         A folder for all that the command writes.
-    components : int
+    n_components : int
         Number of components.
     prune : float
         Largest squared correlation of variants; 0: all variants.
@@ -50,8 +52,13 @@ def main(
         Leave out the regions in this file: chromosome, first, last.
     ambiguous : bool
         Also A/T and C/G variants: all files are of one strand.
-    secure : bool
+    secure_aggregation : bool
         By secure sums (sub-it); else in clear (qr-pca).
+
+    Returns
+    -------
+    Report
+        The summary of the model.
 
     Raises
     ------
@@ -68,15 +75,16 @@ def main(
     tables: dict[str, Any] = {name: read(str(file), **settings) for name, file in file_of.items()}
     related = {name: relatives.find_relatives(file, kinship) for name, file in file_of.items()}
     parties: dict[str, Any] = {name: table._replace(rows=table.rows[~related[name]]) for name, table in tables.items()}
-    method = "sub-it tolerance=1e-4" if secure else "qr-pca"
-    model = run(method, parties, n_components=components, genotypes=True, prune=prune, secure_aggregation=secure)
+    method = "sub-it tolerance=1e-4" if secure_aggregation else "qr-pca"
+    options: dict[str, Any] = {"genotypes": True, "prune": prune, "secure_aggregation": secure_aggregation}
+    model = run(method, parties, n_components=n_components, **options)
     count = sum(marks.sum() for marks in related.values())
     model.log["notes"].append(f"{count} relatives take no part, and have scores")
-    model.save(output / "people")
+    file = model.save(output / "people")
     loadings, variants = model.loadings()[0], bed_file.read_bim(common)
     used = np.any(loadings, axis=0)
     bed_file.write_bim(compress(variants, used), output / "kept.bim")
-    names = [f"PC{j + 1}" for j in range(components)]
+    names = [f"PC{j + 1}" for j in range(n_components)]
     with (output / "loadings.tsv").open("w", encoding="utf-8") as out:
         print("#CHROM", "POS", "ID", "A1", "A2", *names, sep="\t", file=out)
         for variant, numbers in compress(zip(variants, loadings.T.tolist(), strict=True), used):
@@ -88,7 +96,7 @@ def main(
     heads = ",".join(["person", *names, "relative"])
     for name, table in tables.items():
         people, all_scores = bed_file.read_fam(file_of[name].with_suffix(".fam")), model.transform(table)
-        with score_file(str(output / f"{name}.eigenvec"), len(people), components, str(file_of[name])) as append:
+        with score_file(str(output / f"{name}.eigenvec"), len(people), n_components, str(file_of[name])) as append:
             append(all_scores)
         lines = [
             ",".join([person, *map("{:.17g}".format, scores), str(int(mark))])
@@ -96,4 +104,4 @@ def main(
         ]
         (output / f"{name}.csv").write_text("\n".join([heads, *lines, ""]), encoding="utf-8")
     plots.scores(tables, model).savefig(output / "people.svg")
-    print(model.summary())
+    return summary_report(model, file)

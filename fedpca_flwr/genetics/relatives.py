@@ -86,6 +86,8 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
 def main(file: Path, kinship: float = SECOND_DEGREE_KINSHIP) -> Report:
     """Print the people of a .bed file to leave out, so that no two others are related.
 
+        fedpca site relatives north.bed > relatives.txt
+
     Print family and person id of the people of one .bed file who have relatives in it, so many that none remain without
     them (KING's robust kinship), for this site's node-config 'apart'. Relatives at other sites are not found.
 

@@ -63,6 +63,8 @@ MAX_SPREAD = 10.0  # a party is named whose rows vary more than so many times as
 # party's, where they hold at least the second share of that
 MIN_FIT_RATIO, MIN_TYPICAL_FIT = 0.4, 0.4
 
+MAX_NEAR_GAP = 0.2  # variances are nearly the same whose difference is at most this share of the larger
+
 Reason = Literal["rows", "share", "spread", "fit"]
 Part = Moments | Factor  # one party's rows: their head, and the diagonal and products of their scatter
 
@@ -132,6 +134,17 @@ def party_influences(
         Influence(float(n), float(t), components, turns, float(f), float(s), party)
         for party, (n, t, components, f, s) in enumerate(zip(*columns, strict=True))
     ]
+
+
+def near_groups(variances: Array) -> list[list[int]]:
+    """Return the indices of components (k,) in groups, each with nearly the variance of the first of its group."""
+    groups: list[list[int]] = []
+    for i, variance in enumerate(variances):
+        if groups and variance >= (1 - MAX_NEAR_GAP) * variances[groups[-1][0]]:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
 
 
 def outlying_parties(influences: Sequence[Influence]) -> dict[int, list[Reason]]:

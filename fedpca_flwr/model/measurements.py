@@ -10,14 +10,34 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedpca_flwr.config.method_text import format_method
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import certificate_text, format_upper_bound
+from fedpca_flwr.maths.influence import near_groups
 from fedpca_flwr.model.fitted import FittedPCA
 
 Numbers = Mapping[str, float]
 # function that writes a line of a summary from the numbers and from the model (options, names, k)
 LineText = Callable[[Numbers, FittedPCA], str]
+MIN_MIXING_DEGREES = 20  # components of nearly the same variance mix if they turn by more without a party
+
+
+def share_text(share: float) -> str:
+    """Write a share of the variance (0 to 1) in percent, as 100 only if nothing is left out."""
+    percent = 100 * round(share, 12) + 0.0  # beyond are rounding errors, and a sign of zero
+    return f"{percent:.{6 if 99.95 <= percent < 100 else 3}g}%"
+
+
+def is_scaled(model: FittedPCA) -> bool:
+    """Return whether the run divided features by their deviations, which only the parties may know."""
+    return model.scale_ is not None or bool(model.log.get("options", {}).get("scale"))
+
+
+def _square_unit(model: FittedPCA) -> str:
+    """Write the unit of variances and squared errors."""
+    return "in variances of a feature" if is_scaled(model) else "in the unit of the data, squared"
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -58,7 +78,7 @@ def _chosen_method_text(numbers: Numbers, model: FittedPCA) -> str:
 def _divergences_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the score and the four divergences by which `adaptive` chose, and the choice."""
     four = ", ".join(f"{name} {numbers[f'divergence_{name}']:.2f}" for name in DIVERGENCES)
-    return f"{numbers['divergence_score']:.2f} ({four}), so {model.log['chosen']['method']}"
+    return f"{numbers['divergence_score']:.2f} of 1 ({four}), so {model.log['chosen']['method']}"
 
 
 def _mu_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -91,9 +111,9 @@ def _above_noise_text(numbers: Numbers, model: FittedPCA) -> str:
 
 def _left_out_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the variance outside the components, and the number of directions over which that variance is spread."""
-    share = 1 - float(model.explained_variance_ratio_.sum())
+    share = share_text(1 - float(model.explained_variance_ratio_.sum()))
     directions = f"{numbers['left_out_directions']:.0f}"
-    return f"{share:.4%} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
+    return f"{share} of the variance, spread over some {directions} direction{'' if directions == '1' else 's'}"
 
 
 def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -109,15 +129,45 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the largest share of a component from a party, and the largest angles of models without a party."""
-    share = f"one party holds {numbers['influence_component_share']:.1%} of a component at most"
+    """Write the largest share of a component from a party, and which components mix or turn most without which party.
+
+    Components of nearly the same variance mix easily, which a party's data need not cause: their angle is not written.
+    """
+    texts = [f"one party holds at most {numbers['influence_component_share']:.1%} of a component"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
-        return share
-    axis, space = (format_upper_bound(numbers[f"influence_{name}_degrees"]) for name in ("axis", "subspace"))
-    first = int(numbers["influence_components"])
-    which = f"all {first}" if first == model.n_components_ else f"the first {first}"
-    together = f", the space of {which} by {space}" if first > 1 else ""
-    return f"{share}; without one, the first turns by up to {axis} degrees{together}"
+        return texts[0]
+    names = [entry["party"] for entry in model.log["influence"]]
+    angles = np.array([entry["angles_degrees"] for entry in model.log["influence"]])
+    first, turned, mixed = angles.shape[1], list[int](), dict[str, str]()
+    for group in near_groups(model.explained_variance_[:first]):
+        party = int(angles[:, group].max(axis=1).argmax())
+        if len(group) > 1 and angles[party, group].max() > MIN_MIXING_DEGREES:
+            mixed[f"{', '.join(str(i + 1) for i in group[:-1])} and {group[-1] + 1}"] = names[party]
+        else:
+            turned += group
+    if mixed:
+        parties = " or ".join(dict.fromkeys(mixed.values()))
+        texts.append(f"components {'; '.join(mixed)} have nearly the same variance: without {parties} they mix")
+    if turned:
+        party, i = np.unravel_index(angles[:, turned].argmax(), (len(names), len(turned)))
+        degrees = format_upper_bound(float(angles[party, turned[i]]))
+        texts.append(f"without {names[party]} component {turned[i] + 1} turns by up to {degrees} degrees")
+    if first > 1:
+        which = f"all {first}" if first == model.n_components_ else f"the first {first}"
+        space = format_upper_bound(numbers["influence_subspace_degrees"])
+        texts.append(f"without one party the space of {which} turns by up to {space} degrees")
+    return "; ".join(texts)
+
+
+def _angles_text(name: str, where: str = "") -> LineText:
+    """Return a text function for the largest and mean angle to other components; below 1e-6 degrees it is rounding."""
+
+    def text(numbers: Numbers, model: FittedPCA) -> str:
+        angles = (numbers[f"angle_to_{name}_{kind}_degrees"] for kind in ("max", "mean"))
+        largest, mean = (f"{angle:.1g}" if angle < 1e-6 else f"{angle:.2g}" for angle in angles)
+        return f"{largest} degrees at most, {mean} in the mean{where}"
+
+    return text
 
 
 def _revision_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -142,11 +192,17 @@ class Measurement:
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
     """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the meaning of each number that it needs.
 
-    ``text`` is a function, or a template for `str.format` of the numbers and of the run's ``options``.
+    ``text`` is a function, or a template for `str.format` of the numbers, the run's ``options`` and ``square_unit``.
     """
     if isinstance(text, str):
         template = text
-        return Measurement(name, numbers, lambda values, model: template.format(**values, options=model.log["options"]))
+        return Measurement(
+            name,
+            numbers,
+            lambda values, model: template.format(
+                **values, options=model.log["options"], square_unit=_square_unit(model)
+            ),
+        )
     return Measurement(name, numbers, text)
 
 
@@ -198,13 +254,13 @@ MEASUREMENTS = (
     ),
     define_line(
         "angle to exact",
-        "{angle_to_exact_max_degrees:.2g} max, {angle_to_exact_mean_degrees:.2g} mean (degrees, by the server)",
+        _angles_text("exact", ", by the server"),
         angle_to_exact_max_degrees="largest angle to the exact components",
         angle_to_exact_mean_degrees="mean angle to the exact components",
     ),
     define_line(
         "between parties",
-        "{between_parties_variance_share:.2%} of the variance, left out",
+        lambda numbers, _: f"{share_text(numbers['between_parties_variance_share'])} of the variance, left out",
         between_parties_variance_share="share of the variance that averaged covariances leave out",
     ),
     define_line(
@@ -237,7 +293,7 @@ MEASUREMENTS = (
     ),
     define_line(
         "heterogeneity",
-        "{heterogeneity_score:.2f} (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
+        "{heterogeneity_score:.2f} of 1 (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
         "spectra {heterogeneity_spectra:.2f}, variances {heterogeneity_variances:.2f})",
         heterogeneity_score="mean of the next four numbers, each limited to 1; 0 if the parties are alike",
         heterogeneity_means="share of the variance between the parties",
@@ -278,7 +334,7 @@ MEASUREMENTS = (
     ),
     define_line(
         "mixing rate",
-        "{mixing_rate:.3f} ({options[graph]})",
+        "{mixing_rate:.3f} of the parties' differences stay after an exchange ({options[graph]})",
         mixing_rate="share of the parties' disagreement that one exchange leaves",
     ),
     define_line(
@@ -287,7 +343,9 @@ MEASUREMENTS = (
         consensus_error_degrees="largest angle between the estimate of a party and the mean of all estimates",
     ),
     define_line(
-        "last direction", "{last_direction_norm:.2g} at most", last_direction_norm="largest norm of a party's last step"
+        "last direction",
+        "a step of norm {last_direction_norm:.2g} at most",
+        last_direction_norm="largest norm of a party's last step",
     ),
     define_line(
         "mu",
@@ -298,14 +356,14 @@ MEASUREMENTS = (
     define_line(
         "held-out error",
         "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
-        "global {global_held_out_squared_error_per_row:.6g}",
+        "global {global_held_out_squared_error_per_row:.6g}, {square_unit}",
         held_out_squared_error_per_row="squared error with each party's own components",
         local_held_out_squared_error_per_row="squared error with each party's local PCA",
         global_held_out_squared_error_per_row="squared error with the PCA of all rows",
     ),
     define_line(
         "objective",
-        "{objective_per_row:.6g} per row after {objective_iterations} iterations ({options[solver]})",
+        "{objective_per_row:.6g} per row, {square_unit}, after {objective_iterations} iterations ({options[solver]})",
         objective_per_row="objective that the parties' own and the shared components minimise",
         objective_iterations="number of iterations",
     ),
@@ -344,7 +402,7 @@ MEASUREMENTS = (
     ),
     define_line(
         "centre",
-        "the mean direction of the rows from it is {mean_sign:.1g} long",
+        "the mean direction of the rows from it is {mean_sign:.1g} of 1 long",
         mean_sign="length of the rows' mean direction from the centre, which is 0 at their spatial median",
     ),
     define_line(
@@ -421,13 +479,13 @@ MEASUREMENTS = (
     ),
     define_line(
         "first variance",
-        "{first_variance_low:.6g} to {first_variance_high:.6g} (95 %, by fourth moments)",
+        "{first_variance_low:.3g} to {first_variance_high:.3g} (95 %, by fourth moments), {square_unit}",
         first_variance_low="lower end of the 95 % interval for the first variance, from fourth moments",
         first_variance_high="upper end of this interval; infinity if there is no upper end",
     ),
     define_line(
         "squared error per row",
-        "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted",
+        "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted, {square_unit}",
         squared_error_per_row="squared error after projection, which the parties measured on their own rows",
         predicted_squared_error_per_row="squared error that the eigenvalues predict",
     ),
@@ -441,12 +499,12 @@ MEASUREMENTS = (
     ),
     define_line(
         "captured variance",
-        "{captured_variance_share:.4%} of that of the pooled rows",
+        lambda numbers, _: f"{share_text(numbers['captured_variance_share'])} of that of the pooled rows",
         captured_variance_share="share of the pooled rows' variance in the components (simulations only)",
     ),
     define_line(
         "angle to pooled PCA",
-        "{angle_to_pooled_max_degrees:.2g} max, {angle_to_pooled_mean_degrees:.2g} mean (degrees)",
+        _angles_text("pooled"),
         angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA (simulations only)",
         angle_to_pooled_mean_degrees="mean angle to scikit-learn's PCA (simulations only)",
     ),

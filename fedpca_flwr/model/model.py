@@ -355,13 +355,13 @@ class PCAModel(FittedPCA):
         except Exception as error:  # what is in the file may be anything
             raise model_file.damaged_file_error(path, error) from None
 
-    def summary(self, *, short: bool = False) -> str:
-        """Write a summary, a line each of method, parties, sizes, traffic, variances, measurements and notes.
+    def summary(self, *, full: bool = False) -> str:
+        """Write three lines: what the model is, how much of the variance it explains, and how sure that is.
 
         Parameters
         ----------
-        short : bool, default False
-            Three lines: what the model is, how much of the variance it explains, and how sure that is.
+        full : bool, default False
+            Write a line each of method, parties, sizes, traffic, variances, measurements and notes instead.
 
         Returns
         -------
@@ -374,7 +374,7 @@ class PCAModel(FittedPCA):
         """
         from fedpca_flwr.model.summary import summary
 
-        return summary(self, short=short)
+        return summary(self, full=full)
 
     def __repr__(self) -> str:
         """Write the model in a line: method, components, features, rows and share of the variance."""

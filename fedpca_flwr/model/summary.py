@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,17 +14,20 @@ from fedpca_flwr.model import measurements, tables
 from fedpca_flwr.model.components_table import sampling_intervals
 from fedpca_flwr.model.fitted import FittedPCA
 
+if TYPE_CHECKING:
+    from fedpca_flwr.cli import Report
+
 MAX_NAMED_PARTIES = 6  # of more parties a summary tells only the number
 # lines of a summary on the distance of an approximate model from the exact one, the most reliable first
-ASSURANCES = ("certified angle", "angle bound", "missing values", "privacy")
+ASSURANCES = ("angle to pooled PCA", "certified angle", "angle bound", "missing values", "privacy")
 
 
-def summary(model: FittedPCA, *, short: bool = False) -> str:
+def summary(model: FittedPCA, *, full: bool = False) -> str:
     """Write the summary `fedpca_flwr.model.model.PCAModel.summary` of a model."""
     log = model.log
     if lacking := [key for key in ("method", "exact", "parties", "rounds") if key not in log]:
         raise ContractError(f"the model's history has no '{lacking[0]}': only models that a run made have a summary")
-    if short:
+    if not full:
         return _short_summary(model)
     parties = log["parties"]
     by_columns = model.components_ is None
@@ -42,18 +47,31 @@ def summary(model: FittedPCA, *, short: bool = False) -> str:
             ("bytes down", f"{model.bytes_down:,} in all"),
         ]
     lines = [
-        ("method", f"{log['method']} ({'exact' if log['exact'] else 'approximate'})"),
+        ("method", _method_text(model)),
         ("parties", f"{len(parties)}{names_text}{sizes_text}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{local_rows_text}"),
         *traffic,
         ("components", f"{model.n_components_}"),
         ("explained variance", _shares_text(model)),
     ]
-    if model.scale_ is not None:
-        lines.append(("scaled", "features divided by their deviations, divisor n (in table() n - 1, as in R)"))
+    scaled = "features divided by their deviations, divisor n (in table() n - 1, as in R)"
+    lines.append(("scaled", f"yes: {scaled}" if measurements.is_scaled(model) else "no"))
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)
+
+
+def summary_report(model: FittedPCA, file: Path) -> Report:
+    """Return the full summary as a command's report; for programs the model's file, shares, measurements and notes."""
+    from fedpca_flwr.cli import Report  # commands alone need it
+
+    content = {"model": str(file), "explained_variance_ratio": model.explained_variance_ratio_.tolist()}
+    return Report(summary(model, full=True), {**content, **{key: model.log[key] for key in ("measured", "notes")}})
+
+
+def _method_text(model: FittedPCA) -> str:
+    """Write the method, and whether it is exact."""
+    return f"{model.log['method']} ({'exact' if model.log['exact'] else 'approximate'})"
 
 
 def _range_text(sizes: Sequence[int], unit: str) -> str:
@@ -64,33 +82,37 @@ def _range_text(sizes: Sequence[int], unit: str) -> str:
 
 
 def _shares_text(model: FittedPCA) -> str:
-    """Write the share of the variance that the components explain together, and the first five of them alone."""
+    """Write the share of the variance that the components explain together, and cumulatively the first five."""
     ratio = model.explained_variance_ratio_
     if np.isnan(ratio).any():
         return "unknown: no component stands out of the noise"
     above = model.log.get("measured", {}).get("components_above_noise", ratio.size)
     stand_out_text = f" by the {above} that stand out of the noise" if above < ratio.size else ""
-    return f"{ratio[:above].sum():.4%}{stand_out_text} (first: {', '.join(f'{r:.2%}' for r in ratio[:above][:5])})"
+    shares = [measurements.share_text(share) for share in ratio[:above].cumsum()]
+    cumulative = f", cumulative {', '.join(shares[:5])}{', ...' * (above > 5)}" if above > 1 else ""
+    return f"{shares[-1]} of the variance{stand_out_text}{cumulative}"
 
 
 def _short_summary(model: FittedPCA) -> str:
     """Write three lines: what the model is, how much variance it explains, and how certain this is."""
     log, lines = model.log, dict(measurements.measurement_lines(model))
     assurances = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
-    sure = ["the components of all rows together, up to rounding"] if log["exact"] else assurances[:1]
+    sure = ["the components of all rows together, up to rounding"] if log["exact"] else []
+    sure += assurances[:1]
     if not sure:
         sure.append("approximate, without a bound on the angle to the exact components")
     intervals = sampling_intervals(model)
     if intervals is not None:
         low, high = intervals[0]
-        sure.append(f"first variance {model.explained_variance_[0]:.4g}, 95 % interval {low:.4g} to {high:.4g}")
+        sure.append(f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}")
     if count := len(log.get("notes", [])):
-        sure.append(f"{count} note{'s' * (count > 1)} in summary()")
+        sure.append(f"{count} note{'s' * (count > 1)} in summary(full=True)")
     parties = len(log["parties"])
     texts = {
         "what": f"{model.n_components_} components of {model.n_features_in_} features in {model.n_samples_} rows of "
-        f"{parties} part{'ies' if parties != 1 else 'y'}, by {log['method']}",
-        "how much": f"explained variance {_shares_text(model)}",
+        f"{parties} part{'ies' if parties != 1 else 'y'}, by {_method_text(model)}; scaled: "
+        f"{'yes' if measurements.is_scaled(model) else 'no'}",
+        "how much": _shares_text(model),
         "how sure": "; ".join(sure),
     }
     return "\n".join(f"  {name:<10}{printable_text(text)}" for name, text in texts.items())
@@ -108,5 +130,5 @@ def model_page(model: FittedPCA) -> str:
         heads.append("largest loadings")
     page = tables.table_to_html(tables.DisplayTable(repr(model), heads, list(zip(*columns, strict=True))))
     notes = "".join(f"<li>{html.escape(printable_text(note))}</li>" for note in model.log.get("notes", []))
-    history = html.escape(summary(model)) if "parties" in model.log else ""
+    history = html.escape(summary(model, full=True)) if "parties" in model.log else ""
     return f"{page}<ul>{notes}</ul><details><summary>how it was made</summary><pre>{history}</pre></details>"

@@ -21,6 +21,7 @@ from fedpca_flwr.maths.influence import (
     RandomGroups,
     Reason,
     indefinite_parts,
+    near_groups,
     outlying_parties,
     party_influences,
 )
@@ -199,8 +200,8 @@ def complete_log(log: Mapping[str, Any], parties: Sequence[PartyInfluence]) -> N
     log["measured"]["influence_subspace_degrees"] = max(item.influence.turn.span for item in parties)
 
 
-def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
-    """Return a text for each party whose influence stands out, with the reasons."""
+def influence_notes(parties: Sequence[PartyInfluence], variances: Array) -> list[str]:
+    """Return a text for each party whose influence stands out, with the reasons; variances (k,) are the components'."""
     fits = [item.influence.fit for item in parties]
     median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
     notes = []
@@ -208,13 +209,12 @@ def influence_notes(parties: Sequence[PartyInfluence]) -> list[str]:
         if not item.reasons:
             continue
         influence, (share, component) = item.influence, item.largest_share
-        degrees = influence.turn.axes[component - 1] if "share" in item.reasons else 0.0  # turns cost the most
+        turns = ""
+        if "share" in item.reasons and [component - 1] in near_groups(variances):  # else a turn says only that it mixes
+            turns = f", and without it that turns by up to {influence.turn.axes[component - 1]:.0f} degrees"
         texts: dict[Reason, str] = {
             "rows": f"it says that it has {influence.rows:.4%} of all rows",
-            "share": (
-                f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows, and without it "
-                f"that turns by up to {degrees:.0f} degrees"
-            ),
+            "share": f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows{turns}",
             "spread": f"its rows vary {influence.spread:.3g} times as much as those of the median party",
             "fit": (
                 f"the components hold {influence.fit:.0%} of its variance, of that of the median party {median_fit:.0%}"

@@ -179,9 +179,9 @@ class RowsStrategy(PCAStrategy):
         if evidence.contributions is not None:
             self.influence = evidence.contributions.influence(solution, center=center, limit=self.config.max_share)
             units = evidence.contributions.units() if evidence.units is None else units
-            texts, numbers = influence_notes(self.influence), influence_measurements(self.influence)
+            texts = influence_notes(self.influence, solution.pairs.values)
             texts += evidence.contributions.equal_notes()
-            solution = solution.with_details(notes=texts, measurements=numbers)
+            solution = solution.with_details(notes=texts, measurements=influence_measurements(self.influence))
         measured = dict(solution.measurements)
         pairs = solution.pairs.with_rank_bound(max_row_count(solution.rows) - center)
         if np.any(evidence.error_bound):

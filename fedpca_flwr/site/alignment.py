@@ -37,7 +37,7 @@ def read_ids_secret(path: str) -> bytes:
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(
             f"node-config: the file of 'ids-secret' holds {len(secret)} bytes, expected at least "
-            f"{MIN_SECRET_BYTES}; make one with 'python -m fedpca_flwr site ids-secret'"
+            f"{MIN_SECRET_BYTES}; make one with 'fedpca site ids-secret'"
         )
     return secret
 

@@ -1,4 +1,4 @@
-"""Commands of `python -m fedpca_flwr site`, for whoever runs a site.
+"""Commands of `fedpca site`, for whoever runs a site.
 
 The command line's options and help are made of each function's signature and docstring, by `fedpca_flwr.cli`.
 """
@@ -10,15 +10,39 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
+from click import Choice
+from typer import Argument, Option
 
 from fedpca_flwr.cli import Report
+from fedpca_flwr.config.site_file import PROFILES
 from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.state.files import require_writable_folder, write_new
 
 
-def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> None:
+def init(
+    file: Annotated[Path, Argument()] = Path("site.toml"),
+    profile: Annotated[str, Option(click_type=Choice(list(PROFILES)))] = "secure",
+) -> None:
+    """Write a site's file, in which a comment above each line says what the line protects and what it costs.
+
+        fedpca site init --profile secure
+
+    Then change what is particular to this site, make the keys that the comments name, and run 'fedpca site doctor'.
+
+    Parameters
+    ----------
+    file : Path
+        Where the site's file is written. The file must not exist.
+    profile : str
+        Rules of the site: 'secure' answers only secure sums of p-cov, as SECURITY.md describes them.
+    """
+    write_new(file, PROFILES[profile].read_bytes())
+
+
+def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> Report:
     """Make this site's identity: a private key, and the line for every site's list of public keys.
+
+        fedpca site keys identity --partition-id 0 --name "hospital 0"
 
     Write a new private key (Ed25519, readable by its owner only), which never leaves the site, and print the line with
     its public key for the list that every site has (node-config 'identities').
@@ -31,14 +55,22 @@ def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> 
         Number of this site, as in its node-config.
     name : str
         Name of this site, a comment in the line.
+
+    Returns
+    -------
+    Report
+        The line.
     """
     from fedpca_flwr.transports.identity import make_key
 
-    print(make_key(str(file), partition_id, name))
+    line = make_key(str(file), partition_id, name)
+    return Report(line, {"identity": line})
 
 
 def journal(folder: Path, export: Annotated[Path | None, Option(metavar="FILE")] = None, check: bool = False) -> Report:
     """Show the questions to this site and the bytes it sent, and whether a line of its journal was changed.
+
+        fedpca site journal journal --check
 
     Print a site's journal as a table, and whether the chain of its lines' digests is whole. The exit code is 1 if a
     line is missing, was added, changed or moved. The digest of the last line, kept elsewhere, shows later that nobody
@@ -81,6 +113,8 @@ def journal(folder: Path, export: Annotated[Path | None, Option(metavar="FILE")]
 def status(folder: Path) -> Report:
     """Show how each run ended at this site.
 
+        fedpca site status journal
+
     Print of each run in a site's journal what it was, when, how much was asked and has left, and how it ended. The exit
     code is 1 if a line of the journal is not as it was written.
 
@@ -105,8 +139,10 @@ def status(folder: Path) -> Report:
     return Report(events.status(), events.runs(), events.verdict if events.gap else "")
 
 
-def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> None:
+def levels(files: list[str], categories: str = "", label: str = "", min_rows: int = 10) -> Report:
     """Print the levels of a file's columns of categories, or combine the levels that several sites printed.
+
+        fedpca site levels rows.csv --categories "ward, sex" > levels.json
 
     Of a site's .csv or .parquet file print, as JSON, the levels that at least --min-rows rows have, which the site
     reads before it hands them to the others. Of .json files that sites have printed print all levels together, for the
@@ -123,6 +159,11 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
     min_rows : int
         Smallest number of rows of a level that is printed.
 
+    Returns
+    -------
+    Report
+        The levels of each column, as JSON.
+
     Raises
     ------
     ConfigError
@@ -138,7 +179,7 @@ def levels(files: list[str], categories: str = "", label: str = "", min_rows: in
         raise ConfigError(f"--categories names columns of one table, but the command has {len(files)} files")
     else:
         united = table_levels(files[0], categories, label, min_rows)
-    print(json.dumps(united, ensure_ascii=False))
+    return Report(json.dumps(united, ensure_ascii=False), united)
 
 
 def certificates(
@@ -149,6 +190,8 @@ def certificates(
     renew: bool = False,
 ) -> None:
     """Make a certificate authority and the SuperLink's certificate, or renew that certificate.
+
+        fedpca site certificates link --authority authority --host link.example.org
 
     Write ca.crt (every site gets it over a channel that it trusts), server.pem and server.key (for the SuperLink), and
     ca.key (with which whoever has it can stand in for the SuperLink: lock it away). The authority is valid for ten
@@ -173,8 +216,10 @@ def certificates(
     write(require_writable_folder(folder), host, days, authority=authority and require_writable_folder(authority))
 
 
-def node_key(file: Path) -> None:
+def node_key(file: Path) -> Report:
     """Make the key with which this site's SuperNode signs in to the SuperLink.
+
+        fedpca site node-key node-key
 
     Write a new private key (readable by its owner only), which never leaves the site, and beside it the public one
     (.pub), which the coordinator registers with 'flwr supernode register'.
@@ -183,14 +228,22 @@ def node_key(file: Path) -> None:
     ----------
     file : Path
         Where the private key is written. The file must not exist.
+
+    Returns
+    -------
+    Report
+        The path of the public key.
     """
     from fedpca_flwr.site.node.certificates import make_node_key
 
-    print(make_node_key(file))
+    public = str(make_node_key(file))
+    return Report(public, {"public key": public})
 
 
 def ids_secret(file: Path) -> None:
     """Make the secret under which sites compare the ids of their rows.
+
+        fedpca site ids-secret ids-secret
 
     Write 32 random bytes (node-config 'ids-secret'). One site makes the file, all others get it over a channel that
     does not pass through the coordinator.
@@ -211,6 +264,8 @@ def rehearse(
     dropout: bool = False,
 ) -> None:
     """Run a whole federation on this machine: certificates, four sites, a secure PCA.
+
+        fedpca site rehearse rehearsal --dropout
 
     Make certificates, keys and a site for each file of --data (or four with rows of their own), start a SuperLink and
     their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes.

@@ -88,7 +88,7 @@ def _simulated_keys(parties: int) -> tuple[list[Ed25519PrivateKey], tuple[bytes,
     return private_keys, tuple(key.public_key().public_bytes_raw() for key in private_keys)
 
 
-KEYS_COMMAND = "python -m fedpca_flwr site keys"
+KEYS_COMMAND = "fedpca site keys"
 SMALL_ORDER_KEYS = {
     bytes(32),
     bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),

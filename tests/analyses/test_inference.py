@@ -76,7 +76,7 @@ def test_auto_leaves_one_component_of_unrelated_features():
     assert fit(X, secure_aggregation=True, bound=30.0).n_components_ == fit(X).n_components_ > 5
     model = fit(np.random.default_rng(0).standard_normal((300, 5)))
     assert model.n_components_ == 1
-    assert "none of 5 stand out" in model.summary()
+    assert "none of 5 stand out" in model.summary(full=True)
 
 
 def test_auto_is_about_variances_and_another_word_is_refused():

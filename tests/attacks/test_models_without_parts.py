@@ -107,7 +107,7 @@ def test_an_estimators_pickle_holds_none():
 
 READS = {
     "log": lambda model, folder: model.log,
-    "summary": lambda model, folder: model.summary(),
+    "summary": lambda model, folder: model.summary(full=True),
     "save": lambda model, folder: model.save(folder / "model"),
     "names": lambda model, folder: model.named([f"f{i}" for i in range(12)]).log,
 }
@@ -137,7 +137,7 @@ def test_turns_are_computed_when_a_reader_asks(monkeypatch):
     assert "p-cov" in repr(model)
     assert model.rounds == 1
     assert not computed.called
-    assert "without one, the first turns by up to" in model.summary()
+    assert "without client 0 component 3 turns by up to" in model.summary(full=True)
     assert model.log["influence"][0]["angles_degrees"]
     assert computed.call_count == 3
     assert not hasattr(model, "logs")

@@ -139,7 +139,7 @@ def test_the_server_has_a_spectrum_and_no_components(tmp_path):
     np.testing.assert_allclose(file.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
     assert (file.components_.size, file.mean_, file.scale_, file.n_samples_) == (0, None, None, 90)
     assert file.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
-    assert "90 of 6 features" in file.summary()
+    assert "90 of 6 features" in file.summary(full=True)
     assert any("2^-44 of the variance" in note and "at most" in note for note in file.log["notes"])
     with refused(ContractError, "'model'", "'scores_'", "'p-cov'"):
         file.transform(X)

@@ -24,7 +24,7 @@ def laboratory(folder, name, n, seed, genes=GENES, change=0.0):
 def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
     counts = {name: laboratory(tmp_path, name, n, n) for name, n in (("north", 60), ("south", 40))}
     given = [str(tmp_path / f"{name}.h5ad") for name in counts]
-    options = ["--genes", "9", "--components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
+    options = ["--genes", "9", "--n-components", "3", "--clusters", "4", "--output", str(tmp_path / "out")]
     assert cli.main(["cells", *given, *options]) == 0
     model = PCAModel.load(tmp_path / "out/cells")
     assert "100 of 9 features" in capsys.readouterr().out
@@ -42,7 +42,7 @@ def test_dense_counts_give_the_result_of_sparse_ones(tmp_path, capsys):
     anndata = pytest.importorskip("anndata")
     laboratory(tmp_path, "north", 60, 1)
     (tmp_path / "dense").mkdir()
-    options = ["--genes", "9", "--components", "3", "--clusters", "4", "--output"]
+    options = ["--genes", "9", "--n-components", "3", "--clusters", "4", "--output"]
     held = anndata.read_h5ad(tmp_path / "north.h5ad")
     anndata.AnnData(X=held.X.toarray(), var=held.var).write_h5ad(tmp_path / "dense/north.h5ad")
     models = []

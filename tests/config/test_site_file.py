@@ -1,11 +1,17 @@
 """A site's file: what it may hold, how it is written on different systems, and what its errors say."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
+from fedpca_flwr.cli import main
 from fedpca_flwr.config.site_file import read_site_file, toml_lines
 from fedpca_flwr.errors import ConfigError
 from tests.refusals import refused
 
+ROOT = Path(__file__).parents[2]
 SUPERNODE = {"superlink": "link.example.org:9092", "root-certificates": "ca.crt", "node-key": "node-key"}
 SITE = {"partition-id": 0, "num-partitions": 3, "name": "Charité (Berlin)", "secure-only": False, "bound": 1e5}
 
@@ -18,6 +24,18 @@ def site_file(folder, supernode=SUPERNODE, site=SITE, encoding="utf-8"):
 
 
 NAMES = ["Charité (Berlin)", "St. Mary's", "H\u00f4pital \u2013 Lyon", "東京"]
+
+
+def test_the_secure_profile_is_that_of_the_security_page(tmp_path, capsys):
+    """Every line of a key has a comment above it or above the line before; a file that is there stays."""
+    path = tmp_path / "site.toml"
+    assert main(["site", "init", str(path), "--profile", "secure"]) == 0
+    (block,) = re.findall(r"^```toml\n(.*?)^```", (ROOT / "SECURITY.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert tomllib.loads(path.read_text()) == tomllib.loads(block)
+    assert read_site_file(path).node.secure_only
+    assert not re.search(r"^[^#\n].*\n[^#\n].*\n[^#\n]", path.read_text().split("[site]\n")[1], re.M)
+    assert main(["site", "init", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

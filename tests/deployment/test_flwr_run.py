@@ -27,7 +27,7 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     assert len(model.log["parties"]) == 10
     for begins in ("parties               10", "rows                  1797", "bytes up", "angle to pooled PCA"):
         assert begins in log
-    assert "captured variance     73.8227% of that of the pooled rows" in log
+    assert "captured variance     73.8% of that of the pooled rows" in log
     assert str(tmp_path / "model.npz") in log
     assert model.to_sklearn().transform(rows).shape == (1797, 10)
 

@@ -77,7 +77,7 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
     said = capsys.readouterr().out
     assert np.isnan(model.explained_variance_ratio_).all()
     assert "explained variance    unknown: no component stands out of the noise" in said
-    assert f"captured variance     {captured:.4%} of that of the pooled rows" in said
+    assert f"captured variance     {100 * captured:.3g}% of that of the pooled rows" in said
     assert "nan" not in said
 
 
@@ -94,7 +94,7 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     assert principal_angles(model.scores_, truth).max() <= 1e-5
     said = capsys.readouterr().out
     assert "parties               3, with 4 to 5 features of the same rows" in said
-    assert "captured variance     66.5300% of that of the pooled rows" in said
+    assert "captured variance     66.5% of that of the pooled rows" in said
     assert "angle to pooled PCA" in said
     assert "certified angle" in said
 

@@ -28,8 +28,8 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     parts = {"a": G[:30], "b": G[30:70], "c": G[70:]}
     files = [write(tmp_path / f"{name}.bed", own, known) for name, own in parts.items()]
     (tmp_path / "regions").write_text("# a region\nchr7 100 290 the first twenty\n8 1 9\n")
-    given = ["--output", str(tmp_path / "out"), "--components", "2", "--exclude", str(tmp_path / "regions")]
-    assert cli.main(["genotypes", *files, *given, "--kinship", "0.4", *["--secure"] * secure]) == 0
+    given = ["--output", str(tmp_path / "out"), "--n-components", "2", "--exclude", str(tmp_path / "regions")]
+    assert cli.main(["genotypes", *files, *given, "--kinship", "0.4", *["--secure-aggregation"] * secure]) == 0
     told = capsys.readouterr()
     assert "20 variants lie in the regions" in told.err
     assert "1 relatives take no part" in told.out

@@ -90,15 +90,20 @@ def test_pandas_writes_a_table_for_a_paper():
         run("vertical", [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]], n_components=2).table()
 
 
-def test_a_short_summary_says_what_how_much_and_how_sure():
-    lines = run("p-cov", PARTIES, n_components=2, keep="moments").summary(short=True).splitlines()
+def test_a_summary_says_what_how_much_and_how_sure():
+    lines = run("p-cov", PARTIES, n_components=2, keep="moments").summary().splitlines()
     assert [line.split("  ")[1] for line in lines] == ["what", "how much", "how sure"]
-    assert "2 components of 5 features in 120 rows of 2 parties, by p-cov" in lines[0]
+    assert "2 components of 5 features in 120 rows of 2 parties, by p-cov (exact); scaled: no" in lines[0]
     model = run("p-cov", PARTIES, n_components=2, keep="moments")
     low, high = analyses.how_sure(model.moments_, 2).variance_intervals[0]
-    assert f"first variance {model.explained_variance_[0]:.4g}, 95 % interval {low:.4g} to {high:.4g}" in lines[2]
+    assert f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}" in lines[2]
+    shares = 100 * model.explained_variance_ratio_.cumsum()
+    assert f"{shares[1]:.3g}% of the variance, cumulative {shares[0]:.3g}%, {shares[1]:.3g}%" in lines[1]
+    for method, scale in (("p-cov", True), ("vertical", True), ("vertical", False)):
+        parties = PARTIES if method == "p-cov" else [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]]
+        assert f"scaled: {'yes' if scale else 'no'}" in run(method, parties, n_components=2, scale=scale).summary()
     assert "1 note" in lines[2]
-    approximate = run("ap-cov", PARTIES, n_components=2).summary(short=True)
+    approximate = run("ap-cov", PARTIES, n_components=2).summary()
     assert "without a bound" in approximate
     gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
-    assert "no bound" in run("em", [gaps[:70], gaps[70:]], n_components=2).summary(short=True).splitlines()[2]
+    assert "no bound" in run("em", [gaps[:70], gaps[70:]], n_components=2).summary().splitlines()[2]

@@ -70,7 +70,7 @@ def test_a_federations_model_says_its_origin(folder, options):
     model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
     assert principal_angles(model, truth).max <= 1e-6
     assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
-    text = model.summary()
+    text = model.summary(full=True)
     made_of = "2 (north, south), with 100 to 180 rows"
     for part in ("streaming (exact)", made_of, "280 of 12 features", "revision              1"):
         assert part in text

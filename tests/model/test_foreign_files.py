@@ -161,12 +161,12 @@ def test_foreign_federations_are_used_or_refused_in_a_sentence(seeds, folder, tm
             continue
         found: dict[str, Callable[[], Any]] = {
             "members": lambda members=members: str(members.members),
-            "summary": lambda members=members: members.model(2).summary(),
+            "summary": lambda members=members: members.model(2).summary(full=True),
             "leave": partial(members.leave, "b"),
             "append": partial(members.append, "a", X[60:] + 9),
             "join": partial(members.join, "d", X[:30] * 2),
             "save": members.save,
-            "again": lambda there=there: Federation.open(there).model(2).summary(),
+            "again": lambda there=there: Federation.open(there).model(2).summary(full=True),
         }
         use(found, change)
 

@@ -67,7 +67,8 @@ def test_every_measurement_is_on_the_page_and_in_summaries(models):
         assert {type(value) for value in told.values()} <= {int, float}, name
         assert not any(math.isnan(value) for value in told.values()), name
         assert len(texts) == len(measurement_lines(model)), name
-        assert {f"  {line:<22}{text}" for line, text in texts.items()} <= set(model.summary().splitlines()), name
+        lines = set(model.summary(full=True).splitlines())
+        assert {f"  {line:<22}{text}" for line, text in texts.items()} <= lines, name
     assert sum(len(one.numbers) for one in MEASUREMENTS) == len(NAMES)
 
 
@@ -106,8 +107,13 @@ def spent(rounds, up, down):
     return {"spent_rounds": rounds, "spent_bytes_up_per_party": up, "spent_bytes_down_per_party": down}
 
 
-HELD = "one party holds 50.0% of a component at most; without one, the first turns by up to 5 degrees"
+HELD = "one party holds at most 50.0% of a component"
+MIXED = f"{HELD}; components 1 and 2 have nearly the same variance: without b they mix; without b component 3 turns"
+SPACE = "; without one party the space of all 4 turns by up to 9 degrees"
 TURNS = {"influence_component_share": 0.5, "influence_axis_degrees": 5.0, "influence_subspace_degrees": 9.0}
+SQUARE = "in the unit of the data, squared"
+FIRST = {"first_variance_low": 2.0, "first_variance_high": 3.0}
+STEPS = {"objective_per_row": 2.5, "objective_iterations": 7}
 DISTANCES = ("score", "means", "covariances", "spectra", "variances")
 UNLIKE = {f"heterogeneity_{name}": i / 8 for i, name in enumerate(DISTANCES)}
 OF_ROWS = {f"{of}held_out_squared_error_per_row": i for i, of in enumerate(("", "local_", "global_"), 1)}
@@ -128,31 +134,30 @@ TEXTS = [
     told("angle bound", "13 degrees (Davis and Kahan: the worst case)", angle_bound_degrees=12.31),
     told("scatter error", "0.013 of the variance at most (spectral norm)", scatter_error_variance_share=0.0121),
     told("fixed point", "rounds off 4e-09 of the variance at most", fixed_point_variance_share=3.2e-9),
-    told("left out", "25.0000% of the variance, spread over some 1 direction", left_out_directions=1.2),
-    told("left out", "25.0000% of the variance, spread over some 8 directions", left_out_directions=7.6),
+    told("left out", "25% of the variance, spread over some 1 direction", left_out_directions=1.2),
+    told("left out", "25% of the variance, spread over some 8 directions", left_out_directions=7.6),
     told("mu", "0 (local PCA)", mu=0.0),
     told("mu", "infinity (PCA of all rows)", mu=math.inf),
     told("mu", "0.5, chosen on 30 rows held out", mu=0.5, held_out_rows=30),
     told("above the noise", "1 of 4 components; 3 of 5 features kept", components_above_noise=1, kept_features=3),
     told("noise / sensitivity", "2 (centre), 4 (joint)", noise_multiplier_centre=2, noise_multiplier_joint=4),
-    told("influence", "one party holds 12.3% of a component at most", influence_component_share=0.123),
-    told("influence", HELD, **TURNS, influence_components=1),
-    told("influence", f"{HELD}, the space of the first 2 by 9", **TURNS, influence_components=2),
-    told("influence", f"{HELD}, the space of all 4 by 9", **TURNS, influence_components=4),
-    told("angle to exact", "2 max, 0.5 mean (degrees, by the server)", **angles_to("exact")),
-    told("angle to pooled PCA", "2 max, 0.5 mean (degrees)", **angles_to("pooled")),
+    told("influence", "one party holds at most 12.3% of a component", influence_component_share=0.123),
+    told("influence", f"{HELD}; without b component 1 turns by up to 77 degrees", **TURNS, influence_components=1),
+    told("influence", f"{MIXED} by up to 10 degrees{SPACE}", **TURNS, influence_components=4),
+    told("angle to exact", "2 degrees at most, 0.5 in the mean, by the server", **angles_to("exact")),
+    told("angle to pooled PCA", "2 degrees at most, 0.5 in the mean", **angles_to("pooled")),
     told("members", "3 with 60 rows; 2 took part in this run", members=3, member_rows=60, members_here=2),
     told("running model", "60 rows, revision 2", running_model_rows=60, running_model_revision=2),
     told("ranks on the way", "2 to 5", smallest_rank=2, largest_rank=5),
     told("tracked directions", "6, without 0.25 of the variance", tracked_directions=6, truncated_variance_share=0.25),
-    told("heterogeneity", "0.00 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)", **UNLIKE),
-    told("held-out error", "1 per row, local 2, global 3", **OF_ROWS),
-    told("objective", "2.5 per row after 7 iterations (stiefel)", objective_per_row=2.5, objective_iterations=7),
+    told("heterogeneity", "0.00 of 1 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)", **UNLIKE),
+    told("held-out error", f"1 per row, local 2, global 3, {SQUARE}", **OF_ROWS),
+    told("objective", f"2.5 per row, {SQUARE}, after 7 iterations (stiefel)", **STEPS),
     told("parties' sums", "differ by 0.1 of their median, at most by 0.3", unlike_parties=0.1, most_unlike_party=0.3),
-    told("first variance", "2 to 3 (95 %, by fourth moments)", first_variance_low=2.0, first_variance_high=3.0),
+    told("first variance", f"2 to 3 (95 %, by fourth moments), {SQUARE}", **FIRST),
     told(
         "squared error per row",
-        "2 measured, 3 predicted",
+        f"2 measured, 3 predicted, {SQUARE}",
         squared_error_per_row=2.0,
         predicted_squared_error_per_row=3.0,
     ),
@@ -180,5 +185,8 @@ def test_a_line_has_the_numbers_in_their_units(line, measured, text):
     at_parties = [dict(zip(keys, values, strict=True)) for values in (("a", 10, 1, 3), ("b", 4, 2, 1))]
     options = {"trust": "distributed", "relation": "replace-one", "solver": "stiefel"}
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
-    model.log = {"measured": measured, "options": options, "outliers": at_parties}
+    model.scale_, model.explained_variance_ = None, np.array([10.0, 8.0, 5.0, 4.5])
+    turns = np.array([[76.0, 70.0, 9.0, 8.0], [77.0, 60.0, 10.0, 9.0]])[:, : measured.get("influence_components", 4)]
+    influence = [{"party": name, "angles_degrees": angles.tolist()} for name, angles in zip("ab", turns, strict=True)]
+    model.log = {"measured": measured, "options": options, "outliers": at_parties, "influence": influence}
     assert measurement_lines(model) == [(line, text)]

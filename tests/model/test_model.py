@@ -45,7 +45,7 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
         np.testing.assert_array_equal(archive["components_"], model.components_)
     with refused(ConfigError, tmp_path):
         model.save(tmp_path)
-    text = model.summary()
+    text = model.summary(full=True)
     for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
         assert part in text
     first, last = model.log["rounds"]
@@ -56,11 +56,11 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
     rounds = [{"phase": "fit", "up": [1000, 3000], "down": [1, 1]}]
     parties = [{"name": "north", "rows": 180}, {"name": None, "rows": None}]
-    text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary()
+    text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary(full=True)
     assert "3,000 at most per party, 4,000 in all" in text
     assert "2, with 180 rows" in text
     assert "300 of 12 features, 180 of them at these parties" in text
-    assert "of them" not in model.summary()
+    assert "of them" not in model.summary(full=True)
     none = pooled_pca(X, 5)
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
@@ -189,7 +189,7 @@ def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
     again = PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
     assert again.log["measured"] == {}
     assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
-    assert again.summary().endswith("certified angle: 3e-08 degrees at most")
+    assert again.summary(full=True).endswith("certified angle: 3e-08 degrees at most")
     assert (again.rounds, again.bytes_up) == (model.rounds, model.bytes_up)
     np.testing.assert_array_equal(again.components_, model.components_)
 
@@ -230,7 +230,7 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     again = PCAModel.load(tmp_path / "model")
     assert again.log["measured"] == model.log["measured"]
     assert again.log["measured"]["mu"] == np.inf
-    assert again.summary() == model.summary()
+    assert again.summary(full=True) == model.summary(full=True)
 
 
 def test_a_zip_bomb_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
@@ -260,13 +260,13 @@ def test_a_summary_without_a_history_is_one_sentence(model, tmp_path):
     for key in ("method", "exact", "parties", "rounds"):
         other = dataclasses.replace(model, log={name: value for name, value in model.log.items() if name != key})
         with refused(ContractError, key):
-            PCAModel.load(other.save(tmp_path / "model")).summary()
+            PCAModel.load(other.save(tmp_path / "model")).summary(full=True)
 
 
 def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
     evil = "a\x1b[2J\u202eb\nc"
     other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
     again = PCAModel.load(other.save(tmp_path / "model"))
-    for text in (again.summary(), repr(again), again._repr_html_()):
+    for text in (again.summary(full=True), repr(again), again._repr_html_()):
         assert all(one.isprintable() or one == "\n" for one in text)
         assert "a?[2J?b?c" in text

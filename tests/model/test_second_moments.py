@@ -49,7 +49,7 @@ def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
     same(model.moments_, SecondMoments.of(X), 1e-9 if secured else 1e-12)
     assert not model.moments_.parties
     assert (model.moments_.error_bound.max() > 0) == bool(secured)
-    assert "the moments of all rows were kept" in model.summary()
+    assert "the moments of all rows were kept" in model.summary(full=True)
     assert fit(cut(X, 50, 25, 15), keep="nothing").moments_ is None
 
 

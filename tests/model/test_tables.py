@@ -56,7 +56,7 @@ def test_a_model_shows_itself(model):
     assert f"width:{100 * model.explained_variance_ratio_.sum():.2f}%" in page
     assert all(html.escape(note) in page.split("<details>")[0] for note in model.log["notes"])  # seen without a click
     assert f"feature {np.abs(model.components_[0]).argmax()} +" in page
-    assert html.escape(model.summary()) in page
+    assert html.escape(model.summary(full=True)) in page
     assert len(repr(pooled_pca(X, 2))) < 200
     assert "<table>" in pooled_pca(X, 2)._repr_html_()
     model = run("vertical", np.array_split(X, 2, axis=1), n_components=2)
@@ -78,10 +78,10 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
     pca.components_[:] = 0.0
     assert model.components_.any()
     model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
-    assert "2 (north, south), with 50 to 70 rows" in model.summary()
+    assert "2 (north, south), with 50 to 70 rows" in model.summary(full=True)
     for parties, told in ((6, "6 (ward 0, ward 1, ward 2, ward 3, ward 4, ward 5), with"), (7, "7, with")):
         model.log["parties"] = [{"name": f"ward {i}", "rows": 10} for i in range(parties)]
-        assert f"  parties               {told}" in model.summary()
+        assert f"  parties               {told}" in model.summary(full=True)
 
 
 def test_a_summary_tells_sizes_and_names_of_parties_if_all_have_them():
@@ -89,9 +89,9 @@ def test_a_summary_tells_sizes_and_names_of_parties_if_all_have_them():
     together, alone = "2, with 60 rows each", "1 (north), with 120 rows"
     for sizes, names, told in (([60, 60], ["north", ""], together), ([120], ["north"], alone)):
         model.log["parties"] = [{"name": name, "rows": size} for name, size in zip(names, sizes, strict=True)]
-        assert f"  parties               {told}" in model.summary().splitlines()
+        assert f"  parties               {told}" in model.summary(full=True).splitlines()
         text = f" in 120 rows of {len(sizes)} part{'ies' if len(sizes) > 1 else 'y'}, by p-cov"
-        assert text in model.summary(short=True)
+        assert text in model.summary()
 
 
 def test_a_summary_counts_bytes_of_the_fit_by_party_and_down_of_all():
@@ -100,7 +100,7 @@ def test_a_summary_counts_bytes_of_the_fit_by_party_and_down_of_all():
         {"phase": "moments", "up": [10, 2000], "down": [1, 2]},
         {"phase": "project", "up": [5, 5], "down": [30, 40]},
     ]
-    texts = dict(line.strip().split("  ", 1) for line in model.summary().splitlines() if "bytes" in line)
+    texts = dict(line.strip().split("  ", 1) for line in model.summary(full=True).splitlines() if "bytes" in line)
     assert {name: text.strip() for name, text in texts.items()} == {
         "bytes up": "2,000 at most per party, 2,010 in all",
         "bytes down": "73 in all",

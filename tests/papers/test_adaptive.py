@@ -47,7 +47,7 @@ def test_the_notes_variant_is_its_selection(name, chosen):
     np.testing.assert_allclose(model.explained_variance_, variances, rtol=1e-9)
     np.testing.assert_allclose(model.explained_variance_ratio_, ratios, rtol=1e-9)
     np.testing.assert_allclose(model.mean_, mean, rtol=1e-9)
-    assert f"so {chosen}" in model.summary()
+    assert f"so {chosen}" in model.summary(full=True)
     assert [entry["phase"] for entry in model.log["rounds"]] == ["moments", "project"]
 
 

@@ -20,7 +20,7 @@ def assert_right(run):
     """Run a draw, and assert that nothing is wrong with its outcome."""
     outcome = run_draw(run)
     event(f"{run.method}, {run.transport}, {'refused' if outcome.error else 'model'}")
-    note(str(outcome.error or outcome.model.summary()))
+    note(str(outcome.error or outcome.model.summary(full=True)))
     problems = findings(run, outcome)
     target(tightness(run, outcome.model), label="angle by its bound")
     assert not problems, "\n".join(problems)

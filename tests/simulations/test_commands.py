@@ -40,7 +40,7 @@ def test_without_arguments_the_commands_are_listed(capsys):
         ("site", ["keys", "status"]),
         ("compare --clients many", ["'--clients'", "'many'"]),
         ("compare --methods --clients 3", ["'--methods'"]),
-        ("compare --dataset cats", ["'cats'", "'digits'"]),
+        ("compare --datasets cats", ["'cats'", "'digits'"]),
         *(("compare rows.csv", ["rows.csv"]), ("cells a.h5ad", ["'--output'"]), ("methods read", ["read"])),
     ],
 )
@@ -67,9 +67,9 @@ def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, c
     ("words", "code", "keys"),
     [
         ("methods", 0, {"method", "split"}),
-        ("compare --methods p-cov --dataset wine --components 2", 0, {"max angle", "measured"}),
-        ("compare --methods 'qr-pca rank=2' --dataset wine --components 3", 1, {"error"}),
-        ("site doctor --node-config partition-id=0", 1, {"ok", "text"}),
+        ("compare --methods p-cov --datasets wine --n-components 2", 0, {"max angle", "measured"}),
+        ("compare --methods 'qr-pca rank=2' --datasets wine --n-components 3", 1, {"error"}),
+        ("site doctor --node-config partition-id=0", 1, {"status", "text"}),
         ("trace p-cov", 0, {"phase", "answer", "request", "reply"}),
     ],
 )
@@ -78,10 +78,23 @@ def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
     assert keys <= json.loads(capsys.readouterr().out)[0].keys()
 
 
-def test_commands_that_print_findings_print_json_too():
-    names = "audit, trace, compare, methods, site worth, site variants, site relatives"
-    for name in [*names.split(", "), "site doctor", "site journal", "site status"]:
-        assert "--json" in {word for option in cli.load(cli.COMMANDS[name][0]).params for word in option.opts}, name
+FILES_ONLY = {"launch", "download", "site init", "site node", "site certificates", "site ids-secret", "site rehearse"}
+
+
+def test_commands_that_print_a_result_print_json_too():
+    for name, (target, _) in cli.COMMANDS.items():
+        words = {word for option in cli.load(target).params for word in option.opts}
+        assert ("--json" in words) == (name not in FILES_ONLY), name
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_example_in_a_commands_help_is_understood(name, capsys):
+    assert cli.main([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out.replace("\\\n", " ")
+    examples = re.findall(rf"^ {{6}}fedpca {name} ([^>\n]*)", text, re.M)
+    assert examples
+    for words in map(shlex.split, examples):
+        cli.load(cli.COMMANDS[name][0]).make_context(name, words)
 
 
 def test_quiet_commands_print_errors_only(capsys):
@@ -105,7 +118,7 @@ def test_command_lines_of_the_documentation_are_understood():
     for page in [*ROOT.glob("*.md"), *PAGES]:
         for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
             text = block.replace("\\\n", " ").replace("$i", "0")
-            for line in re.findall(r"python -m fedpca_flwr ([^>#|;)\n]+)", text):
+            for line in re.findall(r"(?:python -m fedpca_flwr|^fedpca) ([^>#|;)\n]+)", text, re.M):
                 name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
                 cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
                 understood.add(name)
@@ -113,7 +126,7 @@ def test_command_lines_of_the_documentation_are_understood():
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("words", "completed"), [("site k", ["keys"]), ("compare --partition s", ["shards"])])
+@pytest.mark.parametrize(("words", "completed"), [("site k", ["keys"]), ("compare --partitions s", ["shards"])])
 def test_a_shell_completes_commands_and_values(words, completed):
     code = "import sys\nfrom fedpca_flwr import cli\nsys.argv = ['fedpca']\ncli.main()"
     count = str(words.count(" ") + 1)

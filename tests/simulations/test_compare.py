@@ -130,7 +130,7 @@ def test_secure_comparisons_are_settings_of_their_own(tmp_path, monkeypatch):
     assert "fixed_point_variance_share" not in plain["measured"]
     assert setting_title([secure]) == f"{setting_title([plain])}, secure sums, bound 16"
     line = repeat_command([secure])
-    assert line.endswith("--engine loopback --bound 16.0")
+    assert line.endswith("--engine loopback --bounds 16.0")
     assert cli.main(["compare", *shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
     assert len(lines_of(tmp_path)) == 2
 
@@ -189,7 +189,7 @@ def test_a_method_that_fails_is_a_row_and_a_status(capsys):
     assert "1 of 2 runs failed" in err
     assert "| p-cov |" in out
     assert "ConfigError: 'rank' is 2" in out
-    assert not unnamed(told("--dataset", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
+    assert not unnamed(told("--datasets", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
 
 
 WRONG = {"alpha": np.nan, "seed": -1, "bound": -1.0}
@@ -202,9 +202,9 @@ WRONG = {"alpha": np.nan, "seed": -1, "bound": -1.0}
         ([""], ["p-cov"]),
         *((["p-cov", f"--{key}", str(value)], [f"'{key}s'", value]) for key, value in WRONG.items()),
         (["p-cov engine=ray"], ["'engine'"]),
-        (["p-cov dataset=wine"], ["--dataset"]),
+        (["p-cov dataset=wine"], ["--datasets"]),
         (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bound"]),
-        (["p-cov bound=16 n_components=5"], ["'bound'", "--bound", "n-components", "--components"]),
+        (["p-cov bound=16 n_components=5"], ["'bound'", "--bounds", "n-components", "--n-components"]),
     ],
     ids=str,
 )
@@ -224,7 +224,7 @@ def test_keys_of_the_run_are_flags_of_the_comparison():
 def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     """Among those before may be runs of a time when captures were not measured."""
     undrawn(monkeypatch)
-    given = ["--dataset", "wine", "--components", "3", "--output", str(tmp_path)]
+    given = ["--datasets", "wine", "--n-components", "3", "--output", str(tmp_path)]
     assert cli.main(["compare", "--methods", "p-cov", "ap-cov", "qr-pca", "--clients", "3", "4", *given]) == 0
     runs = read_records(tmp_path)
     del runs[0]["captured variance"]
@@ -232,7 +232,7 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert cli.main(["compare", "--methods", "p-cov", "ap-cov", "--clients", "3", *given]) == 0
     assert f"|  | {runs[0]['explained variance']:.2%} |" in capsys.readouterr().out
-    assert cli.main(["compare", "--methods", "p-cov", "--clients", "3", "--seed", "7", *given]) == 0
+    assert cli.main(["compare", "--methods", "p-cov", "--clients", "3", "--seeds", "7", *given]) == 0
     page = (tmp_path / "report.html").read_text()
     assert page.count('<tr id="run-') == 6  # rows of the tables of runs
     for clients, seeds in ((3, "seeds 7, 42"), (4, "seed 42")):
@@ -253,7 +253,7 @@ def test_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
     for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
         assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
         said = capsys.readouterr().err.strip()
-        assert said.startswith("python -m fedpca_flwr compare: ")
+        assert said.startswith("fedpca compare: ")
         assert str(place) in said
         assert "\n" not in said
     assert (tmp_path / RUNS).read_text() == text
@@ -327,11 +327,11 @@ def test_changed_rows_in_a_file_are_another_run(tmp_path):
 def test_the_page_has_the_command_that_reads_the_files_again(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     files, output = written(tmp_path), tmp_path / "out"
-    given = ["--data", *files, "--methods", "p-cov", "--components", "2", "--output", str(output)]
+    given = ["--data", *files, "--methods", "p-cov", "--n-components", "2", "--output", str(output)]
     assert cli.main(["compare", *given]) == 0
     (record,) = read_records(output)
     page = (output / "report.html").read_text()
-    assert f"--data {files[0]} {files[1]} --components 2" in page
+    assert f"--data {files[0]} {files[1]} --n-components 2" in page
     assert page.count(files[0]) == 1  # no heading is as long as paths are
     sources.HELD_TABLES.clear()
     assert np.array_equal(sources.load(record["dataset"], record["data root"]).all_rows(), POOLED)

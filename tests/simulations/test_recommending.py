@@ -87,8 +87,8 @@ def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
     assert records.repeat_command([one]) == (
-        "python -m fedpca_flwr compare --methods 'p-cov center=false scale=true' --dataset images --data-root '/a b' "
-        "--partition quantity --alpha 0.25 --clients 3 --components 4 --seed 7 --engine ray --bound 12.3456789 --knn"
+        "fedpca compare --methods 'p-cov center=false scale=true' --datasets images --data-root '/a b' --partitions "
+        "quantity --alphas 0.25 --clients 3 --n-components 4 --seeds 7 --engine ray --bounds 12.3456789 --knn"
     )
     others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
     assert len(records.group_by_setting([one, *others])) == 4

@@ -78,7 +78,7 @@ def test_figures_runs_and_what_each_client_has_are_on_the_page(comparison):
     text = page.read_text()
     assert text.count("<svg ") == 2 * 4 + 2  # of each setting, and of the rows themselves
     assert text.count("<h2>The rows of digits, pooled</h2>") == 1
-    assert "python -m fedpca_flwr compare --methods" in text
+    assert "fedpca compare --methods" in text
     assert '<button>variance captured</button></th><th scope="col"><button>variance claimed</button>' in text
     assert "qr-pca rank=2" in text  # it failed, and is shown with its error
     assert "&#39;rank&#39; is 2" in text

@@ -145,7 +145,7 @@ def test_commands_repeat_each_method_with_its_seeds(several):
 
 def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
     undrawn(monkeypatch)
-    given = ["compare", "--methods", "ap-cov", "--dataset", "wine", "--clients", "3", "--components", "2"]
+    given = ["compare", "--methods", "ap-cov", "--datasets", "wine", "--clients", "3", "--n-components", "2"]
     assert cli.main([*given, "--seeds", "0", "1", "--output", str(tmp_path)]) == 0
     assert "| ap-cov | clear | 2 |" in capsys.readouterr().out
     assert [run["seed"] for run in read_records(tmp_path)] == [0, 1]

@@ -24,13 +24,13 @@ def test_every_question_names_the_function_that_answers(capsys, method):
 
 
 def test_sizes_are_those_of_the_data_or_of_masked_words(capsys):
-    assert cli.main(["trace", "p-cov", "--features", "7", "--components", "3", "--rows", "60"]) == 0
+    assert cli.main(["trace", "p-cov", "--features", "7", "--n-components", "3", "--rows", "60"]) == 0
     shown = capsys.readouterr().out
     assert re.match(r"p-cov: 3 parties, 60 x 7 drawn values; as party .+ of 3 meets it\n\nround 1: ", shown)
     arrays = {(way, name): (shape, size) for way, name, shape, _, size in ARRAY.findall(shown)}
     assert arrays["reply", "scatter"] == ("(28,)", "224")
     assert arrays["request", "components"] == ("(3, 7)", "168")
-    assert cli.main(["trace", "p-cov", "--secure"]) == 0
+    assert cli.main(["trace", "p-cov", "--secure-aggregation"]) == 0
     shown = capsys.readouterr().out
     replies = {name for way, name, *_ in ARRAY.findall(shown) if way == "reply"}
     assert replies == {"public", "signature", "masked"}

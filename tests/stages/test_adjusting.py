@@ -105,7 +105,7 @@ def test_names_are_found_at_the_sites():
     named, numbered = adjusted(frames, adjust_for="age, sex"), adjusted()
     np.testing.assert_array_equal(named.components_, numbered.components_)
     np.testing.assert_array_equal(named.adjustment_.covariate_columns, [AGE, SEX])
-    assert "adjusted for age, sex" in named.summary()
+    assert "adjusted for age, sex" in named.summary(full=True)
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")

@@ -158,7 +158,7 @@ def test_models_of_columns_are_saved_and_well_formed(method, tmp_path):
     loaded = type(model).load(model.save(tmp_path / "model"))
     assert loaded.components_ is None
     assert loaded.scores_.tobytes() == model.scores_.tobytes()
-    assert loaded.summary() == model.summary()
+    assert loaded.summary(full=True) == model.summary(full=True)
     for use in (lambda: model.transform(rows(5)), lambda: model.to_sklearn(), lambda: model.inverse_transform(rows(5))):
         with refused(ContractError, method, "scores_"):
             use()
@@ -258,7 +258,7 @@ def test_the_log_counts_what_travelled(method):
     model = fit(method, three(method), n_components=3)
     what, numbers = ("rows", [180, 100, 20]) if method in BY_ROWS else ("features", [6, 4, 2])
     assert [party[what] for party in model.log["parties"]] == ([None] * 3 if method in PRIVATE else numbers)
-    assert ("3, with 2 to 6 features of the same rows" in model.summary()) == (method in BY_COLUMNS)
+    assert ("3, with 2 to 6 features of the same rows" in model.summary(full=True)) == (method in BY_COLUMNS)
     assert model.log["rounds"][-1]["phase"] == "project"
     for entry in model.log["rounds"]:
         assert len(entry["up"]) == len(entry["down"]) == 3

@@ -252,7 +252,7 @@ def rehearse(
     model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
     show(f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"')
     by_hand = "each step by hand: simulations/deployment/README.md"
-    show(f"   what a site was asked: python -m fedpca_flwr site journal {journal}; {by_hand}")
+    show(f"   what a site was asked: fedpca site journal {journal}; {by_hand}")
 
 
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:

@@ -63,8 +63,12 @@ class SiteSetup:
         return NodeConfig.parse(self.node_config, source="node-config")
 
 
-def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
-    """Check a site's setup, and yield for each topic whether all is right, with facts or what to do."""
+class OpenPoint(str):
+    """Finding about something that this site leaves open, with the line to write in its node-config."""
+
+
+def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
+    """Check a site's setup, and yield for each topic "ok", "WARN" or "TO DO", with facts or what to do."""
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
@@ -75,9 +79,10 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
             checks["key"] = _check_key
     for topic, check in checks.items():
         try:
-            yield True, f"{topic}: {check(site)}"
+            text = check(site)
+            yield "WARN" if isinstance(text, OpenPoint) else "ok", f"{topic}: {text}"
         except FedPCAError as error:
-            yield False, f"{topic}: {error}{f' ({error.local})' if error.local else ''}"
+            yield "TO DO", f"{topic}: {error}{f' ({error.local})' if error.local else ''}"
 
 
 def _check_versions(site: SiteSetup) -> str:
@@ -99,7 +104,8 @@ def _check_node_config(site: SiteSetup) -> str:
 def _check_identity(site: SiteSetup) -> str:
     """Return that the site's key is in its line of the public keys, or that there is none; ConfigError if not so."""
     if not site.node.identity:
-        return "none; a site with data of its own needs one for secure aggregation"
+        text = "none; a site with data of its own needs one for secure aggregation"
+        return OpenPoint(f'{text} (write identity = "identity", after site keys)') if site.node.data else text
     return f"this site's key is in its line of a list of {len(identity.load_identity(site.node).member_keys)}"
 
 
@@ -107,8 +113,8 @@ def _check_journal(site: SiteSetup) -> str:
     """Return the number of events in the site's journal, or that there is none (yet) and what follows from that."""
     node = site.node
     if not node.journal:
-        unprotected = f"; {UNPROTECTED_TEXT}" if node.data else ""
-        return f"none; a site with data of its own needs one for secure aggregation and private methods{unprotected}"
+        text = "none; a site with data of its own needs one for secure aggregation and private methods"
+        return OpenPoint(f'{text}; {UNPROTECTED_TEXT} (write journal = "journal")') if node.data else text
     store = Store(node.journal, SCHEMA)
     folder = next(folder for folder in (store.folder, *store.folder.parents) if folder.exists())
     _require_links(folder)
@@ -166,19 +172,19 @@ def _time_start(site: SiteSetup) -> str:
 
 
 def _list_open_rules(site: SiteSetup) -> str:
-    """Return what the site's rules leave open, with the keys that forbid it; "none is open" without `data`."""
+    """Return what the site's rules leave open, with the lines that forbid it; "none is open" without `data`."""
     node, min_rows = site.node, NodeConfig.model_fields["min_rows"].default
     open_rules = {
-        "it also answers in clear (secure-only)": not node.secure_only,
-        "it answers every method (allowed-methods)": not node.allowed_methods,
-        "sums of two parties suffice (min-parties)": node.min_parties == MIN_PARTIES,
-        f"fewer than {min_rows} rows suffice (min-rows)": node.min_rows < min_rows,
-        "rare values are allowed (rare-values)": node.rare_values == "allow",
-        "several runs may tell a party's share (repeat)": node.repeat == "allow",
-        f"others may see {node.may_show} (may-show)": node.may_show not in ("", "nothing"),
+        "it also answers in clear (write secure-only = true)": not node.secure_only,
+        'it answers every method (write allowed-methods = "p-cov")': not node.allowed_methods,
+        f"sums of two parties suffice (write min-parties = {MIN_PARTIES + 1})": node.min_parties == MIN_PARTIES,
+        f"fewer than {min_rows} rows suffice (write min-rows = {min_rows})": node.min_rows < min_rows,
+        'rare values are allowed (write rare-values = "refuse")': node.rare_values == "allow",
+        'several runs may tell a party\'s share (write repeat = "refuse")': node.repeat == "allow",
+        f'others may see {node.may_show} (write may-show = "nothing")': node.may_show not in ("", "nothing"),
     }
     texts = [text for text, is_open in open_rules.items() if is_open and node.data]
-    return f"open: {', '.join(texts)}" if texts else "none is open"
+    return OpenPoint(f"open: {', '.join(texts)}") if texts else "none is open"
 
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
@@ -243,11 +249,12 @@ def _check_superlink(site: SiteSetup) -> str:
             f"{site.superlink} cannot be reached ({error}): does the SuperLink run, and is the port open?"
         ) from None
     if end is None:
-        certificate = "without TLS, for rehearsals only"
-    else:
-        days = (end - time.time()) / 86400
-        certificate = f"its certificate ends in {days:.0f} days" + (", have it renewed" if days < RENEWAL_DAYS else "")
-    return f"{certificate}; {_clock_text(date)}"
+        return OpenPoint(f'without TLS, for rehearsals only (write root-certificates = "ca.crt"); {_clock_text(date)}')
+    days = (end - time.time()) / 86400
+    text = f"its certificate ends in {days:.0f} days"
+    if days < RENEWAL_DAYS:
+        return OpenPoint(f"{text}, have it renewed; {_clock_text(date)}")
+    return f"{text}; {_clock_text(date)}"
 
 
 def _clock_text(date: str | None) -> str:
@@ -281,8 +288,11 @@ def main(
 ) -> Report:
     """Check this site for faults that would keep it out of a run.
 
-    Print a line for each thing that a run needs of this site, right or with what to do. The exit code is 1 if something
-    is to be done. Name the site's file, or for a SuperNode without one its options.
+        fedpca site doctor --config site.toml
+
+    Print a line for each thing that a run needs of this site: 'ok', 'WARN' where the site leaves something open, with
+    the line to write, or 'TO DO'. The exit code is 1 if something is to be done. Name the site's file, or for a
+    SuperNode without one its options.
 
     Parameters
     ----------
@@ -321,9 +331,8 @@ def main(
         settings = fleet.parse_config_text(node_config, "node-config")
         site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
-    ready = all(right for right, _ in lines)
     return Report(
-        "\n".join(f"{'ok   ' if right else 'TO DO'}  {line}" for right, line in lines),
-        [{"ok": right, "text": line} for right, line in lines],
-        "" if ready else "this site is not ready: see what is to be done",
+        "\n".join(f"{status:<5}  {line}" for status, line in lines),
+        [{"status": status, "text": line} for status, line in lines],
+        "this site is not ready: see what is to be done" if any(status == "TO DO" for status, _ in lines) else "",
     )

@@ -138,7 +138,7 @@ def program_path(name: str, environment: Mapping[str, str]) -> str:
 def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK] [OPTIONS]")] = None) -> int:
     """Run an app as `flwr run --stream` does, and say by the exit code how the run ended.
 
-        python -m fedpca_flwr launch APP LINK [options of flwr run]
+        fedpca launch . lab --run-config "method='sub-it'"
 
     `flwr run --stream` ends with exit code 0 also if the run has failed. This command prints the same lines, ends with
     0 only if the run was completed, and with 1 and one line if it was not.

@@ -1,4 +1,4 @@
-"""The process of a site, `python -m fedpca_flwr site node`: it starts the SuperNode, and forks for each message.
+"""The process of a site, `fedpca site node`: it starts the SuperNode, and forks for each message.
 
 Flower starts a program for each message, and loads into it the code that the run has brought. Here all messages are
 answered by the site's own installation: what a run brings is neither unpacked nor imported, and a run of another app or

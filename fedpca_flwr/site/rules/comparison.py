@@ -62,8 +62,7 @@ def read_journal(path: Path) -> Audit:
     else:
         return Audit(events, first_wrong_link(events))
     raise ContractError(
-        f"{path} is no exported journal ({fault}): write it with `python -m fedpca_flwr site journal FOLDER --export "
-        "FILE`"
+        f"{path} is no exported journal ({fault}): write it with `fedpca site journal FOLDER --export FILE`"
     )
 
 
@@ -181,6 +180,8 @@ def _verdict(server: str, site: str) -> str:
 
 def main(model: Path, journals: Annotated[list[Path], Argument()]) -> Report:
     """Compare a model with the journals of its sites, and print the result.
+
+        fedpca audit model.npz north/journal south/journal
 
     Print, as a page in Markdown, what the server and each site tell of the run that made a model: each question and
     each answer by its digest, the settings, times and bytes. The exit code is 1 if anything differs. That a reply is

@@ -6,6 +6,7 @@ import re
 import ssl
 import threading
 import time
+import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
@@ -47,10 +48,11 @@ def examined(site, capsys):
     def of(changes=(), *arguments):
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in {**site, **dict(changes)}.items())
         code = main(["site", "doctor", "--node-config", config, *arguments])
-        printed = re.findall(r"^(ok|TO DO) +([\w -]+): (.*)$", capsys.readouterr().out, re.M)
-        right, wrong = ({what: text for lines, what, text in printed if lines == sign} for sign in ("ok", "TO DO"))
-        assert code == bool(wrong)
-        return right, wrong
+        printed = re.findall(r"^(ok|WARN|TO DO) +([\w -]+): (.*)$", capsys.readouterr().out, re.M)
+        texts = {what: text if sign != "WARN" else f"WARN {text}" for sign, what, text in printed}
+        right = {what: texts.pop(what) for sign, what, _ in printed if sign != "TO DO"}
+        assert code == bool(texts)
+        return right, texts
 
     return of
 
@@ -90,7 +92,9 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     rest = examined(allowed, "--run-config", "method='em'")[0]["rows and run"]
     assert ("3 values missing" in rest, " take part in em, " in rest) == (True, True)
     assert examined({"journal": str(tmp_path / "new"), **allowed})[0]["journal"].startswith("none yet")
-    assert "several runs" in examined({"journal": "", **allowed})[0]["journal"]
+    journal = examined({"journal": "", **allowed})[0]["journal"]
+    assert journal.startswith("WARN ")
+    assert ("several runs" in journal, 'journal = "journal"' in journal) == (True, True)
     assert not (tmp_path / "new").exists(), "nothing is made for the account of the site, which may be another"
 
 
@@ -185,6 +189,7 @@ def test_certificate_and_clock_of_the_superlink(examined, link, text, monkeypatc
     right, wrong = examined({}, *link)
     assert not wrong
     assert f"its certificate ends in {text}" in right["superlink"]
+    assert right["superlink"].startswith("WARN ") == ("renewed" in text)
     for ahead in (8, 3600, -310):
         monkeypatch.setattr(Handler, "behind", ahead)
         told = re.search(r"(-?\d+) s ahead.*NTP", examined({}, *link)[1]["superlink"])
@@ -208,8 +213,8 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     connection = toml_lines({"superlink": "127.0.0.1:1"})
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
     assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
-    signs = re.findall(r"^(ok|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
-    assert signs == [*(("ok", name) for name in TOPICS), ("TO DO", "superlink")]
+    signs = re.findall(r"^(ok|WARN|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
+    assert signs == [*(("WARN" if name == "rules" else "ok", name) for name in TOPICS), ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
         assert main(["site", "doctor", *words]) == 2
         assert "--config" in capsys.readouterr().err
@@ -232,4 +237,8 @@ CLOSED = {"secure-only": True, "allowed-methods": "p-cov", "min-parties": 3, "mi
 def test_open_rules_are_listed_by_their_keys(changes, keys, examined):
     secure = "method='p-cov' secure-aggregation=true bound=1e5 clients=3"
     right, _ = examined(changes, "--run-config", secure)
-    assert re.findall(r"\(([\w-]+)\)", right["rules"]) == keys
+    assert right["rules"].startswith("WARN ") == bool(keys)
+    lines = re.findall(r"\(write ([^)]+)\)", right["rules"])
+    assert list(tomllib.loads("\n".join(lines))) == keys
+    closed = {**changes, **tomllib.loads("\n".join(lines))}
+    assert examined(closed, "--run-config", secure)[0]["rules"] == "none is open"

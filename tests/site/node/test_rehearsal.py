@@ -62,7 +62,7 @@ def test_steps_stand_in_order_with_the_log_between_them(stub_deployment, tmp_pat
     assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in lines[5]
     assert f"round-deadline={rehearsal.ROUND_DEADLINE_SECONDS}" in deployment.config
     assert str(tmp_path / "all" / "model") in lines[-2]
-    assert f"python -m fedpca_flwr site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
+    assert f"fedpca site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
 def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):

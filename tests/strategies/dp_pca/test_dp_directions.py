@@ -72,9 +72,9 @@ def test_shares_are_told_of_what_stands_out_only():
     model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
     above = model.log["measured"]["components_above_noise"]
     assert 5 < above < 9
-    shares = ", ".join(f"{share:.2%}" for share in model.explained_variance_ratio_[:5])
-    captured = float(model.explained_variance_ratio_[:above].sum())
-    assert f"{captured:.4%} by the {above} that stand out of the noise (first: {shares})" in model.summary()
+    shares = [f"{100 * share:.3g}%" for share in model.explained_variance_ratio_[:above].cumsum()]
+    text = f" of the variance by the {above} that stand out of the noise, cumulative {', '.join(shares[:5])}"
+    assert shares[-1] + text in model.summary(full=True)
     assert model.log["variance_intervals_within_reach"]["intervals"][above:] == [None] * (9 - above)
 
 

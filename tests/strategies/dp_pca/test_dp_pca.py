@@ -96,8 +96,8 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
     for either in (model, PCAModel.load(model.save(tmp_path / "model"))):
         assert np.isnan([getattr(either, name) for name in unknown]).all()
         assert np.isnan([either.noise_variance_, either.squared_error]).all()
-        assert "explained variance    unknown: no component stands out of the noise" in either.summary()
-        assert "nan" not in f"{either.summary()} {either!r} {either._repr_html_()}"
+        assert "explained variance    unknown: no component stands out of the noise" in either.summary(full=True)
+        assert "nan" not in f"{either.summary(full=True)} {either!r} {either._repr_html_()}"
         assert np.isfinite(either.transform(few[0])).all()
         (legend,) = plots.scree(either).legends[0].get_texts()
         assert "no component stands out of the noise" in legend.get_text().replace("\n", " ")
@@ -130,7 +130,9 @@ NOTES = {
 @pytest.mark.parametrize("release", NOTES)
 def test_the_model_says_what_it_promises(release):
     release_options = JOINT if release == "joint" else {}
-    text = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **release_options).summary()
+    text = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **release_options).summary(
+        full=True
+    )
     assert not [part for part in NOTES[release] if part not in text]
     assert "epsilon 1, delta 1e-05, add-remove, of one row" in text
     assert "not covered: errors and refusals, timing" in text
@@ -139,15 +141,16 @@ def test_the_model_says_what_it_promises(release):
 
 
 def test_the_model_says_what_it_does_not_promise():
-    summary = fit("dp-pca", parties(), **FRESH, count="public").summary()
+    summary = fit("dp-pca", parties(), **FRESH, count="public").summary(full=True)
     assert "not covered: the parties' row counts; who knows them can tell that a row is there" in summary
     assert f"its values at epsilon {DPOptions(**JOINT, count='public').replacement_epsilon():.3g} only" in summary
-    shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary()
+    shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary(full=True)
     assert "no secure aggregation: epsilon holds for this model, not against the server of the run" in shared
-    assert "not private: fixed noise seed 5" in fit("dp-pca", parties(), n_components=2, noise_seed=5).summary()
+    seeded = fit("dp-pca", parties(), n_components=2, noise_seed=5)
+    assert "not private: fixed noise seed 5" in seeded.summary(full=True)
     tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1)
-    assert "0 of 2 components" in tiny.summary()
-    assert "components 1 to 2 do not stand out of the noise" in tiny.summary()
+    assert "0 of 2 components" in tiny.summary(full=True)
+    assert "components 1 to 2 do not stand out of the noise" in tiny.summary(full=True)
 
 
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):

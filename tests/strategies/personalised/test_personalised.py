@@ -81,7 +81,7 @@ def test_larger_mu_is_nearer_to_the_shared():
     assert near.log["measured"]["mu"] >= 3
     assert near.log["measured"]["held_out_rows"] == 24
     assert unrelated.log["measured"]["mu"] in {0, 0.1}
-    assert unrelated.summary().count("per row, local") == 1
+    assert unrelated.summary(full=True).count("per row, local") == 1
     drawn = np.array(related(spread=0.04, m=8, n=120, d=30, r=5))
     fitted, new = drawn[:, :20], drawn[:, 20:]
     mean, by_party, pooled, mu = _fit_personal(fitted, 5)
@@ -97,7 +97,7 @@ def test_solvers_and_tall_parties_reach_the_same_objective():
     descended, _ = finished(parts, mu=1.0, solver="stiefel", iterations=1500)
     objectives = [model.log["measured"]["objective_per_row"] for model in (closed, descended)]
     assert objectives[1] == pytest.approx(objectives[0], abs=5e-3)
-    assert "iterations (stiefel)" in descended.summary()
+    assert "iterations (stiefel)" in descended.summary(full=True)
     # There components are improved from those kept, round by round, instead of computed anew.
     parts = related(n=200, d=24)
     objectives = [finished(parts, mu=1.0, iterations=n)[0].log["measured"]["objective_per_row"] for n in (2, 5, 50)]
