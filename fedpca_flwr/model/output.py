@@ -15,6 +15,12 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.model_file import model_path
 from fedpca_flwr.state.files import SHARED, require_writable_folder
 
+OTHER_USER_ADVICE = (
+    "This run has the rights of whoever started the SuperLink. If that is another user of this machine, set "
+    "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT and FLWR_LOCAL_CONTROL_API_PORT to two free ports before 'flwr run' "
+    "(docs/flwr-run.md)"
+)
+
 
 @dataclass
 class Output:
@@ -36,7 +42,10 @@ class Output:
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
-        require_writable_folder(model.parent, SHARED)
+        try:
+            require_writable_folder(model.parent, SHARED)
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {OTHER_USER_ADVICE}") from None
         if existing := output.existing_files():
             raise ConfigError(
                 f"run-config: 'output' is '{config.output}', but {' and '.join(map(str, existing))} is there already; "

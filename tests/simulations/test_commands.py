@@ -116,7 +116,8 @@ PAGES = [page for folder in ("docs", "simulations", "paper", "containers") for p
 def test_command_lines_of_the_documentation_are_understood():
     understood = set()
     for page in [*ROOT.glob("*.md"), *PAGES]:
-        for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+        whole = page.read_text(encoding="utf-8")
+        for block in re.findall(r"^```bash\n(.*?)^```", whole, re.M | re.S) + re.findall(r"`(fedpca \w+ -.*)`", whole):
             text = block.replace("\\\n", " ").replace("$i", "0")
             for line in re.findall(r"(?:python -m fedpca_flwr|^fedpca) ([^>#|;)\n]+)", text, re.M):
                 name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
