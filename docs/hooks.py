@@ -23,20 +23,16 @@ ELSEWHERE = {
     **{f"gallery/{path.stem}.md": f"simulations/notebooks/{path.name}" for path in NOTEBOOKS},
 }
 """Page of the site, and the file of the repository that it is."""
-MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "published.md", "security/questions.md")
+MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "security/questions.md")
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add every notebook to the gallery, and every method's page to the methods."""
-    pages = {
-        "Gallery": [page for page in ELSEWHERE if page.startswith("gallery/")],
-        "Methods": [f"methods/{path.name}" for path in (ROOT / "docs" / "methods").glob("*.md")],
-    }
+    """Add every notebook to the menu."""
     for section in config.nav or []:
-        for title in pages.keys() & section:
-            section[title] = sorted(pages[title])
+        if "Notebooks" in section:
+            section["Notebooks"] = [page for page in ELSEWHERE if page.startswith("gallery/")]
     return config
 
 

@@ -198,7 +198,7 @@ KINDS: dict[str, Callable[[Generator, Array], Array]] = {
 }
 
 
-@harness.benchmark("docs/robust.md", draws=1)
+@harness.benchmark("docs/missing.md", draws=1)
 def _robust(draws: int = 20) -> Lines:
     """Compare `robust` with `p-cov`: angles to the true components, and efficiency on normal rows.
 
@@ -253,7 +253,7 @@ for (draw in seq_len(sizes[4])) {
 MAP_METHODS = ("p-cov", "robust", "ROBPCA", "PcaLocantore")  # the last two are those of R's rrcov
 
 
-@harness.benchmark("docs/robust.md", draws=1)
+@harness.benchmark("docs/missing.md", draws=1)
 def _robust_map(draws: int = 40, figure: str = "") -> Lines:
     """Compare robust methods by the share, distance and direction of outlying rows that lie together.
 
