@@ -27,14 +27,12 @@ MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "security/q
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
-
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add every notebook to the menu."""
     for section in config.nav or []:
         if "Notebooks" in section:
             section["Notebooks"] = [page for page in ELSEWHERE if page.startswith("gallery/")]
     return config
-
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside the folder `docs`, and the notebooks with their figures, to the site."""
@@ -46,14 +44,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, f"gallery/{name}", content=content))
     return files
 
-
 def _rendered(notebook: Path) -> dict[str, str | bytes]:
     """Convert a notebook to Markdown; return the page and its figures by file name."""
     cells = nbformat.read(notebook, as_version=4)
     names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
     body, resources = MarkdownExporter().from_notebook_node(cells, names)
     return {f"{notebook.stem}.md": body, **resources["outputs"]}
-
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite a page's links to files of the repository as links to the site's pages.
@@ -79,8 +75,14 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         to = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
         return f"{image}[{text}]({back}{to}{anchor})" if to else text
 
+    if name == "api.md":  # each class of a method, which the page names, with its signature
+        markdown = re.sub(r"^The classes: .*?\.$", _class_blocks, markdown, flags=re.M | re.S)
     return LINK.sub(link, markdown)
 
+def _class_blocks(match: re.Match[str]) -> str:
+    """Return a block of mkdocstrings for each class that a sentence names."""
+    names = re.findall(r"`(\w+)`", match[0])
+    return "\n\n".join(f"::: fedpca_flwr.{name}\n    options: {{members: false}}" for name in names)
 
 def on_page_content(html: str, **_: Any) -> str:
     """Replace empty header cells of tables by plain cells, which screen readers do not announce."""

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of t
 from fedpca_flwr.config.method_text import format_method, method_option_keys
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.config.site_file import SuperNodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
@@ -78,7 +79,6 @@ numbers, in the order of this table; [Read the results](results.md) explains the
 with its unit. A `share` is from 0 to 1. Squared errors are in squared units of the data, after scaling.
 """
 
-
 DEVIATIONS = "`sums`, `deviations(rows, centre)`"
 FIELD_GROUPS = {
     "PLACE": "centre, scale, unit, rows",
@@ -91,11 +91,9 @@ PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
 CALL_PATH = """# The path of a call
 
-This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's `configure_fit` to the
-method's `aggregate` and back. Steps 1 to 5 run at the server, 6 to 8 at each party, and 9 to 11 at the server again.
-A method's `aggregate` is a generator: it pauses where it asks (step 5), and goes on with the answers that
-`aggregate_fit` hands to it (step 9). Each later round repeats steps 2 and 6 to 9. In an app with Flower's Message API,
-`FedPCA.start` takes the place of step 1, and calls the same functions.
+One run of `p-cov`, from Flower's `configure_fit` to the method's `aggregate` and back. Steps 1 to 5 run at the server,
+6 to 8 at each site, and 9 to 11 at the server again. `aggregate` is a generator: it pauses where it asks (step 5), and
+goes on with the answers (step 9). Each later round repeats steps 2 and 6 to 9. `FedPCA.start` takes the place of step 1.
 
 """
 STEPS = (
@@ -137,7 +135,6 @@ else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes 
 - With `blind`, the questions of [a blind run](sums.md#a-blind-server) replace those of `p-cov`.
 """
 
-
 def pages() -> dict[str, str]:
     """Return all documentation pages that are generated from the code: Markdown texts by path in the repository."""
     table_page = "docs/which-method.md"
@@ -151,7 +148,6 @@ def pages() -> dict[str, str]:
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
 
-
 def call_path_page() -> str:
     """Return the Markdown page of the functions that a run of `p-cov` enters, with file, line and first sentence."""
     rows = []
@@ -161,7 +157,6 @@ def call_path_page() -> str:
         place = f"{module.replace('.', '/')}.py:{getsourcelines(function)[1]}"
         rows.append((str(number), f"`{name}`", f"`{place}`", (getdoc(function) or "").splitlines()[0]))
     return f"{CALL_PATH}{table(('step', 'function', 'file in `fedpca_flwr`, and line', 'what it does'), rows)}\n"
-
 
 def options_page() -> str:
     """Return the Markdown page of the run-config keys and of the options that several methods share."""
@@ -175,9 +170,10 @@ def options_page() -> str:
         f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
     )
     described = [key for key in NodeConfig.keys() if key.replace("-", "_") in descriptions(NodeConfig)]
-    site = f"{SITE_KEYS}\n{table(('key', *OPTION), _options(NodeConfig, described))}\n"
-    return _link_pages("\n".join([*parts, SITE_SUMS, sums, site]))
-
+    site = table(("key", *OPTION), _options(NodeConfig, described))
+    supernode = table(("key", *OPTION), _options(SuperNodeConfig, SuperNodeConfig.keys()))
+    keys = f"{SITE_KEYS}\n{site}\n\nThe section `[supernode]` says how the site is connected:\n\n{supernode}\n"
+    return _link_pages("\n".join([*parts, SITE_SUMS, sums, keys]))
 
 def measurements_page() -> str:
     """Return the Markdown page of the numbers in ``model.log["measured"]``, in the order of a summary's lines."""
@@ -187,10 +183,8 @@ def measurements_page() -> str:
             rows.append((", ".join(f"`{name}`" for name, _ in group), meaning))
     return f"{MEASUREMENTS_PAGE}\n{table(['number', 'meaning'], rows)}\n"
 
-
 TRANSPORTS = {"clear": "In clear", "masked": "With secure aggregation", "surviving": "With `survivors`"}
 """Names of the transports, by the keys of `EXAMPLE_CONFIGS`."""
-
 
 def questions_lists() -> str:
     """Return a Markdown list of all questions that the server may ask a party in a run for each method."""
@@ -219,7 +213,6 @@ def questions_lists() -> str:
         parts.append(f"## `{name}`\n\n{text}\n")
     return "\n".join(parts)
 
-
 @cache
 def _added_questions() -> dict[str, str]:
     """Return the questions that an option adds to several methods after their own, by the option's text."""
@@ -233,7 +226,6 @@ def _added_questions() -> dict[str, str]:
                     methods.setdefault(options, set()).add(name)
     return {options: min(texts[options]) for options in texts if len(methods[options]) > 1 == len(texts[options])}
 
-
 def _abbreviate(row: str) -> str:
     """Shorten a table row: replace a question's request fields that are repeated from earlier in the row by "..."."""
     fields_of = dict[str, str]()
@@ -246,7 +238,6 @@ def _abbreviate(row: str) -> str:
         return f"{name}({short})`"
 
     return re.sub(r"(\w+)\((.*?)\)`", shorten, row)
-
 
 def _scripts(method: Method, travel: str) -> dict[str, str]:
     """Return the questions of a method's example runs over a transport, by what differs from the first example."""
@@ -271,11 +262,9 @@ def _scripts(method: Method, travel: str) -> dict[str, str]:
             texts[format_method("", changes).strip()] = short + end
     return texts
 
-
 def _either(names: Sequence[str]) -> str:
     """Return names as code with "or" between them."""
     return " or ".join(f"`{name}`" for name in names)
-
 
 def _question(name: str, phase: Question, question: Question) -> str:
     """Return a question as Markdown: its name, its request fields, and how often a run may ask."""
@@ -284,7 +273,6 @@ def _question(name: str, phase: Question, question: Question) -> str:
     if callable(phase.times):
         return f"{text}\\*"
     return f"{text} x{phase.times}" if phase.times > 1 else text
-
 
 def method_page(method: Method) -> str:
     """Return a method's Markdown page: description, result, cost, disclosure, options and source."""
@@ -304,7 +292,6 @@ def method_page(method: Method) -> str:
     tail = _disclosures(method) + _method_options(card) + _differences(card)
     return _link_pages("\n\n".join([f"# {card.title} (`{card.name}`)", text, lines, "## Who sees what", tail]), "../")
 
-
 def _differences(card: MethodCard) -> str:
     """Return the Markdown section on how a method differs from its publication, and what ``variant='paper'`` sets."""
     text = f"\n## Differs from the publication\n\n{card.differences}\n" if card.differences else ""
@@ -316,11 +303,9 @@ def _differences(card: MethodCard) -> str:
         )
     return text
 
-
 def _link_pages(text: str, docs: str = "") -> str:
     """Turn paths docs/PAGE.md in a text into Markdown links; ``docs`` is the relative path to the docs folder."""
     return re.sub(r"\bdocs/([\w/-]+)\.md", rf"[\1]({docs}\1.md)", text)
-
 
 def _disclosures(method: Method) -> str:
     """Return Markdown lines on what server, parties and network learn from a method, in clear and by secure sums."""
@@ -352,7 +337,6 @@ def _disclosures(method: Method) -> str:
         lines["An observer of the network learns"] = clear.network
     return "".join(f"- {observer}: {text}.\n" for observer, text in lines.items())
 
-
 def _site_sums(card: MethodCard) -> dict[str, tuple[str, str]]:
     """Return what sums disclose about single sites: option and text by the word of `allowed-methods`."""
     disclosures = dict[str, tuple[str, str]]()
@@ -366,13 +350,11 @@ def _site_sums(card: MethodCard) -> dict[str, tuple[str, str]]:
             disclosures |= {word: (option, text) for word, text in texts.items()}
     return disclosures
 
-
 @cache
 def _shared_sums() -> dict[str, tuple[str, str]]:
     """Return what sums of several methods disclose about single sites, as `_site_sums`."""
     sums = [(word, *entry) for method in METHODS.values() for word, entry in _site_sums(method.strategy.card).items()]
     return {word: (option, text) for word, option, text in sums if sum(word == other for other, *_ in sums) > 1}
-
 
 def _method_options(card: MethodCard) -> str:
     """Return the Markdown section on a method's options: a table of its own options, and a link to shared options."""
@@ -384,7 +366,6 @@ def _method_options(card: MethodCard) -> str:
         link = "[options of several methods](../methods.md#options-of-several-methods)"
         text += f"\n`{card.name}` also has some of the {link}.\n"
     return f"\n## Options\n{text}" if text else ""
-
 
 @cache
 def _shared_options() -> dict[tuple[str, ...], list[str]]:
@@ -400,7 +381,6 @@ def _shared_options() -> dict[tuple[str, ...], list[str]]:
     most = {option: max(len(names[row]) for row in names if row[0] == option) for option, *_ in names}
     return {row: methods for row, methods in names.items() if len(methods) == most[row[0]] > 1}
 
-
 def descriptions(config: type[Config]) -> dict[str, str]:
     """Return the docstring below each field of a configuration class, parsed from the source."""
     texts: dict[str, str] = {}
@@ -413,19 +393,17 @@ def descriptions(config: type[Config]) -> dict[str, str]:
                     texts[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
     return texts
 
-
 def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Yield a row for each option: its name, its values with the default first, and its meaning."""
     texts = descriptions(config)
     for key in keys:
         name = key.replace("-", "_")
         field = config.model_fields[name]
-        words = {"True": "true", "False": "false", "None": "none", "": "none"}
+        words = {"True": "true", "False": "false", "None": "none", "": "none", "PydanticUndefined": "required"}
         default = words.get(str(field.default), str(field.default))
         choices = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
         values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *(value or "none" for value in choices)]))
         yield f"`{name.replace('_', '-')}`", values, " ".join(texts.get(name, "").replace("|", "\\|").split())
-
 
 def _choices(annotation: object) -> list[str]:
     """Return the values of all `Literal` types in an annotation, as texts."""
@@ -433,14 +411,12 @@ def _choices(annotation: object) -> list[str]:
         return [str(value) for value in typing.get_args(annotation)]
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
 
-
 def main() -> None:
     """Write all generated pages into this repository's folder ``docs``."""
     texts = pages()
     for path, text in texts.items():
         (ROOT / path).write_text(text, encoding="utf-8")
     print(f"{len(texts)} pages are written")
-
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["write"]:
