@@ -23,20 +23,16 @@ ELSEWHERE = {
     **{f"gallery/{path.stem}.md": f"simulations/notebooks/{path.name}" for path in NOTEBOOKS},
 }
 """Page of the site, and the file of the repository that it is."""
-MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "published.md", "security/questions.md")
+MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "security/questions.md")
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add every notebook to the gallery, and every method's page to the methods."""
-    pages = {
-        "Gallery": [page for page in ELSEWHERE if page.startswith("gallery/")],
-        "Methods": [f"methods/{path.name}" for path in (ROOT / "docs" / "methods").glob("*.md")],
-    }
+    """Add every notebook to the menu."""
     for section in config.nav or []:
-        for title in pages.keys() & section:
-            section[title] = sorted(pages[title])
+        if "Notebooks" in section:
+            section["Notebooks"] = [page for page in ELSEWHERE if page.startswith("gallery/")]
     return config
 
 
@@ -83,7 +79,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         to = PAGES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
         return f"{image}[{text}]({back}{to}{anchor})" if to else text
 
+    if name == "api.md":  # each class of a method, which the page names, with its signature
+        markdown = re.sub(r"^The classes: .*?\.$", _class_blocks, markdown, flags=re.M | re.S)
     return LINK.sub(link, markdown)
+
+
+def _class_blocks(match: re.Match[str]) -> str:
+    """Return a block of mkdocstrings for each class that a sentence names."""
+    names = re.findall(r"`(\w+)`", match[0])
+    return "\n\n".join(f"::: fedpca_flwr.{name}\n    options: {{members: false}}" for name in names)
 
 
 def on_page_content(html: str, **_: Any) -> str:

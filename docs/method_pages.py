@@ -18,7 +18,9 @@ from typing import Literal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this clone, whichever is installed
 
 from fedpca_flwr.config.method_text import format_method, method_option_keys
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import Config, RunConfig
+from fedpca_flwr.config.site_file import SuperNodeConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.figures.markdown import table
 from fedpca_flwr.model.measurements import MEASUREMENTS
@@ -37,11 +39,11 @@ INTERNAL = re.compile(r"\s+\(`(fedpca_flwr|strategies)\.[^)]*\)")
 TABLE = re.compile(r"^\| method \| result.*\n(\|.*\n)*", re.M)
 """The table of methods on docs/which-method.md."""
 
-PAGE = """# Options
+PAGE = """# Options and keys
 
-This page lists the keys that every run has, and the options that several methods share. The page of a method, such as
-[`p-cov`](methods/p-cov.md), lists the options that only this method has. In the column "values" the default comes
-first.
+This page lists the keys that every run has, the options that several methods share, and the keys of a site. The page of
+a method, such as [`p-cov`](methods/p-cov.md), lists the options that only this method has. In the column "values" the
+default comes first.
 
 Write the options of a method behind its name, in the key `method`:
 
@@ -52,6 +54,14 @@ flwr run . --run-config "method='sub-it block-size=10' n-components=5"
 `python -m fedpca_flwr compare --methods` takes the same texts. Put a value with spaces into quotes of the other kind:
 `method='streaming leave="hospital 1"'`. Write numbers and booleans as in TOML. In Python, options are arguments:
 `run("sub-it", parties, block_size=10, n_components=5)`.
+"""
+
+SITE_KEYS = """## Keys of a site
+
+A site's *node-config* is the section `[site]` of its file `site.toml`, or what `flower-supernode --node-config` gets.
+Only the site sets these keys, and a run cannot change them. `partition-id` (from 0) and `num-partitions` are required.
+The site's `name` stands in errors and in the model. [Rules of a
+site](../simulations/deployment/README.md#rules-of-a-site) says more about some keys.
 """
 
 SITE_SUMS = """## Sums that tell of single sites
@@ -65,10 +75,9 @@ MEASUREMENTS_PAGE = """# Measurements
 
 This page is for whoever reads the numbers of a run in a program. A run stores the numbers that it measured in
 `model.log["measured"]`, and a comparison stores them in `runs.jsonl`. `model.summary(full=True)` writes its lines from
-these numbers, in the order of this table; [How to read the results](results.md) explains the lines. The name of a number ends
+these numbers, in the order of this table; [Read the results](results.md) explains the lines. The name of a number ends
 with its unit. A `share` is from 0 to 1. Squared errors are in squared units of the data, after scaling.
 """
-
 
 DEVIATIONS = "`sums`, `deviations(rows, centre)`"
 FIELD_GROUPS = {
@@ -82,11 +91,9 @@ PRUNING = r"`alleles`, `neighbours(start)`\*, `gapped_neighbours(start)`\*"
 
 CALL_PATH = """# The path of a call
 
-This page is for a person who reads the code. It follows one run of `p-cov`, from Flower's `configure_fit` to the
-method's `aggregate` and back. Steps 1 to 5 run at the server, 6 to 8 at each party, and 9 to 11 at the server again.
-A method's `aggregate` is a generator: it pauses where it asks (step 5), and goes on with the answers that
-`aggregate_fit` hands to it (step 9). Each later round repeats steps 2 and 6 to 9. In an app with Flower's Message API,
-`FedPCA.start` takes the place of step 1, and calls the same functions.
+One run of `p-cov`, from Flower's `configure_fit` to the method's `aggregate` and back. Steps 1 to 5 run at the server,
+6 to 8 at each site, and 9 to 11 at the server again. `aggregate` is a generator: it pauses where it asks (step 5), and
+goes on with the answers (step 9). Each later round repeats steps 2 and 6 to 9. `FedPCA.start` stands for step 1.
 
 """
 STEPS = (
@@ -125,7 +132,7 @@ else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes 
 
 - With `prune`, {PRUNING} replace `alleles`, and `left_out` comes
   with `frequencies`.
-- With `blind`, the questions on the page [A blind server](blind.md) replace those of `p-cov`.
+- With `blind`, the questions of [a blind run](sums.md#a-blind-server) replace those of `p-cov`.
 """
 
 
@@ -165,7 +172,12 @@ def options_page() -> str:
     sums = "".join(
         f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
     )
-    return _link_pages("\n".join([*parts, SITE_SUMS, sums]))
+    keys = NodeConfig.keys()
+    described = [key for key in keys if key.replace("-", "_") in descriptions(NodeConfig)]
+    site = table(("key", *OPTION), _options(NodeConfig, described))
+    supernode = table(("key", *OPTION), _options(SuperNodeConfig, SuperNodeConfig.keys()))
+    keys = f"{SITE_KEYS}\n{site}\n\nThe section `[supernode]` says how the site is connected:\n\n{supernode}\n"
+    return _link_pages("\n".join([*parts, SITE_SUMS, sums, keys]))
 
 
 def measurements_page() -> str:
@@ -409,10 +421,10 @@ def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, s
     for key in keys:
         name = key.replace("-", "_")
         field = config.model_fields[name]
-        words = {"True": "true", "False": "false", "None": "none", "": "none"}
+        words = {"True": "true", "False": "false", "None": "none", "": "none", "PydanticUndefined": "required"}
         default = words.get(str(field.default), str(field.default))
         choices = ["true", "false"] if isinstance(field.default, bool) else _choices(field.annotation)
-        values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *choices]))
+        values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *(value or "none" for value in choices)]))
         yield f"`{name.replace('_', '-')}`", values, " ".join(texts.get(name, "").replace("|", "\\|").split())
 
 

@@ -70,8 +70,8 @@ components are, or what the site gives away by joining. The file SECURITY.md of 
 away.</p>
 <h2>How the forecast is computed</h2>
 <p>The forecast follows from fourth moments of the site's scores, with the correction of random matrix theory for many
-features. The page docs/worth.md of the project has the formula, and says how often the intervals hold for populations
-that are known. fedpca-flwr {version}, {day}.</p></body></html>
+features. The page docs/which-method.md of the project has the formula, and says how often the intervals hold for
+populations that are known. fedpca-flwr {version}, {day}.</p></body></html>
 """
 
 

@@ -176,8 +176,8 @@ def test_methods_transports_and_options_say_what_they_are(finds, words, belongs)
 
 
 def test_the_words_of_the_code_are_in_the_code():
-    page = (ROOT / "docs" / "code-words.md").read_text()
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words of the code")[2].partition("\n## ")[0]
     names = {name for quote in re.findall(r"`([^`]*)`", page) for name in re.findall(r"[A-Za-z]\w+", quote)}
     words = {word for code in CODE.values() for word in re.findall(r"\w+", code)}
     assert len(names) > 10
-    assert names <= words, "docs/code-words.md has names that the code has not"
+    assert names <= words, "CONTRIBUTING.md has names that the code has not"

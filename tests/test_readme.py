@@ -209,7 +209,7 @@ def model_elsewhere(monkeypatch, tmp_path):
     """Return the model of the page on ONNX and R, and its rows."""
     monkeypatch.chdir(tmp_path)
     names = {}
-    exec(blocks("docs/elsewhere.md", "python")[0], names)
+    exec(blocks("docs/results.md", "python")[1], names)
     return PCAModel.load("model.npz"), names["X"]
 
 
@@ -217,7 +217,7 @@ def model_elsewhere(monkeypatch, tmp_path):
 def test_a_model_gives_the_same_scores_in_onnx(model_elsewhere):
     reference = pytest.importorskip("onnx.reference")
     model, rows = model_elsewhere
-    exec(blocks("docs/elsewhere.md", "python")[1], {})
+    exec(blocks("docs/results.md", "python")[2], {})
     onnx = reference.ReferenceEvaluator("model.onnx")
     (scores,) = onnx.run(None, {onnx.input_names[0]: rows})
     np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
@@ -229,7 +229,7 @@ def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
     model, rows = model_elsewhere
     monkeypatch.setenv("RETICULATE_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (block,) = blocks("docs/elsewhere.md", "r")
+    (block,) = blocks("docs/results.md", "r")
     done = subprocess.run(["Rscript", "-e", block], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     scores = np.loadtxt("scores.csv", delimiter=",", skiprows=1)

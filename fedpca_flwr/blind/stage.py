@@ -68,7 +68,7 @@ from fedpca_flwr.site.rows.vault import Vault
 MAX_FEATURES = 4096  # largest number of features for which a party draws the rotation, a square matrix
 
 NOISE = 2.0**-44
-"""Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/blind.md
+"""Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/sums.md
 says why)."""
 
 COUNT_BITS = 64  # bits of the number of rows after the point: the sum of weights is no whole number

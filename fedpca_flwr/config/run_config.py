@@ -314,7 +314,7 @@ class RunConfig(Config):
     generous."""
     blind: bool = False
     """With secure aggregation: show the server only sums of rotated rows. The server learns the shares of variance, and
-    the parties have the model (docs/security/blind.md)."""
+    the parties have the model (docs/security/sums.md)."""
     survivors: Annotated[int, Field(ge=0)] = 0
     """With secure aggregation: number of parties that must remain if others drop out. With 0 all must remain."""
     minimum: Annotated[int, Field(ge=0)] = 0

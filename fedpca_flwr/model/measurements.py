@@ -149,7 +149,7 @@ def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
         parties = " or ".join(dict.fromkeys(mixed.values()))
         texts.append(f"components {'; '.join(mixed)} have nearly the same variance: without {parties} they mix")
     if turned:
-        party, i = np.unravel_index(angles[:, turned].argmax(), (len(names), len(turned)))
+        party, i = divmod(int(angles[:, turned].argmax()), len(turned))
         degrees = format_upper_bound(float(angles[party, turned[i]]))
         texts.append(f"without {names[party]} component {turned[i] + 1} turns by up to {degrees} degrees")
     if first > 1:

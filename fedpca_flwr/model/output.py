@@ -18,7 +18,7 @@ from fedpca_flwr.state.files import SHARED, require_writable_folder
 OTHER_USER_ADVICE = (
     "This run has the rights of whoever started the SuperLink. If that is another user of this machine, set "
     "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT and FLWR_LOCAL_CONTROL_API_PORT to two free ports before 'flwr run' "
-    "(docs/flwr-run.md)"
+    "(docs/flower-app.md)"
 )
 
 

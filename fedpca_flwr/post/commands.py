@@ -25,7 +25,7 @@ def start(
 ) -> None:
     """Begin a run by post, and write its first questions.
 
-        python -m fedpca_flwr post start wine --sites "north, south, west" --run-config "n-components=2 scale=true"
+        fedpca post start wine --sites "north, south, west" --run-config "n-components=2 scale=true"
 
     Send the file in wine/to-north to that site, and so on. The exit code is 3, because the run waits for replies.
 
@@ -72,6 +72,8 @@ def proceed(
 ) -> None:
     """Go on with a run by post as far as the replies permit.
 
+        fedpca post continue wine
+
     Read the replies in the folders from-SITE, write the next questions, and print for whom the run waits. The exit code
     is 0 if the run is done, and 3 if it waits.
 
@@ -89,6 +91,8 @@ def proceed(
 
 def answer(file: Path, config: Annotated[Path, Option(metavar="FILE")], yes: bool = False) -> int:
     """Answer a question that has come as a file, and write the reply beside it.
+
+        fedpca site answer north/wine-01-north-statement.question --config north/site.toml
 
     Show who asks what, by the file's own words, and ask whether to compute an answer. Then show the answer in words and
     bytes, and ask whether to write it. The same question gets the same reply again.
@@ -129,6 +133,8 @@ def answer(file: Path, config: Annotated[Path, Option(metavar="FILE")], yes: boo
 
 def forget(run: int, config: Annotated[Path, Option(metavar="FILE")]) -> None:
     """Forget the secrets and replies of a run by post, which ends for this site.
+
+        fedpca site forget 123456789 --config north/site.toml
 
     Parameters
     ----------

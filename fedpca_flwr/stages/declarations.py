@@ -83,7 +83,7 @@ class ClusterOptions(PCAOptions):
     """Options of the clustering stage: the number of clusters, and the algorithm."""
 
     clusters: Annotated[int, Limits(ge=0, le=1000, examples=[2, 3])] = 0
-    """Number of clusters to find among the scores of all rows, if sites allow it (docs/clusters.md). 0 finds none."""
+    """Number of clusters to find among the scores of all rows, if sites allow it (docs/mixed.md). 0 finds none."""
     clustering: Literal["k-means", "mixture", "harmony"] = "k-means"
     """Algorithm: k-means, a mixture of normal distributions, or Harmony (docs/single-cells.md)."""
 

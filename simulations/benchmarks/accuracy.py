@@ -195,7 +195,7 @@ def _alternatives(dataset: harness.Dataset = "digits", data_root: str = ".", com
         incremental.partial_fit(rows)
     yield "way", "rounds", "degrees off"
     yield "`p-cov`", exact.rounds, f"{_angle(exact.loadings()[0].T, truth):.0e}"
-    averaged = _leading(sum(V @ V.T for V in local), components)
+    averaged = _leading(np.sum([V @ V.T for V in local], axis=0), components)
     yield "average the parties' components", 1, f"{_angle(averaged, truth):.2g}"
     yield "hand `IncrementalPCA` from party to party", len(parts), f"{_angle(incremental.components_.T, truth):.2g}"
     yield (
@@ -251,7 +251,7 @@ KINDS: dict[str, Callable[[Generator, Array], Array]] = {
 }
 
 
-@harness.benchmark("docs/robust.md", draws=1)
+@harness.benchmark("docs/missing.md", draws=1)
 def _robust(draws: int = 20) -> Lines:
     """Compare `robust` with `p-cov`: angles to the true components, and efficiency on normal rows.
 
@@ -306,7 +306,7 @@ for (draw in seq_len(sizes[4])) {
 MAP_METHODS = ("p-cov", "robust", "ROBPCA", "PcaLocantore")  # the last two are those of R's rrcov
 
 
-@harness.benchmark("docs/robust.md", draws=1)
+@harness.benchmark("docs/missing.md", draws=1)
 def _robust_map(draws: int = 40, figure: str = "") -> Lines:
     """Compare robust methods by the share, distance and direction of outlying rows that lie together.
 

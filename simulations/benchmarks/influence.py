@@ -60,7 +60,7 @@ def _exclude(parties: Sequence[Rows]) -> tuple[list[int], PCAModel]:
         remaining = [party for party in remaining if party not in excluded]
 
 
-@harness.benchmark("docs/security/lies.md", seeds=1)
+@harness.benchmark("docs/security/reviewer.md", seeds=1)
 def _influence(seeds: int = 20) -> Lines:
     """Count the liars and the honest parties that a run's notes name as influential.
 

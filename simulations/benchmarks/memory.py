@@ -33,7 +33,7 @@ REPLY_ROWS, DISTINCT_REPLIES, COMPONENTS, TOPICS = 64, 3, 10, 10
 WAYS = {"clear": row_questions.MAX_INFLUENCE_BYTES, "clear, nothing kept": 0, "masked": 0}
 
 
-@harness.benchmark("docs/scaling.md", parties=[3], features=[60])
+@harness.benchmark("docs/streaming.md", parties=[3], features=[60])
 def _memory(
     parties: list[int] = [60, 1000],  # noqa: B006
     features: list[int] = [256, 3072],  # noqa: B006

@@ -117,7 +117,7 @@ def fronts(lines: Sequence[Cost]) -> list[str]:
     return [", ".join(on) or "-" for on in names]
 
 
-# Algorithms of the design notes (docs/published.md) as written, faults included. Written anew from the notes and from
+# Algorithms of the design notes (paper/published.md) as written, faults included. Written anew from the notes and from
 # what is known of their program. All rows are in one process, and what a client sends is counted without messages.
 
 # components (k, d), variances (k,), rounds in which clients send something, and bytes that each client sends

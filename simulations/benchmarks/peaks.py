@@ -194,7 +194,7 @@ def measure_apart(features: int, rows: int, parties: int, way: str, meter_class:
     return peaks
 
 
-@harness.benchmark("docs/scaling.md", features=60, rows=20)
+@harness.benchmark("docs/streaming.md", features=60, rows=20)
 def _peaks(features: int = 3000, rows: int = 300, parties: int = 3) -> Lines:
     """Measure the peak memory of a site's process and of the server's, in packed scatters of the features.
 

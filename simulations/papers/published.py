@@ -4,7 +4,7 @@
         --output FOLDER [--mnist DEST] [--cifar DEST] [--motes DIR] [--tables DIR]
     python -m fedpca_flwr.simulations.papers all --output FOLDER --quick
 
-FOLDER gets a folder for each paper, numbers.json, and the page that docs/published.md is (with all data, and copied
+FOLDER gets a folder for each paper, numbers.json, and the page that paper/published.md is (with all data, and copied
 beside this module and there). What is there is not computed again. ``--quick`` computes, in three minutes and of
 bundled data, only what `published.toml` calls quick. The command fails where a number is outside its interval.
 """
@@ -137,7 +137,7 @@ def _state_lines(state: str, entries: Iterable[tuple[str, Exhibit]]) -> list[str
 
 
 def page(every: Sequence[Seed], numbers: Numbers) -> str:
-    """Write the page docs/published.md: reproduced numbers beside the numbers of each paper or note."""
+    """Write the page paper/published.md: reproduced numbers beside the numbers of each paper or note."""
     parts = [HEAD]
     for seed in every:
         entries = [(exhibit, numbers.get(seed.paper, {}).get(exhibit.what, {})) for exhibit in seed.shows]

@@ -1,8 +1,7 @@
 """DP-PCA: (epsilon, delta)-differentially private components, from noisy sums of directions or of clipped rows.
 
 Take DP-PCA if even people who receive the components must not learn whether a given row was used.
-docs/security/privacy.md states the guarantee and its limits, and docs/private-by-noise.md compares the values of the
-option ``release``:
+docs/private-by-noise.md states the guarantee and its limits, and compares the values of the option ``release``:
 
 * ``shells``: each row counts by its direction from a private centre. Each shell of distances from the centre has a sum
   of its own, and the server weights the sums by the shells' mean squared distances

@@ -187,7 +187,7 @@ CARD = method.MethodCard(
     disclosure=method.Disclosure(
         "the number of rows, in how many rows each two features both have values, the mean and variances of the values "
         "that are not missing, and in each round the expected covariance under that round's model. So the server "
-        "learns more than the covariance of the rows ([missing values](../security/methods.md#missing-values-em))",
+        "learns more than the covariance of the rows ([missing values](../security/server.md#missing-values-em))",
         "the number of all rows, the means and variances of the values that are not missing, the model's covariance in "
         "each round, and the components",
     ),

@@ -1,6 +1,6 @@
 """ROBUST: components that a tenth of the rows cannot move, wherever these rows are.
 
-Take ROBUST if nobody has looked for errors in the rows, or if their distributions have heavy tails; docs/robust.md has
+Take ROBUST if nobody has looked for errors in the rows, or if their distributions have heavy tails; docs/missing.md has
 the cost and what a site must allow. The components are those of the covariance of all rows except rows that lie far off
 along some direction. The run looks along the eigenvectors of the rows' signs about their spatial median, and of the
 signs of whitened rows (`fedpca_flwr.strategies.robust.spatial_signs`), at most 200. It looks twice, the second time

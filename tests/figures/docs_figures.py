@@ -31,8 +31,9 @@ SVG = {"svg.fonttype": "none", "svg.hashsalt": "docs"}
 
 
 def of_page(page: str, saved: str) -> str:
-    """Return the figure that the first example of a page saves."""
-    (example, *_) = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
+    """Return the figure that an example of a page saves."""
+    examples = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
+    (example,) = [text for text in examples if saved in text]
     before = Path.cwd()
     with TemporaryDirectory() as folder, matplotlib.rc_context(SVG), redirect_stdout(StringIO()):
         os.chdir(folder)
@@ -98,7 +99,7 @@ def forecast() -> str:
 
 FIGURES: dict[str, Callable[[], str]] = {
     "scores": lambda: of_page("README.md", "scores.svg"),
-    "clusters": lambda: of_page("docs/clusters.md", "clusters.svg"),
+    "clusters": lambda: of_page("docs/mixed.md", "clusters.svg"),
     "mixed": lambda: of_page("docs/mixed.md", "levels.svg"),
     "genotypes": genotypes,
     "single-cells": single_cells,

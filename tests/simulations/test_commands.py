@@ -79,6 +79,7 @@ def test_json_has_the_rows_of_the_table(words, code, keys, capsys):
 
 
 FILES_ONLY = {"launch", "download", "site init", "site node", "site certificates", "site ids-secret", "site rehearse"}
+FILES_ONLY |= {"post start", "post continue", "site answer", "site forget"}
 
 
 def test_commands_that_print_a_result_print_json_too():

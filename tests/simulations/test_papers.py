@@ -373,7 +373,7 @@ SHOWN = [(seed, shown) for seed in seeds() for shown in seed.shows]
 
 
 def test_numbers_stand_on_the_page_before_those_of_the_paper():
-    text = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+    text = (ROOT / "paper" / "published.md").read_text(encoding="utf-8")
     assert text == page(seeds(), NUMBERS), "copy published.md and numbers.json from the command's folder"
     assert len(text.encode()) <= 8_800
     shown = Exhibit("it", "reproduced", numbers=[Number("a", "s", "c", 0, 1, "0.01"), Number("b", "s", "c", 0, 1)])

@@ -172,7 +172,7 @@ def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK]
     except FedPCAError as error:
         print(str(error).rstrip(), file=sys.stderr)
         if "Failed to start local SuperLink within" in str(error):
-            print("this machine was busy: run the command again, or see docs/flwr-run.md", file=sys.stderr)
+            print("this machine was busy: run the command again, or see docs/flower-app.md", file=sys.stderr)
         return 1
     if run.status == COMPLETED_STATUS:
         return 0
