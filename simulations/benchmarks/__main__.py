@@ -15,7 +15,7 @@ import click
 from fedpca_flwr import cli
 
 MODULES = {
-    "accuracy": ("accuracy", "coverage", "missing", "robust", "robust-map"),
+    "accuracy": ("accuracy", "coverage", "missing", "new-rows", "robust", "robust-map", "worth"),
     "genotypes": ("genotypes",),
     "influence": ("influence",),
     "memory": ("memory", "sparse"),
