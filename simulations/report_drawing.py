@@ -132,7 +132,7 @@ def pool_figures(record: Record) -> FiguresWithText:
         yield analysis_plots.how_many(analyses.how_many(moments)), f"{text}rule."
         model = analyses.pca(moments, record["components"])
         if "left_out_directions" in model.log["measured"]:
-            text = "How far each row lies within the components and off them, with the limits of 99 %."
+            text = "How far each row lies within the components and off them, with limits of 99 % of new rows."
             yield analysis_plots.outlier_map(analyses.outliers(model, rows)), text
 
 

@@ -28,6 +28,7 @@ Components of features divided by their standard deviations have the influence
 :math:`x_j x_i - (l_j + l_i) / 2 \sum_f v_{jf} v_{if} z_f^2` in place of :math:`x_j x_i`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +44,10 @@ MIN_ROWS = 30  # with fewer, fourth moments tell nothing
 MIN_VARIANCE_SHARE = 1e-12  # share of the first variance below which another is rounding
 MAX_SQUARED_SINE = 0.25  # 30 degrees, beyond which a component is not told from the omitted ones,
 MAX_SPREAD_SINE, MAX_PAIR = 0.5, 0.1  # or 45, where no single omitted component has more than this part in t_j
+LARGEST_ROWS = 0.01  # share of the rows that may give no more of the fourth moment than
+MAX_LARGEST_SHARE = 2.0  # so many times their share in normal rows of the same variances
+TAIL_ERROR = 0.5  # relative error of the fourth moment, times the excess of this number over 1
+NORMAL_DRAWS = 10  # draws of normal rows, of which the mean share is taken
 MAX_PAIRED_ROWS = 600  # rows, drawn once, whose inner products tell the number of directions
 
 
@@ -78,7 +83,8 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
     """Estimate from n independent rows how far their k leading components are from the population's.
 
     With ``scale``, each feature is divided by its standard deviation. Raise DataError if there are fewer than
-    `MIN_ROWS` rows, if they vary in no more than k directions, or if they do not resolve the k-th gap.
+    `MIN_ROWS` rows, if they vary in no more than k directions, if they do not resolve the k-th gap, or if few rows give
+    most of the fourth moment (`_tail_ratio`).
     Shapes: X (n, d).
     """
     n = len(X)
@@ -113,6 +119,7 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
             f"component {unresolved[0] + 1} of {k} is not resolved: {n} rows cannot tell it from those after component "
             f"{k}, so there is no forecast; choose another number of components, or more rows"
         )
+    tails = _tail_ratio(energy, values, gaps)
     deviations = S**2 - values if Z2 is None else S**2 - values * (Z2 @ V**2)
     slope = 2 * fourth / gaps
     influence = energy - energy.mean() - deviations[:, :k] @ slope.sum(axis=1) + deviations[:, k:] @ slope.sum(axis=0)
@@ -124,9 +131,32 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
         turns * (1 + shifts) / (1 + shifts + turns),
         shifts,
         squared_mean / spread,
-        2 * n * squared_mean / float(influence.var()),
+        2 / (float(influence.var()) / n / squared_mean + (TAIL_ERROR * max(0.0, tails - 1)) ** 2),
         float(np.sqrt(min(k, X.shape[1] - k))),
     )
+
+
+def _tail_ratio(energy: Array, values: Array, gaps: Array) -> float:
+    """Return the share of the largest rows in the fourth moment (n,) over their share in normal rows.
+
+    Raise DataError above `MAX_LARGEST_SHARE`: a sample then lacks the rows that give most of the population's moment.
+    """
+    n, k = energy.size, len(gaps)
+    largest, rng = math.ceil(LARGEST_ROWS * n), np.random.default_rng(0)
+
+    def share(parts: Array) -> float:
+        return float(np.sort(parts)[-largest:].sum() / parts.sum())
+
+    squares = (rng.standard_normal((n, values.size)) ** 2 * values for _ in range(NORMAL_DRAWS))
+    normal = float(np.mean([share(np.sum(x[:, :k] * (x[:, k:] @ gaps.T**-2.0), axis=1)) for x in squares]))
+    ratio = share(energy) / normal
+    if ratio > MAX_LARGEST_SHARE:
+        raise DataError(
+            f"the largest {LARGEST_ROWS:.0%} of {n} rows give {share(energy):.0%} of the fourth moment that tells the "
+            f"error, at most {MAX_LARGEST_SHARE * normal:.0%} allowed ({MAX_LARGEST_SHARE:g} times the share of normal "
+            "rows): tails are too heavy for a forecast; correct faulty values, or take logarithms of counts"
+        )
+    return ratio
 
 
 def _scores(X: Array, *, scale: bool) -> tuple[Array, Array, Array, Array | None]:

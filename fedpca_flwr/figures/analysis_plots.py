@@ -118,8 +118,9 @@ def outlier_map(outliers: Outliers) -> Figure:
         t2, spe = outliers.t_squared[rows], outliers.spe[rows]
         axes.plot(t2, spe, marker, color=colour, markersize=4, fillstyle="none", label=name)
     line: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1}
-    axes.axvline(outliers.t_squared_limit, label=f"limits of {100 * outliers.level:g} %", **line)
-    axes.axhline(outliers.spe_limit, **line)
+    if not outliers.note:
+        axes.axvline(outliers.t_squared_limit, label=f"limits of {100 * outliers.level:g} % of new rows", **line)
+        axes.axhline(outliers.spe_limit, **line)
     axes.set(xlabel="T²: squared distance within the components", ylabel="SPE: squared distance off the components")
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):

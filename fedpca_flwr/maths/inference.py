@@ -32,10 +32,11 @@ Lee, Zou and Wright 2010).
 
 **Odd rows.** With scores t of variances l, and the part e of a centred row that the components omit, a row lies
 ``T2 = sum_i t_i^2 / l_i`` from the others within the components (Hotelling's T squared) and ``SPE = |e|^2`` off them
-(Q). For a new normal row, with k components of n rows, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k)
-(Tracy, Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the omitted eigenvalues
+(Q). For normal rows, with k fixed directions, T2 n (n - k) / (k (n^2 - 1)) has the distribution F(k, n - k) (Tracy,
+Young and Mason 1992), and SPE nearly that of :math:`g \chi^2_h` (Box 1954), where with the omitted eigenvalues
 :math:`\theta_1 = \sum l, \theta_2 = \sum l^2` it is :math:`h = \theta_1^2 / \theta_2` and :math:`g = \theta_1 / h`: the
-omitted variance, and the number of directions that it is spread over.
+omitted variance, and the number of directions that it is spread over. These limits are for the fitted rows. Components
+are not fixed directions for new rows, which `fedpca_flwr.maths.new_rows` is about.
 """
 
 from collections.abc import Sequence
@@ -245,8 +246,7 @@ def spiked_estimates(values: Array, k: int, n: int) -> tuple[Array, Array]:
     d, leading = len(values), values[:k]
     s2, ratio = noise_variance(values, n, d), d / (n - 1)
     above = leading > noise_edge(values, n, d)
-    b = leading + s2 * (1 - ratio)
-    population = (b + np.sqrt((b**2 - 4 * leading * s2).clip(min=0.0))) / 2
+    population = population_variances(leading, s2, ratio)
     excess = np.where(above, population - s2, 1.0)
     cosines = (1 - ratio * s2**2 / excess**2) / (1 + ratio * s2 / excess)
     angles = np.degrees(np.arccos(np.sqrt(cosines.clip(0.0, 1.0))))
@@ -271,17 +271,26 @@ def score_shrinkage(variances: Array, total: float, n: float, d: int) -> Array:
     `variances` (k,) are the sample's, `total` is the sum of the variances of all features, and d counts the features
     that vary. The factors (k,) are at most 1 (1 without noise), and NaN for a component that is not above the noise.
     """
-    # in units of the noise variance `level`: r solves l = r (1 + gamma / (r - 1)); factor (r - 1) / (r + gamma - 1)
     gamma, noise_rank = d / max(1, n - 1), min(n - 1, d) - variances.size
     if noise_rank <= 0 or total <= variances.sum():
         return np.ones(variances.size)  # no noise is left
     # noise variance: the omitted variance over the nearly d - k dimensions of the noise
     level = (total - float(variances.sum())) / (noise_rank * max(1.0, gamma))
-    b = 1 + variances / level - gamma
-    root = b**2 - 4 * variances / level
+    excess = population_variances(variances, level, gamma) - level
+    return np.asarray(excess / (excess + gamma * level))
+
+
+def population_variances(variances: Array, noise: float, ratio: float) -> Array:
+    """Solve ``l = r (1 + g s / (r - s))`` for the population's variances r (k,), with noise s and ratio g; or NaN.
+
+    A component that is not above the noise, whose largest variance is ``s (1 + sqrt(g))^2``, has NaN.
+    """
+    unit = float(variances.max()) or 1.0  # their squares are fourth powers of the data's unit
+    values, s = variances / unit, noise / unit
+    b = values + s * (1 - ratio)
+    root = b**2 - 4 * values * s
     population = (b + np.sqrt(root.clip(min=0.0))) / 2
-    stands_out, unknown = (root > 0) & (population > 1), np.full(variances.size, np.nan)
-    return np.asarray(np.divide(population - 1, population + gamma - 1, out=unknown, where=stands_out))
+    return np.where((root > 0) & (population > s), unit * population, np.nan)
 
 
 def t_squared(scores: Array, variances: Array) -> Array:
@@ -290,12 +299,12 @@ def t_squared(scores: Array, variances: Array) -> Array:
 
 
 def t_squared_limit(k: int, n: float, level: float) -> float:
-    """Compute the limit that T squared of a new normal row exceeds with probability 1 - ``level``, for n > k rows."""
+    """Compute the limit that T squared of a normal row exceeds with probability 1 - ``level``, of n > k fitted rows."""
     return float(k * (n**2 - 1) / (n * (n - k)) * scipy.special.fdtri(k, n - k, level))
 
 
 def spe_limit(residual_variance: float, directions: float, level: float) -> float:
-    """Compute the limit that the squared residual (SPE) of a new row exceeds with probability 1 - ``level``.
+    """Compute the limit that the squared residual (SPE) of a fitted row exceeds with probability 1 - ``level``.
 
     `residual_variance` is the variance that the components omit, and `directions` comes from `Eigenpairs`.
     """

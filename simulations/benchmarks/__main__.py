@@ -15,7 +15,7 @@ import click
 from fedpca_flwr import cli
 
 MODULES = {
-    "accuracy": ("accuracy", "alternatives", "coverage", "missing", "robust", "robust-map"),
+    "accuracy": ("accuracy", "alternatives", "coverage", "missing", "new-rows", "robust", "robust-map", "worth"),
     "genotypes": ("genotypes",),
     "influence": ("influence",),
     "memory": ("memory", "sparse"),

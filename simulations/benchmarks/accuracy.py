@@ -17,6 +17,7 @@ from sklearn.preprocessing import scale as standardise
 from fedpca_flwr import analyses
 from fedpca_flwr.analyses import HowSure
 from fedpca_flwr.data.datasets import load
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths import eigen, sums
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import variance_units
@@ -26,6 +27,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.simulations.benchmarks import harness
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines
 from fedpca_flwr.simulations.engines import run
+from fedpca_flwr.simulations.subspace_error import estimate_subspace_error
 
 
 @harness.benchmark("docs/benchmarks.md")
@@ -44,7 +46,7 @@ def _accuracy(dataset: harness.Dataset = "digits", data_root: str = ".") -> Line
 
 
 VARIANCES = 2.0 ** np.arange(4, -4, -1)
-POPULATION_COMPONENTS, DEGREES_OF_FREEDOM = 3, 9
+POPULATION_COMPONENTS = 3
 PARTY_SIZES = {
     "20 parties of 50 rows": [50] * 20,
     "16 parties of 5 to 400 rows": [400, 200, 100, 80, 60, 40, 30, 20, 20, 10, 10, 10, 5, 5, 5, 5],
@@ -57,18 +59,18 @@ def _coverage(trials: int = 2000) -> Lines:
     """Count how often 95 % intervals cover the true variances and loadings of the parties' population.
 
     Eight features of known variances in a random basis, three components. Rows are normal, or have the heavier tails of
-    Student's distribution with 9 degrees of freedom.
+    Student's distribution: each value with 9 degrees of freedom, or each row with 5.
     """
     k, basis = POPULATION_COMPONENTS, np.random.default_rng(1).standard_normal((len(VARIANCES),) * 2)
     basis = eigen.fix_signs(np.linalg.qr(basis)[0])
     yield "rows", "intervals", "parties", "variances covered (1, 2, 3)", "loadings covered (1, 2, 3)"
-    for heavy in (False, True):
+    for law in ("normal", "t(9) of values", "t(5) of rows"):
         for name, sizes in PARTY_SIZES.items():
             rng, normal = np.random.default_rng(0), norm.ppf(0.975)
             steps = {"asymptotic": normal, "fourth moments": normal, "by parties": t.ppf(0.975, len(sizes) - 1)}
             hits = {estimate: np.zeros((2, k)) for estimate in steps}
             for _ in range(trials):
-                parties = [_sample(rows, basis, rng, heavy=heavy) for rows in sizes]
+                parties = [_sample(rows, basis, rng, law) for rows in sizes]
                 vaults = {f"party {i}": Moments.from_rows(rows) for i, rows in enumerate(parties)}
                 moments = SecondMoments(sums.pool(vaults.values()), parties=vaults)
                 model, plain = analyses.pca(moments, k), analyses.how_sure(moments, k)
@@ -82,13 +84,15 @@ def _coverage(trials: int = 2000) -> Lines:
                     hits[estimate] += _covers(intervals, model.loadings()[0], basis, steps[estimate])
             for estimate, counts in hits.items():
                 shares = [", ".join(f"{share:.1%}" for share in line / trials) for line in counts]
-                yield "heavy tails" if heavy else "normal", estimate, name, *shares
+                yield law, estimate, name, *shares
 
 
-def _sample(rows: int, basis: Array, rng: Generator, *, heavy: bool) -> Array:
-    """Draw rows (n, d) with the variances `VARIANCES` along a basis (d, d): normal, or Student's t if ``heavy``."""
-    shape, degrees = (rows, len(VARIANCES)), DEGREES_OF_FREEDOM
-    noise = rng.standard_t(degrees, shape) * np.sqrt(1 - 2 / degrees) if heavy else rng.standard_normal(shape)
+def _sample(rows: int, basis: Array, rng: Generator, law: str) -> Array:
+    """Draw rows (n, d) with the variances `VARIANCES` along a basis (d, d), by one of the laws of `coverage`."""
+    shape = rows, len(VARIANCES)
+    noise = rng.standard_t(9, shape) * np.sqrt(7 / 9) if law == "t(9) of values" else rng.standard_normal(shape)
+    if law == "t(5) of rows":
+        noise *= np.sqrt(3 / rng.chisquare(5, (rows, 1)))
     return np.asarray(noise * np.sqrt(VARIANCES) @ basis.T)
 
 
@@ -102,6 +106,83 @@ def _covers(intervals: HowSure, components: Array, basis: Array, step: float) ->
     components = components * np.sign(np.sum(components * axes, axis=1))[:, None]
     loadings = np.abs(components - axes) <= step * intervals.loading_errors
     return np.array([(low <= truth) & (truth <= high), loadings.mean(axis=1)], dtype=np.float64)
+
+
+NEW_ROWS = (10, 50, 500)
+MODELS = {  # rows, features and components of models, by the population's variances (d,) for k components
+    "equal after k": [(50, 5, 1), (50, 100, 10), (2000, 100, 20)],
+    "all equal": [(50, 100, 10), (400, 100, 20)],
+    "geometric": [(50, 20, 4)],
+    "harmonic": [(50, 20, 4), (400, 100, 10)],
+}
+
+
+@harness.benchmark("docs/missing.md", models=2)
+def _new_rows(models: int = 50) -> Lines:
+    """Count how often new normal rows exceed the limits of outliers (1 %), and how often drift raises a false alarm.
+
+    In percent, means of so many models, each with 2,000 new rows, and others for drift. Variances are equal but for k
+    of 16 times the others', all equal, or fall geometrically, by 2^(-1/2), or as one over the rank.
+    """
+    yield "variances", "rows, features, components", "SPE", "T squared", "drift of 10, 50, 500 rows"
+    for name, (n, d, k) in ((name, size) for name, sizes in MODELS.items() for size in sizes):
+        rank, rng, hits = np.arange(d), np.random.default_rng([n, d, k]), np.zeros(2 + len(NEW_ROWS))
+        flat = {"equal after k": np.where(rank < k, 4.0, 1.0), "all equal": np.ones(d)}
+        deviations = {**flat, "geometric": 2.0 ** (-rank / 4), "harmonic": (rank + 1) ** -0.5}[name]
+        for _ in range(models):
+            sample, new, *others = (rng.standard_normal((m, d)) * deviations for m in (n, 2000, *NEW_ROWS))
+            model = analyses.pca(SecondMoments.of(sample), k)
+            found = analyses.outliers(model, new)
+            hits[:2] += (found.spe > found.spe_limit).mean(), (found.t_squared > found.t_squared_limit).mean()
+            hits[2:] += [analyses.drift(model, rows).drifted for rows in others]
+        spe, t_squared, *drift = (f"{100 * share:.1f}" for share in hits / models)
+        yield name, f"{n:,}, {d}, {k}", spe, t_squared, ", ".join(drift)
+
+
+TAILS = {  # degrees of freedom of Student's t of each value, or of each row; or deviation of the logarithm of rates
+    "normal": ("values", 1e9),
+    **{f"t({freedom}) of {kind}": (kind, freedom) for kind in ("values", "rows") for freedom in (5, 3)},
+    **{f"Poisson, log rates +- {deviation}": ("counts", deviation) for deviation in (0.5, 1)},
+}
+
+
+@harness.benchmark("docs/which-method.md", draws=5)
+def _worth(draws: int = 200, rows: int = 300) -> Lines:
+    """Count how often `site worth` refuses rows, and how often intervals of 90 % hold otherwise, by the rows' tails.
+
+    Rows have 15 features and three components, and others have five times as many. The intervals are for the site
+    alone and joined, against the population, and for alone against joined.
+    """
+    loadings, deviations = np.random.default_rng(0).standard_normal((3, 15)) / np.sqrt(3), np.ones(15)
+    deviations[:3] = 4.0, 3.2, 2.5
+    yield "rows", "refused", "interval alone holds", "joined", "alone to joined"
+    for law, (kind, tail) in TAILS.items():
+        rng, answered, held = np.random.default_rng(1), 0, np.zeros(3, dtype=int)
+        logarithms = tail**2 * loadings.T @ loadings if kind == "counts" else np.zeros((15, 15))
+        means = np.exp(1 + np.diagonal(logarithms) / 2)
+        covariance = np.outer(means, means) * np.expm1(logarithms) + np.diag(means)
+        truth = np.linalg.eigh(covariance if kind == "counts" else np.diag(deviations**2))[1][:, -3:]
+        for _ in range(draws):
+            X = rng.standard_normal((6 * rows, 15)) * deviations
+            if kind == "counts":
+                X = rng.poisson(np.exp(1 + tail * rng.standard_normal((len(X), 3)) @ loadings)).astype(np.float64)
+            else:
+                X *= np.sqrt(tail / rng.chisquare(tail, X.shape if kind == "values" else (len(X), 1)))
+            try:
+                error = estimate_subspace_error(X[:rows], 3)
+            except DataError:
+                continue
+            alone, joined = (_components(part, 3, scale=False) for part in (X[:rows], X))
+            for i, (a, b, n) in enumerate(
+                [(alone, truth, (rows,)), (joined, truth, (len(X),)), (alone, joined, (rows, len(X)))]
+            ):
+                distance, forecast = (
+                    np.linalg.norm(np.sin(np.radians(eigen.principal_angles(a, b)))),
+                    error.distance(*n),
+                )
+                held[i] += forecast.low <= distance <= forecast.high
+            answered += 1
+        yield law, f"{draws - answered} of {draws}", *(f"{count} of {answered}" for count in held)
 
 
 PRIORS = (0.01, 1.0, 5.0, 10.0, 20.0, 40.0)

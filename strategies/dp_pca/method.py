@@ -32,6 +32,7 @@ from fedpca_flwr.strategies.dp_pca.shells import (
     choose_shells,
     clipped_squares_bound,
     combine_shells,
+    share_within,
     single_shell,
     variance_intervals,
 )
@@ -81,9 +82,10 @@ class DPPCA(method.Strategy):
 
     Attributes
     ----------
-    intervals : tuple of (float, ndarray of shape (k, 2)), or None
-        Of a release without bounds: the reach, and for each component the ends of an interval that holds the variance
-        of rows shortened to the reach in 90 of 100 cases.
+    intervals : tuple of (float, float, ndarray of shape (k, 2)), or None
+        Of a release without bounds: the reach, a lower bound of the share of rows within it, and for each component the
+        ends of an interval for the mean square, about the centre, of rows shortened to the reach. Each holds in 90 of
+        100 cases.
 
     Notes
     -----
@@ -105,7 +107,7 @@ class DPPCA(method.Strategy):
     card = CARD
     party = party_half.DPPCAClient
     options: party_half.DPOptions
-    intervals: tuple[float, method.Array] | None = None
+    intervals: tuple[float, float, method.Array] | None = None
 
     @override
     def aggregate(self) -> method.Fitting:
@@ -152,7 +154,13 @@ class DPPCA(method.Strategy):
             count_deviation=deviations["rows"],
             cut_bound=clipped_squares_bound(octaves, octave_deviation, bound) if stands_out else math.inf,
         )
-        self.intervals = bound, intervals
+        share = 0.0
+        if stands_out:
+            share = share_within(octaves, octave_deviation, bound, rows, deviations["rows"])
+        self.intervals = bound, share, intervals
+        notes = notes or [
+            f"at least {share:.0%} of the rows lie within {bound:.4g} of the centre, the variances' reach"
+        ]
         estimate = self._estimate_variances(all_shells, sums, deviations, centre_error)
         solution = self._solution(estimate, centre, rows, {"variances": bound})
         return solution.with_details(notes=notes, measurements={"shells": len(shells)})
@@ -191,7 +199,9 @@ class DPPCA(method.Strategy):
         centre_share = min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else 1.0
         same_direction_rows = np.array([max_rows * centre_share])
         if len(all_shells.traces) > 1:
-            same_direction_rows = all_shells.traces * np.minimum(1.0, centre_error**2 / all_shells.squares)
+            squares, error = all_shells.squares, centre_error**2
+            shares = np.divide(error, squares, out=np.ones_like(squares), where=squares > error)
+            same_direction_rows = all_shells.traces * shares
         detectable = max(
             scatter.count_detectable(noisy, d, all_shells.deviation, excess)
             for noisy, excess in zip(all_shells.noisy, same_direction_rows, strict=True)
@@ -268,10 +278,10 @@ class DPPCA(method.Strategy):
         """Build the model, with intervals of variances in its log; variances are NaN if all are hidden by the noise."""
         model, detectable = super().build_model(solution), int(solution.measurements.get("components_above_noise", 1))
         if self.intervals is not None:
-            reach, ends = self.intervals
+            reach, share, ends = self.intervals
             finite_intervals = [[float(low), float(high)] for low, high in ends[:detectable] if math.isfinite(high)]
             intervals = [*finite_intervals, *[None] * (model.n_components_ - len(finite_intervals))]
-            model.log["variance_intervals_within_reach"] = {"reach": reach, "intervals": intervals}
+            model.log["variance_intervals_within_reach"] = {"reach": reach, "share": share, "intervals": intervals}
         if detectable:  # there is none without noise
             return model
         unknown = np.full(model.n_components_, np.nan)

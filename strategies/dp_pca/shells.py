@@ -26,6 +26,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.moments import unpack
 from fedpca_flwr.strategies.dp_pca.private_scatter import (
+    DETECTION_DEVIATIONS,
     MIN_EXPONENT,
     SHELL_END,
     SHELL_LENGTH_LIMIT,
@@ -128,13 +129,14 @@ def variance_intervals(
 ) -> Array:
     """Compute 90 % intervals (k, 2) for the variances along noisy components of rows that are shortened to a bound.
 
-    An interval holds the variance of the shortened rows along the model's component, and the eigenvalue of their
-    covariance, in 90 of 100 cases or more. No private interval holds that of all rows: one row that is far enough
-    changes it at will. Rows beyond the bound widen an interval: by ``cut_bound`` (`clipped_squares_bound`), and by the
-    eigenvalues if there are several shells. ``squares`` (k,) are the noisy sums of squared scores of the shortened
-    rows, with noise of ``deviation``; ``rows`` is the noisy number of rows, at least 2, with noise of
-    ``count_deviation``. With the noisy eigenvalue theta, and half the largest eigenvalue q of the noise, a component
-    loses the share ``(q / theta)^2`` of its variance to all others, and mixes with near ones by ``deviation / theta``.
+    An interval holds the mean square of the shortened rows, about the centre, along the model's component, and the
+    eigenvalue of their second moment, in 90 of 100 cases or more. No private interval holds that of all rows: one row
+    that is far enough changes it at will. Rows beyond the bound widen an interval: by ``cut_bound``
+    (`clipped_squares_bound`), and by the eigenvalues if there are several shells. ``squares`` (k,) are the noisy sums
+    of squared scores of the shortened rows, with noise of ``deviation``; ``rows`` is the noisy number of rows, at least
+    2, with noise of ``count_deviation``. With the noisy eigenvalue theta, and half the largest eigenvalue q of the
+    noise, a component loses the share ``(q / theta)^2`` of its variance to all others, and mixes with near ones by
+    ``deviation / theta``.
     """
     values, theta = combination.denoised.pairs.values, combination.noisy.max(axis=0)
     edge = combination.deviation * np.sqrt(len(combination.denoised.pairs.vectors) / 2)
@@ -161,3 +163,15 @@ def clipped_squares_bound(counts: Array, deviation: float, bound: float) -> floa
     octave = int(np.log2(bound)) - MIN_EXPONENT
     with np.errstate(over="ignore"):
         return excess_beyond(significant, octave, 2) * bound**2
+
+
+def share_within(counts: Array, deviation: float, bound: float, rows: float, rows_deviation: float) -> float:
+    """Compute a lower bound of the share of the rows within a bound, in 90 of 100 cases, from noisy counts by length.
+
+    Each count (OCTAVES,) has noise of ``deviation``, and the number of all rows has noise of ``rows_deviation``. Counts
+    below the first that is surely not noise are left out, and so are their rows.
+    """
+    first = int(np.argmax(counts > DETECTION_DEVIATIONS * deviation))
+    near = counts[first : int(np.log2(bound)) - MIN_EXPONENT + 1]
+    least = float(near.sum()) - INTERVAL_DEVIATIONS * deviation * np.sqrt(near.size)
+    return float(np.clip(least / (rows + INTERVAL_DEVIATIONS * rows_deviation), 0.0, 1.0))

@@ -89,7 +89,7 @@ LINES: dict[str, Any] = {  # the first cells of each line of a table, by the res
     "Categories": lambda r: columns(r.levels, percent(r.shares), *map(g, [*r.coordinates.T, *r.squared_cosines.T])),
     "Clusters": lambda r: columns("01", map(str, r.rows), *map(g, r.centres.T)),
     "Discriminant": lambda r: columns(r.classes, map(str, r.counts)),
-    "Drift": lambda r: columns(["shift of the mean", "spread off the components"], g(vars(r).values())),
+    "Drift": lambda r: columns(["shift of the mean", "spread off the components"], g(list(vars(r).values())[:2])),
     "Factorability": lambda r: columns(NAMES, g(r.kmo_by_feature)),
     "FactorModel": lambda r: columns(NAMES, *map(g, [*r.components, r.noise_variance, r.communalities])),
     "HowMany": lambda r: columns(r.by_rule, map(str, r.by_rule.values())),
@@ -114,7 +114,8 @@ TITLES: dict[str, Any] = {  # what a title says in numbers
     "Drift": lambda r: f" {r.odd_share:.1%} of them",
     "FactorModel": lambda r: f"log-likelihood {r.log_likelihood:.4g}",
     "Outliers": lambda r: (
-        f"{r.odd.sum()} of 200 rows exceed a limit (T squared {r.t_squared_limit:.4g}, SPE {r.spe_limit:.4g})"
+        f"{r.odd.sum()} of 200 rows exceed a limit of new rows "
+        f"(T squared {r.t_squared_limit:.4g}, SPE {r.spe_limit:.4g})"
     ),
     "SparseComponents": lambda r: f" {r.explained_shares.sum():.2%} of the variance",
 }

@@ -332,9 +332,9 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     people = analysis_plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
     assert people.axes[0].texts[0].get_text() == "$person 3"
     people.draw_without_rendering()
-    assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 %"]
+    assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
     looser = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
-    assert texts_of(looser)[2] == "limits of 95 %"
+    assert texts_of(looser)[2] == "limits of 95 % of new rows"
     assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
     figure = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))

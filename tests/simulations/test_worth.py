@@ -35,16 +35,18 @@ def worth(tmp_path, capsys):
 
 @pytest.mark.parametrize("scale", [False, True])
 def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
-    code, out, _ = worth(DIGITS, f"n-components=4 method='p-cov scale={str(scale).lower()}'")
-    error = estimate_subspace_error(DIGITS, 4, scale=scale)
+    k = 2 if scale else 4
+    run = f"n-components={k} method='p-cov scale={str(scale).lower()}'"
+    code, out, _ = worth(DIGITS, run)
+    error = estimate_subspace_error(DIGITS, k, scale=scale)
     assert code == 0
     lines = [[float(number) for number in re.findall(r"[\d.]+", line.split(":")[1])] for line in out.splitlines()[:3]]
     distances = error.distance(300), error.distance(5300), error.distance(300, 5300)
     for line, expected in zip(lines, distances, strict=True):
         np.testing.assert_allclose(line[:3], expected, rtol=0.06)
-        np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(4))), rtol=0.06)
+        np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(k))), rtol=0.06)
     assert "same population" in out
-    content = json.loads(worth(DIGITS, f"n-components=4 method='p-cov scale={str(scale).lower()}'", "--json")[1])
+    content = json.loads(worth(DIGITS, run, "--json")[1])
     assert [case["rows"] for case in content] == [300, 5300, 300]
     np.testing.assert_allclose(content[0]["distance"]["median"], error.distance(300).median)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.stats import kurtosis
+from scipy.stats import chi2, f, kurtosis
 
 from fedpca_flwr import analyses
 from fedpca_flwr.errors import ConfigError
@@ -43,10 +43,14 @@ def written(path):
 def test_sites_judge_rows_as_the_pooled_analysis(way, scale, tmp_path):
     paths = [tmp_path / f"scores{i}.npy" for i in range(3)]
     model = fit("p-cov", PARTIES, n_components=3, outliers="sites", scale=scale, scores=paths, **way)
-    result = analyses.outliers(analyses.pca(SecondMoments.of(X), 3, scale=scale), X)
-    limits = [result.t_squared_limit] * 600, [result.spe_limit] * 600
+    pooled = analyses.pca(SecondMoments.of(X), 3, scale=scale)
+    result = analyses.outliers(pooled, X)
+    values = np.linalg.eigvalsh(np.cov(X / (pooled.scale_ if scale else 1), rowvar=False))
+    one, two = values[:-3].sum(), (values[:-3] ** 2).sum()
+    limits = 3 * (600**2 - 1) / (600 * 597) * f.ppf(0.99, 3, 597), two / one * chi2.ppf(0.99, one**2 / two)
     report = np.vstack([written(tmp_path / f"scores{i}-outliers.csv") for i in range(3)])
-    expected = np.column_stack([result.t_squared, limits[0], result.spe, limits[1], result.odd])
+    odd = (result.t_squared > limits[0]) | (result.spe > limits[1])
+    expected = np.column_stack(np.broadcast_arrays(result.t_squared, limits[0], result.spe, limits[1], odd))
     np.testing.assert_allclose(report, expected, rtol=1e-6)
     *_, features, row = (tmp_path / "scores1-outliers.csv").read_text().splitlines()[4].split(",")
     assert features == " ".join(map(str, np.argsort(-result.spe_contributions[303])[:3]))
@@ -67,7 +71,7 @@ def test_sparse_rows_are_judged_too(tmp_path):
 def test_rows_beyond_the_limits_are_counted(way):
     model = fit("p-cov", PARTIES, n_components=3, outliers="counts", min_rows=10, **way)
     result = analyses.outliers(model, X)
-    t_squared, spe = result.t_squared > result.t_squared_limit, result.spe > result.spe_limit
+    t_squared, spe = (result.t_squared, result.spe) > outlier_limits(model)[:, None]
     assert t_squared[:300].sum() >= 10
     assert 0 < t_squared[300:500].sum() < 10
     report, counted = model.log["measured"], [t_squared[:300].sum(), spe[:300].sum()]
