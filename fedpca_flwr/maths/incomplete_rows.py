@@ -131,7 +131,8 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
 
 
 def inverses(matrices: Array) -> Array:
-    """Invert positive definite matrices (m, u, u) in place, and return them; all NaN if any is not so in float64."""
+    """Invert positive definite matrices (m, u, u), and overwrite them; all NaN if any is not so in float64."""
+    matrices = np.ascontiguousarray(matrices)
     for matrix in matrices:  # with half the work of `np.linalg.inv`
         factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
         if failed:

@@ -15,7 +15,9 @@ these have gaps. So it is accelerated (`fedpca_flwr.maths.anderson`), on m and t
 by a constant factor in each step are a straight path there, and every point has a positive definite S.
 """
 
+import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -154,11 +156,18 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
     ``centre`` and ``unit`` (d,) are the observed means and standard deviations. Raise ValueError if the covariance has
     an eigenvalue below `MIN_EIGENVALUE`.
     """
-    precision = invert_covariance(model.covariance)
+    precision = _precision(model.covariance.tobytes())
     if precision is None:
         raise ValueError("the covariance is not positive definite")
     sums = completed_sums(rows, precision, centre, unit, model.mean)
     return Expected(sums.first, pack(sums.second + sums.uncertainty))
+
+
+@lru_cache(maxsize=1)  # parties that share a process are sent the same covariance
+def _precision(covariance: bytes) -> Array | None:
+    """Return the inverse of a covariance (d, d), given by its float64 values, or None as `invert_covariance`."""
+    values = np.frombuffer(covariance)
+    return invert_covariance(values.reshape(math.isqrt(values.size), -1))
 
 
 class GaussianEM:
