@@ -415,9 +415,9 @@ def row_lengths(rows: Array) -> Array:
     largest = np.abs(rows[extreme]).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
     scaled = rows[extreme] / unit[:, None]
-    lengths = np.sqrt(squares)
+    lengths: Array = np.sqrt(squares)
     lengths[extreme] = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
-    return np.asarray(lengths)
+    return lengths
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:

@@ -422,12 +422,8 @@ class GraphStrategy(RowsStrategy):
         remaining = graphs.remaining_iterations(self._steps, math.radians(EXACT_ANGLE_DEGREES))
         if remaining is None or done + remaining <= allowed:
             return False
-        text = (
-            "after %d of %d iterations: at their rate the components need %d; set 'iterations' to that, or take p-cov"
-        )
-        log_progress(
-            f"{text}, which is exact after one round; 'early-stopping' ends such a run", done, allowed, done + remaining
-        )
+        text = "after %d of %d iterations: at this rate the run needs %d; set 'iterations' to that, or take p-cov"
+        log_progress(f"{text} (exact); 'early-stopping' ends such a run", done, allowed, done + remaining)
         return True
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:

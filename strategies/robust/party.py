@@ -91,11 +91,8 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
     )
     steps = {**_step_questions(""), **_step_questions(SECOND_STEP_PREFIX)}
     turned = method.Field("turned", ("m", "d"), kind="orthonormal rows")
-    variances = replace(
-        steps[f"{SECOND_STEP_PREFIX}scores"],
-        request=method.Payload((*CENTRE_FIELDS, turned, UNITS_FIELD)),
-        answer=_answer_variances,
-    )
+    request = method.Payload((*CENTRE_FIELDS, turned, UNITS_FIELD))
+    variances = replace(steps[f"{SECOND_STEP_PREFIX}scores"], request=request, answer=_answer_variances)
     errors = method.Question(
         request=method.Payload((*CENTRE_FIELDS, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
         reply=method.Payload((COUNT_FIELD, method.Field("errors", ("bins",), kind="size"))),

@@ -220,7 +220,9 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
     standing_out = (varying * values / values.sum() - 1) / (edge - 1)
     strength = np.round(2 * standing_out - 1.5, 6).clip(MIN_STRENGTH, 1.0)  # no digits that rounding may change
     # lengths of clean rows to the power 2/3 (cube roots of squares) are nearly normal: mean and deviation by quartiles
-    first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
+    first, middle = (
+        (np.sqrt(m) + max(float(quantile(counts[-1], share)), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5)
+    )
     deviation = max((middle - first) / NORMAL_MEDIAN_SIZE, 1e-3)
     reach: Array = (middle + np.array([REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS]) * deviation) ** 1.5
     return Survivors(replace(shape, spreads=shape.spreads / strength), reach)

@@ -166,7 +166,7 @@ def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
     assert f"after {performed} iterations" in ended_early(model)
     warning = next(record.getMessage() for record in caplog.records if "'iterations' to" in record.getMessage())
     assert "after 50 of 101 iterations" in warning
-    assert 300 < int(warning.split("need ")[1].split(";")[0]) < 400
+    assert 300 < int(warning.split("needs ")[1].split(";")[0]) < 400
     # a run that converges in time says nothing, and ends when its iterations are over
     caplog.clear()
     model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
