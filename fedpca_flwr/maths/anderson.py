@@ -19,7 +19,6 @@ iteration has seen: the number of plain steps, each as large as f, that remain.
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import svd
 
 from fedpca_flwr.maths.arrays import Array
 
@@ -70,14 +69,16 @@ class Anderson:
 
     def _combine(self) -> Array:
         """Return the combination of the last images with the smallest residual g(x) - x, and set `steps_ahead`."""
-        images, points = np.array(self._images).T, np.array(self._points).T
-        residuals = images - points
-        steps = np.diff(residuals)
-        sizes = np.linalg.norm(steps, axis=0)
+        points, residuals = np.array(self._points), np.array(self._images)  # a row each
+        residuals -= points
+        moves, steps = np.diff(points, axis=0), np.diff(residuals, axis=0)
+        sizes = np.linalg.norm(steps, axis=1)
         equal = sizes == 0  # or so near to each other that the squares of what parts them are 0
-        steps[:, equal], sizes[equal] = 0.0, 1.0
-        U, s, Vt = svd(steps / sizes, full_matrices=False, check_finite=False)
-        weights = np.divide((1 + DAMPING) * s, s**2 + DAMPING * s[0] ** 2, out=np.zeros_like(s), where=s > 0)
-        inverse = (Vt.T * weights) @ U.T / sizes[:, None]  # of the differences of residuals
-        self.steps_ahead = max(1.0, float(np.linalg.eigvals(-inverse @ np.diff(points)).real.max()))
-        return np.asarray(images[:, -1] - np.diff(images) @ (inverse @ residuals[:, -1]))
+        steps[equal], sizes[equal] = 0.0, 1.0
+        steps /= sizes[:, None]
+        values, vectors = np.linalg.eigh(steps @ steps.T)  # the squared singular values: damping needs no more digits
+        weights = np.divide(1 + DAMPING, values + DAMPING * values[-1], out=np.zeros_like(values), where=values > 0)
+        inverse = (vectors * weights) @ vectors.T  # times the steps
+        self.steps_ahead = max(1.0, float(np.linalg.eigvals(inverse @ (steps @ -moves.T) / sizes[:, None]).real.max()))
+        coefficients = inverse @ (steps @ residuals[-1])
+        return np.asarray(self._images[-1] - coefficients @ steps - coefficients / sizes @ moves)

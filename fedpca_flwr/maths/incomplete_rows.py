@@ -96,7 +96,7 @@ def complete_deviations(deviations: Array, precision: Array) -> Array:
     pull = deviations_filled @ precision
     # E[x_u] = -(P x)_u (P_uu)^-1 with the missing part of x set to 0
     for u, rows in _gap_patterns(missing):
-        deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ inverses(precision[np.ix_(u, u)])
+        deviations_filled[np.ix_(rows, u)] = -pull[np.ix_(rows, u)] @ inverses(precision[np.ix_(u, u)][None])[0]
     return deviations_filled
 
 
@@ -131,11 +131,17 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
 
 
 def inverses(matrices: Array) -> Array:
-    """Return the inverses of matrices of shape (..., u, u); all NaN if any is singular in float64."""
-    try:
-        return np.asarray(np.linalg.inv(matrices), dtype=np.float64)
-    except np.linalg.LinAlgError:
-        return np.full_like(matrices, np.nan)
+    """Invert positive definite matrices (m, u, u), and overwrite them; all NaN if any is not so in float64."""
+    matrices = np.ascontiguousarray(matrices)
+    for matrix in matrices:  # with half the work of `np.linalg.inv`
+        factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+        if failed:
+            matrices[:] = np.nan
+            return matrices
+        lapack.dpotri(factor, lower=1, overwrite_c=1)
+    i, j = np.tril_indices(matrices.shape[-1], -1)
+    matrices[:, i, j] = matrices[:, j, i]
+    return matrices
 
 
 def fill_by_factors(centred: Array, factors: Array) -> Array:

@@ -36,6 +36,7 @@ CACHE_ELEMENTS = 2**18  # of a chunk that is not multiplied d by d: 2 MiB as flo
 # squares remains
 DENSE_SHARE = 0.9
 CHUNK_ENTRIES = 2**20  # how many entries a chunk of sparse rows has: 12 MiB, and as much again where they are converted
+MIN_SQUARE = 2.0**-900  # a sum of squares above this has lost nothing by underflow
 ROW_OVERHEAD = 8  # the cost of each sparse row, in entries, beside its own entries
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -408,10 +409,15 @@ def sparse_chunks(data: Blocks, entries: int = CHUNK_ENTRIES) -> Iterator[Block]
 
 def row_lengths(rows: Array) -> Array:
     """Compute the Euclidean length of each of the rows (n, d), without overflow or underflow of the squares."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
+    with np.errstate(over="ignore", under="ignore"):
+        squares = np.einsum("ij,ij->i", rows, rows)
+    extreme = ~((squares > MIN_SQUARE) & (squares < np.inf))
+    largest = np.abs(rows[extreme]).max(axis=1, initial=0.0)
     unit = np.where(largest > 0, largest, 1.0)
-    scaled = rows / unit[:, None]
-    return np.asarray(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit)
+    scaled = rows[extreme] / unit[:, None]
+    lengths: Array = np.sqrt(squares)
+    lengths[extreme] = np.sqrt(np.einsum("ij,ij->i", scaled, scaled)) * unit
+    return lengths
 
 
 def validation_rows(rows: Rows, seed: int) -> NDArray[np.bool_]:

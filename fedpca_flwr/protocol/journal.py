@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError
+from fedpca_flwr.protocol.payload import read_array
 
 ENDED_TEXT = "this site answers no more in this run; its own log says why"
 RUN_OVER_TEXT = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
@@ -138,7 +139,7 @@ class State:
         record = self.records.get(name)
         if not isinstance(record, ArrayRecord):
             raise ContractError(f"the server's question follows '{name}', but it did not ask this party '{name}'")
-        return record.to_numpy_ndarrays()
+        return [read_array(array.data) for array in record.values()]
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
         self.records[name] = ArrayRecord(list(map(np.asarray, arrays)))
@@ -163,7 +164,7 @@ class StateJournal(Journal):
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records
         if RECORD_NAME not in records:
-            records[RECORD_NAME] = ConfigRecord({"questions": [], "ended": ""})
+            records[RECORD_NAME] = ConfigRecord({"questions": "", "ended": ""})  # phases, each in a line
         self.record = records[RECORD_NAME]
 
     @property
@@ -178,7 +179,7 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        answered = list(map(str, self.record["questions"]))  # type: ignore[arg-type]  # a list, see above
+        answered = str(self.record["questions"]).splitlines()
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)
         try:
@@ -188,7 +189,7 @@ class StateJournal(Journal):
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self.record["questions"] = [*answered, phase]
+        self.record["questions"] = f"{self.record['questions']}{phase}\n"
         self.record["digest"], self.record["answered"] = digest, False
         self.record.pop(f"secret {REPLY_NAME}", None)
 

@@ -22,7 +22,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from itertools import combinations
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -42,6 +42,7 @@ from fedpca_flwr.model.solution import Solution, require_variance
 from fedpca_flwr.protocol.admission import Reply
 from fedpca_flwr.protocol.card import CountOptions, Disclosure, VariantOptions
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
+from fedpca_flwr.protocol.progress import log_progress
 from fedpca_flwr.protocol.question import Answer, Public, Question, Questions, Round
 from fedpca_flwr.questions.rows import projection_questions
 from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
@@ -85,6 +86,8 @@ class GraphOptions(CountOptions, VariantOptions):
     ] = "auto"
     """Step size for a pooled scatter of trace 1: 'auto' computes it from the parties' largest eigenvalue and the graph,
     and the papers take a constant (with variant='paper' 0.1)."""
+    early_stopping: bool = False
+    """End a run whose steps, looked at after every 50 iterations, shrink so slowly that `iterations` are too few."""
 
     @override
     def product_columns(self, public: Public) -> int:
@@ -148,9 +151,10 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
         stacked = Payload(tuple(replace(field, shape=("<=neighbours", *field.shape)) for field in relayed.fields))
         return Question(request=stacked, reply=reply, answer=answer, sizes=_sizes, **settings)
 
-    def relay_times(public: Public) -> int:
+    @cache  # the server counts the rounds that are left in each of them
+    def relay_times(parties: int) -> int:
         """Return how often heads are relayed, or a public maximum before the parties are known."""
-        return _relay_rounds(_network(options, public.parties, config.seed)) if public.parties else MAX_RELAY_ROUNDS
+        return _relay_rounds(_network(options, parties, config.seed)) if parties else MAX_RELAY_ROUNDS
 
     step = {"step": question(blocks, blocks, GraphParty._step, times=options.iterations - 1)}
     project = projection_questions()["project"]
@@ -159,7 +163,9 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
     request = Payload((replace(components, shape=("k", "d")), *other_fields, order))
     return {
         "head": question(Payload(()), HEADS, GraphParty._head),
-        "heads": question(HEADS, HEADS, GraphParty._heads, times=relay_times, optional=True),
+        "heads": question(
+            HEADS, HEADS, GraphParty._heads, times=lambda public: relay_times(public.parties), optional=True
+        ),
         "start": question(HEADS, blocks, GraphParty._start),
         **(step if options.iterations > 1 else {}),
         "report": question(blocks, REPORT, GraphParty._report),
@@ -320,6 +326,7 @@ class GraphParty(Party):
         return dict(zip(self.block_names, iterate, strict=False))
 
 
+RATE_ITERATIONS = 50  # after so many iterations, and again, the run says if it will not converge
 STANDSTILL_DEGREES = 1e-11  # largest step, in degrees, that is rounding
 
 GRAPH_NOTE = "a simulated network: the server relayed; scores are by each party's own estimate, the model is their mean"
@@ -370,6 +377,8 @@ class GraphStrategy(RowsStrategy):
             pairs = zip(previous, replies, strict=True)
             steps = (float(np.linalg.norm(new.fields["iterate"] - old.fields["iterate"])) for old, new in pairs)
             self._steps.append(max(steps))
+            if self._is_too_slow() and self.options.early_stopping:
+                break
         reports: list[Reply] = yield _relay_round("report", graph, replies)
         estimates = [report.fields["estimate"] for report in reports]
         components = fix_signs(graphs.orthonormalise(order_free_sum(estimates)))
@@ -397,13 +406,25 @@ class GraphStrategy(RowsStrategy):
             rows=rows,
             notes=[GRAPH_NOTE, *self._convergence_notes(estimates)],
             measurements={
-                "iterations": self.options.iterations,
+                "iterations": len(self._steps) + 1,
                 "mixing_rate": float(graphs.mixing_rate(graphs.metropolis_weights(graph))),
                 "consensus_error_degrees": max(float(principal_angles(E, pairs.vectors).max()) for E in estimates),
                 "last_direction_norm": max(float(report["direction"]) for report in reports),
                 "step_size": _step_size(self.options, heads, graph),
             },
         )
+
+    def _is_too_slow(self) -> bool:
+        """Return whether the rate of the steps, after every `RATE_ITERATIONS`, is too slow, and log what to take."""
+        done, allowed = len(self._steps), self.options.iterations
+        if done % RATE_ITERATIONS:
+            return False
+        remaining = graphs.remaining_iterations(self._steps, math.radians(EXACT_ANGLE_DEGREES))
+        if remaining is None or done + remaining <= allowed:
+            return False
+        text = "after %d of %d iterations: at this rate the run needs %d; set 'iterations' to that, or take p-cov"
+        log_progress(f"{text} (exact); 'early-stopping' ends such a run", done, allowed, done + remaining)
+        return True
 
     def _convergence_notes(self, estimates: Sequence[Array]) -> list[str]:
         """Return one note if the iterations ended before convergence or the parties' estimates differ, else none."""
@@ -429,7 +450,7 @@ class GraphStrategy(RowsStrategy):
         else:
             advice = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
         return [
-            f"not converged: after {self.options.iterations} iterations the parties' estimates are up to "
+            f"not converged: after {len(self._steps) + 1} iterations the parties' estimates are up to "
             f"{disagreement:.2g} degrees from each other, and {last}: {advice}"
         ]
 

@@ -15,7 +15,9 @@ these have gaps. So it is accelerated (`fedpca_flwr.maths.anderson`), on m and t
 by a constant factor in each step are a straight path there, and every point has a positive definite S.
 """
 
+import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +26,17 @@ from scipy.linalg import eigh
 
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, inverses, invert_covariance, unit_and_precision
+from fedpca_flwr.maths.incomplete_rows import (
+    MIN_EIGENVALUE,
+    inverses,
+    invert_covariance,
+    symmetric_matrices,
+    unit_and_precision,
+)
 from fedpca_flwr.maths.moments import pack, unpack_symmetric
 from fedpca_flwr.strategies.em.gap_groups import GappedRows, Groups
 
-MAX_MATRIX_ELEMENTS = 2**20  # number of elements of the matrices that are inverted at once
+MAX_MATRIX_ELEMENTS = 2**16  # number of elements of the matrices that are inverted at once, in a processor's cache
 
 
 class Gaussian(NamedTuple):
@@ -72,6 +80,7 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
     within /= unit
     within /= unit[:, None]
     total.second[:] += within + across + across.T
+    total.uncertainty[:] += np.triu(total.uncertainty, 1).T
     return total
 
 
@@ -82,6 +91,7 @@ def _add_groups(
 
     The groups' filled means go to ``total``; the scatters of observed values about them to ``within`` (d x d), in the
     data's unit; the scatters of filled with observed values to ``across`` (d x d), to be added with its transpose.
+    Of ``total.uncertainty`` only the upper triangle is written.
     """
     d = offset.size
     # E[x_u] = -C (P x)_u with the missing part of x set to 0, P the precision and C = (P_uu)^-1
@@ -89,14 +99,16 @@ def _add_groups(
     pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
     for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
+    has_scatter = groups.has_scatter
     for indices, u in _batches_by_missing_count(groups.missing):
-        positions = u[:, :, None] * d + u[:, None, :]
-        covariances = inverses(flat[positions])
+        i, j = np.triu_indices(u.shape[1])
+        positions = u[:, i] * d + u[:, j]
+        covariances = inverses(symmetric_matrices(flat[positions], u.shape[1]))
         means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
-        weights = groups.counts[indices, None, None] * covariances
+        weights = groups.counts[indices, None] * covariances[:, i, j]
         np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
-        for i in np.flatnonzero(groups.has_scatter[indices]):
-            scatter, missing, covariance = groups.scatter(int(indices[i])), u[i], covariances[i]
+        for index in np.flatnonzero(has_scatter[indices]):
+            scatter, missing, covariance = groups.scatter(int(indices[index])), u[index], covariances[index]
             # with the scatter S of the observed: -C P_uo S of missing by observed, C P_uo S P_ou C among the missing
             expected = covariance @ (scaled[missing] @ scatter) / -unit
             quadratic = expected @ precision[:, missing] @ covariance
@@ -144,11 +156,18 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
     ``centre`` and ``unit`` (d,) are the observed means and standard deviations. Raise ValueError if the covariance has
     an eigenvalue below `MIN_EIGENVALUE`.
     """
-    precision = invert_covariance(model.covariance)
+    precision = _precision(model.covariance.tobytes())
     if precision is None:
         raise ValueError("the covariance is not positive definite")
     sums = completed_sums(rows, precision, centre, unit, model.mean)
     return Expected(sums.first, pack(sums.second + sums.uncertainty))
+
+
+@lru_cache(maxsize=1)  # parties that share a process are sent the same covariance
+def _precision(covariance: bytes) -> Array | None:
+    """Return the inverse of a covariance (d, d), given by its float64 values, or None as `invert_covariance`."""
+    values = np.frombuffer(covariance)
+    return invert_covariance(values.reshape(math.isqrt(values.size), -1))
 
 
 class GaussianEM:
@@ -167,13 +186,14 @@ class GaussianEM:
         # (T + prior I) / (rows + prior) then has eigenvalues well above the least that the E-step accepts
         self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         self.model = Gaussian(start, np.eye(start.size))
+        self._candidate = _to_vector(self.model), self.model
+        self._anderson = Anderson(self._candidate[0], self._has_positive_covariance)
 
-        def has_positive_covariance(point: Array) -> bool:
-            """Return whether a vector of a mean and a logarithm gives an invertible covariance of finite numbers."""
-            covariance = _from_vector(point, start.size).covariance
-            return bool(np.isfinite(covariance).all()) and invert_covariance(covariance) is not None
-
-        self._anderson = Anderson(_to_vector(self.model), has_positive_covariance)
+    def _has_positive_covariance(self, point: Array) -> bool:
+        """Return whether a vector of a mean and a logarithm gives an invertible covariance; store its model."""
+        self._candidate = point, _from_vector(point, self.mean.size)
+        covariance = self._candidate[1].covariance
+        return bool(np.isfinite(covariance).all()) and invert_covariance(covariance) is not None
 
     @property
     def steps_ahead(self) -> float | None:
@@ -197,7 +217,8 @@ class GaussianEM:
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
         self._anderson.add(_to_vector(self.fitted_model))
-        self.model = _from_vector(self._anderson.point, self.mean.size)
+        (candidate, model), point = self._candidate, self._anderson.point
+        self.model = model if point is candidate else _from_vector(point, self.mean.size)
 
 
 def _to_vector(model: Gaussian) -> Array:
@@ -211,4 +232,5 @@ def _to_vector(model: Gaussian) -> Array:
 def _from_vector(point: Array, d: int) -> Gaussian:
     """Return the Gaussian model of a vector that holds d means and then the packed logarithm of a covariance."""
     values, vectors = eigh(unpack_symmetric(point[d:], d), check_finite=False)
-    return Gaussian(point[:d], (vectors * np.exp(values)) @ vectors.T)
+    root = vectors * np.exp(values / 2)
+    return Gaussian(point[:d], root @ root.T)  # of one array NumPy computes half of the symmetric product

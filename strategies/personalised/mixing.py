@@ -96,7 +96,7 @@ def project_components(U: Array, V: Array) -> Array:
 def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, start: Array) -> Array:
     """Compute the leading eigenvectors of ``Y'Y + c V V'``, for a party's rows Y, the shared components V, and c > 0.
 
-    The result is exact for a party with few rows (n + r <= d), through a Gram matrix of n + r rows; else it is improved
+    The result is exact for a party with few rows (2 (n + r) <= d), by a Gram matrix of n + r rows; else it is improved
     from the present components ``start`` within a Krylov space, so that no objective ever rises.
     Shapes: rows (..., n, d), V (..., d, r), c (...), start (..., d, r) -> (..., d, r).
     """
@@ -104,7 +104,7 @@ def personal_components(rows: Array | LocalRows, V: Array, c: Array | float, sta
     (n, d), r = rows.shape[-2:], V.shape[-1]
     # a matrix F with F'F = Y'Y; LocalRows may have none (None), and then only multiply Y'Y by vectors
     factor = rows.factor if isinstance(rows, LocalRows) else rows
-    if factor is None or n + r > d:
+    if factor is None or 2 * (n + r) > d:  # else a larger Gram matrix costs more
         stack = np.broadcast_shapes(*(array.shape[:-2] for array in (rows, V, c, start)))
         start = np.broadcast_to(start, (*stack, d, r))
         ritz_pairs = _rayleigh_ritz(lambda X: scatter_times(rows, X) + c * (V @ (transpose(V) @ X)), start)

@@ -272,7 +272,7 @@ def _centred_rows(party: PersonalisedClient, request: method.Fields, prefix: str
     n, d = selection.shape
     mean, remainder = request["mean"], request["remainder"]
     # fewer rows have a smaller Gram matrix, but at a site with its own file they never meet the server's columns
-    if vault.formed and (party.site.node.data or n + party.options.n_components > d):
+    if vault.formed and (party.site.node.data or 2 * (n + party.options.n_components) > d):
         return centre_local_moments(vault.moments(), mean, remainder)
     return centre_local_rows(selection.rows, mean, remainder, vault.head_and_diagonal()[0] if n > d else None)
 

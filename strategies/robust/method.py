@@ -139,13 +139,13 @@ class Robust(method.Strategy):
         vectors, units = np.ascontiguousarray(pairs.vectors.T), unit * _deviations(pairs.values)
         for step in ("", party_half.SECOND_STEP_PREFIX):
             step_request = {**request, "centre": centre}
-            survivors, far_share, shift, pairs = yield from self._find_survivors(step, step_request, vectors, units)
+            far_share, shift, pairs = yield from self._find_survivors(step, step_request, vectors, units)
             centre = step_request["centre"] + shift * divisor
             vectors, units = pairs.vectors.T @ vectors, _deviations(pairs.values)
         vectors = eigen.fix_signs(vectors.T).T
-        sums = yield from self._sum_over_rows("variances", {**survivors, "turned": vectors, "units": units})
+        sums = yield from self._sum_over_rows("variances", {**step_request, "turned": vectors, "units": units})
         variances = spatial_signs.variances_from_counts(units, sums["scores"])
-        solution = yield from self._solution(survivors, vectors, variances, units**2)
+        solution = yield from self._solution(step_request, vectors, variances, units**2)
         notes = [f"{party}: its sums are unlike the others' and have no part" for party in self.excluded_parties]
         if far_share > NOTED_FAR_SHARE:
             notes.append(
@@ -157,11 +157,11 @@ class Robust(method.Strategy):
 
     def _find_survivors(
         self, step: str, step_request: dict[str, method.Array], vectors: method.Array, units: method.Array
-    ) -> Generator[method.Round, Any, tuple[dict[str, method.Array], float, method.Array, eigen.Eigenpairs]]:
+    ) -> Generator[method.Round, Any, tuple[float, method.Array, eigen.Eigenpairs]]:
         """Find the survivors (rows that are no outliers along directions (m, d)), and their mean and covariance.
 
-        Return the request by which parties find their survivors, the share of outliers, the survivors' mean (d,) about
-        the centre, and m eigenpairs of their covariance along the directions. Raise DataError if most rows coincide.
+        Return the share of outliers, the survivors' mean (d,) about the centre, and m eigenpairs of their covariance
+        along the directions. Raise DataError if most rows coincide.
         """
         sums = yield from self._sum_over_rows(f"{step}scores", {**step_request, "vectors": vectors, "units": units})
         directions = spatial_signs.directions_from_counts(vectors, units, sums["scores"])
@@ -188,11 +188,11 @@ class Robust(method.Strategy):
         shift = vectors.T @ scores
         # a feature far smaller than others has only rounding in the directions, which may be large beside its rows
         shift[np.abs(shift) <= m * np.finfo(np.float64).eps * np.abs(scores).sum()] = 0.0
-        return request, far_share, shift, pairs
+        return far_share, shift, pairs
 
     def _solution(
         self,
-        survivors: dict[str, method.Array],
+        step_request: dict[str, method.Array],
         vectors: method.Array,
         variances: method.Array,
         mean_squares: method.Array,
@@ -204,12 +204,12 @@ class Robust(method.Strategy):
         """
         if not variances.any():
             raise _coincidence_error()
-        k, rows, scale = self.options.n_components, int(survivors["rows"]), survivors["scale"]
+        k, rows, scale = self.options.n_components, int(step_request["rows"]), step_request["scale"]
         order = np.argsort(-variances, kind="stable")
         variances, vectors = variances[order], np.ascontiguousarray(vectors[order])
         remaining_variance = float(variances[k:].sum())
-        unit = np.sqrt(remaining_variance) if remaining_variance > 0 else float(survivors["unit"])
-        request = {**survivors, "unit": np.asarray(unit), "components": vectors[:k]}
+        unit = np.sqrt(remaining_variance) if remaining_variance > 0 else float(step_request["unit"])
+        request = {**step_request, "unit": np.asarray(unit), "components": vectors[:k]}
         sums = yield from self._sum_over_rows("errors", request)
         errors = spatial_signs.SquaredErrors.from_counts(sums["errors"], unit)
         if len(vectors) < self.quorum.features:
@@ -227,7 +227,7 @@ class Robust(method.Strategy):
         following = float(variances[k]) * (rows - 1) if k < len(variances) else 0.0
         return method.Solution(
             pairs=eigen.Eigenpairs(variances[:k] * (rows - 1), vectors[:k].T, following),
-            mean=survivors["centre"],
+            mean=step_request["centre"],
             total=(float(variances[:k].sum()) + remaining_variance) * (rows - 1),
             rows=rows,
             scale=scale if scale.size else None,

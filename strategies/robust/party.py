@@ -26,6 +26,7 @@ NO_SCALE: method.Array = np.empty(0)
 # keys of what a party stores of its rows between questions
 MEDIAN_KEY, FLOOR_KEY, SCALED_FLOOR_KEY = "robust: own median", "robust: own floor", "robust: own floor, scaled"
 SPREADS_KEY = "robust: own spreads"  # after the prefix of a step
+WEIGHTS_KEY = "robust: own weights"  # of the rows, in the last step so far
 
 SITE_DISCLOSURE = (
     "sums of the sites' own medians, sums of counts that each site bounds by its own rows, and sums of the rows' "
@@ -89,14 +90,11 @@ def robust_script(config: method.RunConfig, options: RobustOptions) -> method.Qu
         words=2,
     )
     steps = {**_step_questions(""), **_step_questions(SECOND_STEP_PREFIX)}
-    survivors = steps[f"{SECOND_STEP_PREFIX}survivors"].request.fields
-    variances = replace(
-        steps[f"{SECOND_STEP_PREFIX}scores"],
-        request=method.Payload((*survivors, method.Field("turned", ("m", "d"), kind="orthonormal rows"), UNITS_FIELD)),
-        answer=_answer_variances,
-    )
+    turned = method.Field("turned", ("m", "d"), kind="orthonormal rows")
+    request = method.Payload((*CENTRE_FIELDS, turned, UNITS_FIELD))
+    variances = replace(steps[f"{SECOND_STEP_PREFIX}scores"], request=request, answer=_answer_variances)
     errors = method.Question(
-        request=method.Payload((*survivors, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
+        request=method.Payload((*CENTRE_FIELDS, method.Field("components", ("k", "d"), kind="orthonormal rows"))),
         reply=method.Payload((COUNT_FIELD, method.Field("errors", ("bins",), kind="size"))),
         answer=_answer_errors,
         sizes=lambda public: {"k": options.n_components, **_sizes(public)},
@@ -217,24 +215,25 @@ class RobustClient(method.Client):
             self.site.state[name] = [spatial_signs.distance_floor(np.concatenate(lengths_of_chunks))]
         return float(self.site.state[name][0])
 
-    def whitened(self, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
-        """Yield rows about the request's centre, and their scores along its directions, chunk by chunk.
-
-        The rows (c, d) are divided by the scale; the scores (c, m) are less the middles, and divided by the spreads.
-        """
+    def whitened(self, request: method.Fields) -> Iterator[method.Array]:
+        """Return the rows' scores (c, m) along a request's directions, over their spreads, chunk by chunk."""
         directions = spatial_signs.Directions(request["vectors"], request["middles"], request["spreads"])
-        for rows in self.rows_about(request):
-            yield rows, directions.whitened(rows)
+        return map(directions.whitened, self.rows_about(request))
 
-    def weigh_rows(
-        self, step: str, request: method.Fields
-    ) -> Iterator[tuple[method.Array, method.Array, method.Array]]:
-        """Yield outlier weights (c,) from 0 to 1, centred rows (c, d) and whitened scores (c, m), chunk by chunk."""
+    def weigh_rows(self, step: str, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
+        """Yield outlier weights (c,) from 0 to 1 and whitened scores (c, m), chunk by chunk."""
         shape = spatial_signs.Directions(request["shape_vectors"], request["shape_middles"], request["shape_spreads"])
         spreads, gap = self.site.state[step + SPREADS_KEY]
         survivors = spatial_signs.Survivors(shape, request["reach"]).blunt(spreads, float(gap))
-        for rows, whitened in self.whitened(request):
-            yield survivors.row_weights(whitened), rows, whitened
+        for whitened in self.whitened(request):
+            yield survivors.row_weights(whitened), whitened
+
+    def weighted_rows(self, request: method.Fields) -> Iterator[tuple[method.Array, method.Array]]:
+        """Yield the rows' outlier weights (c,) of the last step, and the rows about the request's centre (c, d)."""
+        (weights,), start = self.site.state[WEIGHTS_KEY], 0
+        for rows in self.rows_about(request):
+            yield weights[start : start + len(rows)], rows
+            start += len(rows)
 
     def suppress_small_counts(self, tallies: Iterable[NDArray[np.int64]]) -> method.Array:
         """Add up histograms (m, bins) of chunks, and merge bins whose counts are below the site's ``min-rows``."""
@@ -333,7 +332,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return ``count`` and ``scatter``, the packed sum of outer products of the whitened rows' signs."""
     m = len(request["middles"])
     scatter = np.zeros((m, m))
-    for _, whitened in party.whitened(request):
+    for whitened in party.whitened(request):
         signs = spatial_signs.whitened_signs(whitened)
         scatter += signs.T @ signs
     return {"count": np.asarray(len(party.selection)), "scatter": moments.pack(scatter)}
@@ -342,9 +341,7 @@ def _answer_shape(party: RobustClient, request: method.Fields) -> method.Fields:
 def _answer_shape_scores(step: str, party: RobustClient, request: method.Fields) -> method.Fields:
     """Return ``count``, and ``scores`` (m + 1, bins) of whitened rows along directions, then lengths; store spreads."""
     vectors = request["shape_vectors"]
-    tallies = [
-        spatial_signs.tally(spatial_signs.shape_values(whitened, vectors)) for _, whitened in party.whitened(request)
-    ]
+    tallies = [spatial_signs.tally(spatial_signs.shape_values(chunk, vectors)) for chunk in party.whitened(request)]
     spreads, gap = spatial_signs.local_spreads_and_gap(np.sum(tallies, axis=0))
     party.site.state[step + SPREADS_KEY] = [spreads, np.asarray(gap)]
     return {"count": np.asarray(len(party.selection)), "scores": party.suppress_small_counts(tallies)}
@@ -355,19 +352,20 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
 
     The last three are zero if fewer than ``min-rows`` rows have a positive weight.
     """
-    m, inside, weight = len(request["middles"]), 0, 0.0
+    m, chunks = len(request["middles"]), [np.empty(0)]
     shift, scatter = np.zeros(m), np.zeros((m, m))
-    for weights, _, whitened in party.weigh_rows(step, request):
+    for weights, whitened in party.weigh_rows(step, request):
         is_inside = weights > 0
-        inside += int(is_inside.sum())
-        weight += float(weights.sum())
+        chunks.append(weights)
         weighted = whitened[is_inside] * weights[is_inside, None]
         shift += weighted.sum(axis=0)
         scatter += weighted.T @ whitened[is_inside]
-    allowed = float(inside >= party.site.node.min_rows)
+    weights = np.concatenate(chunks)
+    party.site.state[WEIGHTS_KEY] = [weights]
+    allowed = float(np.count_nonzero(weights) >= party.site.node.min_rows)
     return {
         "count": np.asarray(len(party.selection)),
-        "weight": np.asarray(allowed * weight),
+        "weight": np.asarray(allowed * weights.sum()),
         "shift": allowed * shift,
         "scatter": moments.pack(allowed * scatter),
     }
@@ -376,8 +374,7 @@ def _answer_survivors(step: str, party: RobustClient, request: method.Fields) ->
 def _answer_variances(party: RobustClient, request: method.Fields) -> method.Fields:
     """Return ``count`` and ``scores``, histograms (m, bins) along each direction of the rows that are no outliers."""
     weighted_scores = (
-        (weights, rows @ request["turned"].T / request["units"])
-        for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
+        (weights, rows @ request["turned"].T / request["units"]) for weights, rows in party.weighted_rows(request)
     )
     return {"count": np.asarray(len(party.selection)), "scores": party.count_survivors(weighted_scores)}
 
@@ -387,6 +384,6 @@ def _answer_errors(party: RobustClient, request: method.Fields) -> method.Fields
     components = request["components"]
     weighted_errors = (
         (weights, row_lengths(rows - rows @ components.T @ components)[:, None] / request["unit"])
-        for weights, rows, _ in party.weigh_rows(SECOND_STEP_PREFIX, request)
+        for weights, rows in party.weighted_rows(request)
     )
     return {"count": np.asarray(len(party.selection)), "errors": party.count_survivors(weighted_errors)[0]}

@@ -162,8 +162,10 @@ class Directions:
 
     def whitened(self, centred: Array) -> Array:
         """Compute the scores (n, m) of centred rows (n, d), less their medians, over robust deviations, and clipped."""
-        scores = (centred @ self.vectors.T - self.middles) / self.spreads
-        return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE)
+        scores: Array = centred @ self.vectors.T
+        scores -= self.middles
+        scores /= self.spreads
+        return np.clip(scores, -MAX_WHITENED_SCORE, MAX_WHITENED_SCORE, out=scores)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,9 @@ def find_survivors(vectors: Array, values: Array, rows: int, counts: Array) -> S
     standing_out = (varying * values / values.sum() - 1) / (edge - 1)
     strength = np.round(2 * standing_out - 1.5, 6).clip(MIN_STRENGTH, 1.0)  # no digits that rounding may change
     # lengths of clean rows to the power 2/3 (cube roots of squares) are nearly normal: mean and deviation by quartiles
-    first, middle = ((np.sqrt(m) + max(quantile(counts[-1], share), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5))
+    first, middle = (
+        (np.sqrt(m) + max(float(quantile(counts[-1], share)), -np.sqrt(m))) ** (2 / 3) for share in (0.25, 0.5)
+    )
     deviation = max((middle - first) / NORMAL_MEDIAN_SIZE, 1e-3)
     reach: Array = (middle + np.array([REDUCED_DEVIATIONS, EXCLUDED_DEVIATIONS]) * deviation) ** 1.5
     return Survivors(replace(shape, spreads=shape.spreads / strength), reach)
@@ -230,8 +234,7 @@ def local_spreads_and_gap(counts: Array) -> tuple[Array, float]:
     ``counts`` (m + 1, BINS) are the histograms of the party's `shape_values`; a deviation is that of normal values with
     the same median distance from the median.
     """
-    spreads = np.array([median_and_spread(histogram)[1] for histogram in counts[:-1]])
-    return spreads, quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25)
+    return medians_and_spreads(counts[:-1])[1], float(quantile(counts[-1], 0.5) - quantile(counts[-1], 0.25))
 
 
 def whitened_signs(whitened: Array) -> Array:
@@ -272,23 +275,34 @@ def merge_small_bins(histograms: NDArray[np.int64], min_count: int) -> NDArray[n
     return merged
 
 
-def quantile(counts: Array, share: float) -> float:
-    """Compute the quantile below which a ``share`` of a histogram (BINS,) lies, with values spread evenly over bins."""
-    above = np.cumsum(counts)
-    target = share * above[-1]
-    position = int(np.searchsorted(above, target))
-    inside = (target - (above[position] - counts[position])) / counts[position] if counts[position] else 0.5
-    return float(BIN_EDGES[position] + inside * (BIN_EDGES[position + 1] - BIN_EDGES[position]))
+def quantile(counts: Array, share: float) -> Array:
+    """Compute the quantiles below which a ``share`` of histograms (..., BINS) lies, values spread evenly over bins."""
+    above = np.cumsum(counts, axis=-1)
+    target = share * above[..., -1:]
+    position = (above < target).sum(axis=-1, keepdims=True)
+    count = np.take_along_axis(counts, position, -1)
+    rest = target - (np.take_along_axis(above, position, -1) - count)
+    inside = np.divide(rest, count, out=np.full(rest.shape, 0.5), where=count > 0)
+    return np.asarray(BIN_EDGES[position] + inside * (BIN_EDGES[position + 1] - BIN_EDGES[position]))[..., 0]
 
 
-def median_and_spread(counts: Array) -> tuple[float, float]:
-    """Compute from a histogram (BINS,) the median, and the median distance from it scaled to a normal's deviation."""
-    middle = quantile(counts, 0.5)
-    above = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
-    distances = np.sort(np.abs(BIN_EDGES - middle))
+def medians_and_spreads(counts: Array) -> tuple[Array, Array]:
+    """Compute medians (m,) of histograms (m, BINS), and median distances from these as deviations of normal values."""
+    middles = quantile(counts, 0.5)[:, None]
+    above = np.cumsum(np.pad(counts, ((0, 0), (1, 0))), axis=1) / counts.sum(axis=1, keepdims=True)
+
+    def shares_below(values: Array) -> Array:
+        """Return the shares of the histograms below values (m, q)."""
+        position = np.searchsorted(BIN_EDGES, values, side="right").clip(1, BINS) - 1
+        low, high = (np.take_along_axis(above, position + step, 1) for step in (0, 1))
+        part = (values - BIN_EDGES[position]) / (BIN_EDGES[position + 1] - BIN_EDGES[position])
+        return np.asarray(low + part.clip(0.0, 1.0) * (high - low))
+
+    distances = np.sort(np.abs(BIN_EDGES - middles), axis=1)
     # share of the values within each of these distances of the median
-    inside = np.interp(middle + distances, BIN_EDGES, above) - np.interp(middle - distances, BIN_EDGES, above)
-    return middle, float(np.interp(0.5, inside, distances)) / NORMAL_MEDIAN_SIZE
+    inside = shares_below(middles + distances) - shares_below(middles - distances)
+    sizes = np.array([np.interp(0.5, *curve) for curve in zip(inside, distances, strict=True)])
+    return middles[:, 0], sizes / NORMAL_MEDIAN_SIZE
 
 
 def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Directions:
@@ -298,7 +312,7 @@ def directions_from_counts(vectors: Array, units: Array, counts: Array) -> Direc
     large (`UNCUT_SPREAD`), so that no row counts as far off.
     Shapes: vectors (m, d), units (m,), counts (m, BINS).
     """
-    middles, spreads = np.array([median_and_spread(histogram) for histogram in counts]).T
+    middles, spreads = medians_and_spreads(counts)
     middles = np.where(np.maximum(np.abs(middles), spreads) > COINCIDENT_SPREAD, middles, 0.0)
     return Directions(vectors, middles * units, np.where(spreads > COINCIDENT_SPREAD, spreads, UNCUT_SPREAD) * units)
 
@@ -308,7 +322,7 @@ def variances_from_counts(units: Array, counts: Array) -> Array:
 
     The edges of the histograms (m, BINS) are in ``units`` (m,). The variance is 0 if half of the values are equal.
     """
-    spreads = np.array([median_and_spread(histogram)[1] for histogram in counts])
+    _, spreads = medians_and_spreads(counts)
     return np.where(spreads > COINCIDENT_SPREAD, spreads * units, 0.0) ** 2
 
 
@@ -322,7 +336,7 @@ class SquaredErrors(NamedTuple):
     def from_counts(cls, counts: Array, unit: float) -> SquaredErrors:
         """Fit the distribution to a histogram (BINS,) of the rows' distances from the components' span, in ``unit``."""
         # distance^(2/3) is the cube root of the squared distance
-        first, middle, third = ((unit * quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
+        first, middle, third = ((unit * float(quantile(counts, share))) ** (2 / 3) for share in (0.25, 0.5, 0.75))
         return cls(middle, (third - first) / NORMAL_QUARTILE_RANGE)
 
     @property

@@ -156,6 +156,24 @@ def test_fast_pca_converges_to_the_components():
     assert model.log["measured"]["consensus_error_degrees"] < 1e-6
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
+    caplog.set_level("INFO")
+    options = {"n_components": 3, "iterations": 101, "early_stopping": ends}  # the third and fourth are close
+    model = finish(server_of("fast-pca", parties(), **options))
+    performed = 51 if ends else 101
+    assert model.log["measured"]["iterations"] == performed
+    assert f"after {performed} iterations" in ended_early(model)
+    warning = next(record.getMessage() for record in caplog.records if "'iterations' to" in record.getMessage())
+    assert "after 50 of 101 iterations" in warning
+    assert 300 < int(warning.split("needs ")[1].split(";")[0]) < 400
+    # a run that converges in time says nothing, and ends when its iterations are over
+    caplog.clear()
+    model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
+    assert model.log["measured"]["iterations"] == 301
+    assert "'early-stopping'" not in caplog.text
+
+
 @pytest.mark.engine
 def test_the_defaults_of_fast_pca_come_close_on_digits():
     """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""

@@ -352,7 +352,7 @@ class Vault:
         if name not in self._state:
             return None
         stored = self._state[name]
-        return stored if np.isclose(stored[0], weighted_count(self._rows), rtol=1e-12, atol=0) else None
+        return stored if math.isclose(stored[0].item(), weighted_count(self._rows), rel_tol=1e-12) else None
 
     def drop(self) -> None:
         """Delete the stored moments and means from the run's state."""

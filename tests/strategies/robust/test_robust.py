@@ -400,8 +400,8 @@ def test_fewer_survivors_than_the_minimum_are_none(session):
 @pytest.mark.parametrize(("inside", "weight"), [(4, 0.0), (5, 2.5)])
 def test_sums_of_survivors_are_of_the_minimum_at_least(inside, weight):
     weights, ones = np.repeat([0.5, 0.0], [inside, 9 - inside]), np.ones((9, 2))
-    site = SimpleNamespace(node=SimpleNamespace(min_rows=5))
-    party = SimpleNamespace(selection=ones, site=site, weigh_rows=lambda *_: [(weights, ones, ones)])
+    site = SimpleNamespace(node=SimpleNamespace(min_rows=5), state={})
+    party = SimpleNamespace(selection=ones, site=site, weigh_rows=lambda *_: [(weights, ones)])
     reply = party_module._answer_survivors("", party, {"middles": np.zeros(2)})
     assert (reply["weight"], *reply["shift"], *reply["scatter"]) == (weight,) * 6
 
