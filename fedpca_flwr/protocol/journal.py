@@ -112,6 +112,10 @@ class Journal(ABC):
     def complete(self) -> None:
         """Record that this party has answered the run's last question, and delete the run's secrets."""
 
+    @abstractmethod
+    def end_digest(self) -> str:
+        """Return the keyed digest of the last event, by which a journal that is put back shows; empty without a key."""
+
 
 class SimulatedContext(Context):
     """Context of a party that is simulated in the server's own process: its rows are nobody's own."""
@@ -243,3 +247,7 @@ class StateJournal(Journal):
         for name in list(self.record):
             if name.startswith("secret "):
                 del self.record[name]
+
+    @override
+    def end_digest(self) -> str:
+        return ""

@@ -116,7 +116,9 @@ def _check_journal(site: SiteSetup) -> str:
     result = audit.audit(node.journal)
     if result.gap:
         raise ConfigError(f"{store.file}: {result.verdict}; restore it from a copy")
-    return f"{len(result.events)} events, all as they were written"
+    runs = ", ".join(run["run"] for run in result.runs() if not run["compared"])
+    uncompared = f"; of run {runs}, {audit.UNCOMPARED_TEXT}" if runs else ""
+    return f"{len(result.events)} events, all as they were written{uncompared}"
 
 
 def _require_links(folder: Path) -> None:
