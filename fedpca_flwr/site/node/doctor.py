@@ -55,6 +55,7 @@ class SiteSetup:
     superlink: str = ""  # host:port; empty: the SuperLink is not asked
     root_certificates: Path | None = None  # of the authority that vouches for the SuperLink; None: no TLS
     key: Path | None = None  # private key with which the site's SuperNode signs in
+    starts_once: bool = False  # whether 'site node' runs the site
 
     @property
     def node(self) -> NodeConfig:
@@ -153,17 +154,26 @@ def _check_owner(site: SiteSetup) -> str:
 
 
 def _time_start(site: SiteSetup) -> str:
-    """Return how long this app takes to start; raise ConfigError if that is longer than `MAX_START_SECONDS`."""
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
-    seconds = time.monotonic() - started
-    text = f"this app starts in {seconds:.1f} s"
+    """Return how long this app takes to start; raise ConfigError for over `MAX_START_SECONDS` at each message."""
+    seconds = min(_start_seconds(), _start_seconds())
+    text = f"this app starts in {seconds:.1f} s of CPU time"
+    if site.starts_once:
+        return f"{text}, once"
     if seconds > MAX_START_SECONDS:
         raise ConfigError(
             f"{text}, and Flower gives up after 30: run this site with 'site node', which starts once, or from a "
             "faster disk"
         )
     return f"{text}; a SuperNode without 'site node' does so for each message"
+
+
+def _start_seconds() -> float:
+    """Start this app in a process, and return its CPU time, or on Windows the time until it has ended."""
+    started, before = time.monotonic(), os.times()
+    subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    return seconds or time.monotonic() - started
 
 
 def _list_open_rules(site: SiteSetup) -> str:
@@ -322,7 +332,7 @@ def main(
     if config:
         file = read_site_file(config)
         os.chdir(config.parent)
-        site = SiteSetup(file.node_config, run_config, *file.supernode.connection)
+        site = SiteSetup(file.node_config, run_config, *file.supernode.connection, starts_once=True)
     else:
         settings = fleet.parse_config_text(node_config, "node-config")
         site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)

@@ -135,6 +135,16 @@ def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
     assert "'site node'" in examined()[1]["start"]
 
 
+def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch, tmp_path):
+    """The first start computes, as on a busy machine or a cold disk, and the second waits."""
+    look = (
+        f"import os, time; again = os.path.exists({str(tmp_path / 'again')!r}); open({str(tmp_path / 'again')!r}, 'w')"
+    )
+    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(10**8))")
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.7)
+    assert "start" in examined()[0]
+
+
 def test_a_journals_disk_without_hard_links_is_named(examined, monkeypatch, tmp_path):
     def hardlink_to(self, target):
         raise PermissionError(1, "Operation not permitted")
@@ -202,8 +212,9 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
 
 
 def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monkeypatch):
-    """Its paths count from its folder, and its SuperLink is asked."""
+    """Its paths count from its folder, its SuperLink is asked, and 'site node', which runs it, starts once."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)
     relative = {**site, "data": "rows.npy", "identity": "key1", "identities": "identities", "journal": "journal"}
     connection = toml_lines({"superlink": "127.0.0.1:1"})
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
