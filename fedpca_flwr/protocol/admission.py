@@ -207,7 +207,7 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
     those of the majority are at fault.
     """
     infos = sorted(infos, key=attrgetter("partition_id"))
-    all_simulated = all(map(attrgetter("simulated"), infos))
+    owner = next((info.sender for info in infos if not info.simulated), "")
     mismatches = []
     for info in infos:
         first = infos[0]
@@ -218,8 +218,8 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
         if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
             text = f"{first.num_partitions}, as {first.sender} says; the parts would overlap"
             mismatches.append((info, partitions_text + text))
-        if info.simulated and not all_simulated:
-            mismatches.append((info, "its node-config names no 'data', but that of other clients does"))
+        if info.simulated and owner:
+            mismatches.append((info, f"its node-config names no 'data', but that of {owner} does"))
         if info.covariates != first.covariates:
             text = (
                 f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
