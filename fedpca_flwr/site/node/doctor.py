@@ -70,7 +70,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[bool, str]]:
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
     checks["rows and run"] = partial(_check_rows, factory)
     if site.superlink:
-        checks["superlink"] = _check_superlink
+        checks["superlink"] = check_superlink
         if site.key:
             checks["key"] = _check_key
     for topic, check in checks.items():
@@ -232,8 +232,8 @@ def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = Tru
     raise error
 
 
-def _check_superlink(site: SiteSetup) -> str:
-    """Return when the SuperLink's certificate ends, and how the clocks compare."""
+def check_superlink(site: SiteSetup) -> str:
+    """Return when the SuperLink's certificate ends, and how the clocks compare; raise FedPCAError for a fault."""
     host, _, port = site.superlink.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"superlink is '{site.superlink}', expected host:port")
@@ -252,7 +252,7 @@ def _check_superlink(site: SiteSetup) -> str:
         raise FedPCAError(
             f"the certificate of {site.superlink} is not one that {site.root_certificates} vouches for "
             f"({error.verify_message}): get ca.crt from the coordinator, and use a name of the SuperLink that its "
-            "certificate contains"
+            "certificate contains; if it has expired, the coordinator renews it ('site certificates --renew')"
         ) from None
     except (OSError, HTTPException) as error:
         raise FedPCAError(

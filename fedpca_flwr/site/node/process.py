@@ -49,6 +49,7 @@ VERSION = metadata.version(APP_NAME)
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
+REST_SECONDS, REST_PAUSE_SECONDS = 60.0, 2.5  # without a message until this process rests, and between its looks then
 FIRST_CHECK_SECONDS, LAST_CHECK_SECONDS = 60.0, 2 * 86400.0  # after a message, for the numbers of a silent run
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
@@ -92,7 +93,9 @@ class SiteProcess:
         self.rows = held_rows.resident = held_rows.RowStore()
         self.archive_hash = ""
         self.messages: set[int] = set()
-        self.message_time = 0.0  # of the last message, and seconds from it to the next look at a silent run
+        self.message_time = (
+            time.monotonic()
+        )  # of the last message, and seconds from it to the next look at a silent run
         self.check_seconds = math.inf
         self.supernode: subprocess.Popen[bytes] | None = None
 
@@ -112,6 +115,7 @@ class SiteProcess:
             ["--root-certificates", connection.root_certificates] if connection.root_certificates else ["--insecure"]
         )
         command += ["--auth-supernode-private-key", connection.node_key] if connection.node_key else []
+        self._fork(self.examine_link)
         self.supernode = subprocess.Popen(command, preexec_fn=_end_with_parent(signal.SIGTERM))
         self._wait_for(port)
         vars(run_clientapp)["install_from_fab"] = self.inspect_archive  # and unpack nothing
@@ -123,6 +127,15 @@ class SiteProcess:
         name = self.site.node.name or f"partition {self.site.node.partition_id}"
         site_logger.info("%s answers with fedpca-flwr %s", name, VERSION)
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
+
+    def examine_link(self) -> None:
+        """Log what is wrong with the SuperLink's certificate, clock or address, about which a SuperNode is silent."""
+        from fedpca_flwr.site.node.doctor import SiteSetup, check_superlink  # for a process of its own
+
+        try:
+            check_superlink(SiteSetup(self.site.node_config, "", *self.site.supernode.connection))
+        except FedPCAError as error:
+            site_logger.error("%s", error)
 
     def inspect_archive(self, content: bytes, **options: Any) -> None:
         """Store the SHA-256 of the archive that a run has brought (in place of Flower's installation of it)."""
@@ -166,8 +179,10 @@ class SiteProcess:
             if os.waitpid(process, os.WNOHANG)[0]:
                 self.messages.discard(process)
         self.rows.receive()
-        silence = min(time.monotonic() - self.message_time, LAST_CHECK_SECONDS)
-        if self.site.node.metrics and self.check_seconds < silence:
+        silence = time.monotonic() - self.message_time
+        if silence > REST_SECONDS and not self.messages:
+            time.sleep(REST_PAUSE_SECONDS)
+        if self.site.node.metrics and self.check_seconds < min(silence, LAST_CHECK_SECONDS):
             self.check_seconds *= 2
             self._fork(lambda: write_metrics(self.site.node_config))
         if self.supernode and (code := self.supernode.poll()) is not None:

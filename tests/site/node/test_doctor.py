@@ -13,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpca_flwr import site_app
 from fedpca_flwr.cli import main
-from fedpca_flwr.config.site_file import toml_lines
+from fedpca_flwr.config.site_file import read_site_file, toml_lines
 from fedpca_flwr.protocol import memory
+from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.node import doctor
 from fedpca_flwr.site.node.certificates import make_certificates
 from fedpca_flwr.transports.identity import make_key
@@ -209,6 +211,21 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
     trusting = ["--root-certificates", str(tmp_path / "others" / "ca.crt")]
     for superlink, text in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
         assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="sites have a process of their own on Linux")
+def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, tmp_path, monkeypatch, caplog):
+    """The fault: a SuperNode with a wrong or expired certificate tries again for ever, and says nothing."""
+    from fedpca_flwr.site.node import process
+
+    monkeypatch.setattr(held_rows, "resident", None)
+    (tmp_path / "others").mkdir()
+    make_certificates(tmp_path / "others", ["127.0.0.1"])
+    for folder, is_wrong in ((tmp_path, False), (tmp_path / "others", True)):
+        connection = toml_lines({"superlink": link[1], "root-certificates": str(folder / "ca.crt")})
+        (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(site)}")
+        process.SiteProcess(read_site_file(tmp_path / "site.toml"), tmp_path, site_app.app_for).examine_link()
+        assert ("ca.crt" in caplog.text) == is_wrong
 
 
 def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monkeypatch):
