@@ -9,17 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, Parameters, Status
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, SType
