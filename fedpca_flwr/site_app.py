@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from typer import Option
+from typing_extensions import override
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.flower import PCAClientApp
+from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
-from fedpca_flwr.site.node.metrics import metrics_of_site
+from fedpca_flwr.site.node.metrics import write_metrics
 from fedpca_flwr.site.node.outlived import end_with_node
 from fedpca_flwr.site.watch import send_journal_to_system_log, show_log
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -26,14 +28,36 @@ def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingC
     return FACTORY.client(pca_context)
 
 
-app = PCAClientApp(site_client, mods=[metrics_of_site])
+class SiteApp(PCAClientApp):
+    """App of a site, which writes the site's numbers after each message, and refuses every message for a refusal.
+
+    Parameters
+    ----------
+    refusal : ConfigError, optional
+        Reason why the app of the run is refused; the site's journal notes it.
+    """
+
+    def __init__(self, refusal: ConfigError | None = None) -> None:
+        super().__init__(site_client)
+        self._refusal = refusal
+
+    @override
+    def __call__(self, message: Message, context: Context) -> Message:
+        if self._refusal is None:
+            reply = super().__call__(message, context)
+        else:
+            reply = messages.refusal_message(message, context, FACTORY.refusing_client(context, self._refusal))
+        if context.node_config.get("metrics"):
+            write_metrics(context.node_config)
+        return reply
+
+
+app = SiteApp()
 
 
 def app_for(refusal: ConfigError | None) -> ClientApp:
     """Return the app, or, if there is a refusal, an app that answers every message by it."""
-    if refusal is None:
-        return app
-    return PCAClientApp(lambda own, context: FACTORY.refusing_client(own, refusal), mods=[metrics_of_site])
+    return SiteApp(refusal) if refusal else app
 
 
 def run_site(config: Annotated[Path, Option(metavar="FILE")]) -> None:

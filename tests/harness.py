@@ -312,7 +312,7 @@ def messages_of(server: PCAServer) -> list[bytes]:
 
     def listen(reply: Any) -> Any:
         assert reply.num_examples == 1
-        assert set(reply.metrics) <= {"partition-id", "num-partitions", "name", "columns", "simulated"}
+        assert set(reply.metrics) <= {"partition-id", "num-partitions", "name", "columns", "simulated", "journal"}
         messages.append(b"".join(reply.parameters.tensors))
         return reply
 

@@ -124,8 +124,12 @@ def turned_about_ones(rows: NDArray, rng: np.random.Generator) -> NDArray:
 
 
 def shape_of(outcome: tuple[list[NDArray], dict[str, Any]]) -> tuple:
-    """All that an outcome may tell where values are noised or masked: what was said, and the form of the arrays."""
+    """All that an outcome may tell where values are noised or masked: what was said, and the form of the arrays.
+
+    The digest of a journal has a key of its own at each site.
+    """
     arrays, said = outcome
+    said = {**said, "journal": len(said["journal"])} if "journal" in said else said
     return tuple((array.dtype.str, array.shape) for array in arrays), tuple(sorted(said.items()))
 
 

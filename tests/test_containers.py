@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedpca_flwr.config.site_file import read_site_file
 from tests.needed import need
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +57,26 @@ def test_every_site_is_started_by_its_file():
     assert image.endswith('AS supernode\nENTRYPOINT ["python", "-m", "fedpca_flwr", "site", "node"]\n')
     given = [POD["containers"][0]["args"], *(COMPOSE[f"site{i}"]["command"] for i in range(3))]
     assert given == [["--config=/site/site.toml"]] * 4
+
+
+def test_sites_of_the_guide_reach_the_superlink_of_the_compose_file(tmp_path):
+    """What step 1 of the guide writes, after the command of its page on containers."""
+    guide = (ROOT / "simulations" / "deployment" / "README.md").read_text()
+    (text,) = re.findall(r"site\$i/site.toml <<EOF\n(.*?)EOF\n", guide, re.DOTALL)
+    (command,) = re.findall(r"^sed .* lab/site\?/site.toml$", guide, re.MULTILINE)
+    (hosts,) = re.findall(r"site certificates link .* --host (.*)$", guide, re.MULTILINE)
+    (tmp_path / "lab/site0").mkdir(parents=True)
+    (tmp_path / "lab/site0/site.toml").write_text(text.replace("$i", "0").replace("${formats[0]}", "csv"))
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    site = read_site_file(tmp_path / "lab/site0/site.toml")
+    host, port = site.supernode.superlink.split(":")
+    assert host in COMPOSE
+    assert host in hosts.split()
+    assert f"--port={port}" in COMPOSE[host]["command"]
+    assert f":{site.supernode.port}/" in COMPOSE["site0"]["healthcheck"]["test"][-1]
+    paths = [value for key, value in site.node_config.items() if key in ("data", "journal", "identity", "identities")]
+    assert len(paths) == 4
+    assert not any(Path(path).is_absolute() for path in [*paths, site.supernode.node_key])
 
 
 @pytest.mark.parametrize("name", COMPOSE)

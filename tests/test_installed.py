@@ -77,20 +77,40 @@ def test_whoever_builds_a_commit_gets_the_same_bytes(wheel, tmp_path):
 
 
 def fab_of(project, monkeypatch):
-    """Names of the files in the app that Flower builds of a folder."""
+    """Names of the files in the app that Flower builds of a folder, which are unpacked in a folder `app` beside it."""
     monkeypatch.chdir(project.parent)
     told = CliRunner().invoke(flwr, ["build", "--app", project.name])
     assert told.exit_code == 0, told.output
     (fab,) = project.parent.glob("*.fab")
     with ZipFile(fab) as archive:
+        archive.extractall(project.parent / "app")
         return set(archive.namelist())
 
 
+IMPORT_ALL = """
+import importlib, sys
+from fedpca_flwr import server_app, site_app, strategies
+list(strategies.METHODS.values())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(server_app.__file__)
+"""
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_source_is_an_app_of_flowers_newest_format(source, monkeypatch):
-    held, packages = fab_of(source, monkeypatch), {"fedpca_flwr", "strategies", "simulations"}
-    assert {f"{name}/__init__.py" for name in packages} <= held
-    assert {name.split("/")[0] for name in held if name.endswith(".py")} == packages
+def test_the_source_is_an_app_that_holds_what_servers_and_supernodes_run(source, monkeypatch):
+    held = fab_of(source, monkeypatch)
+    files = {name for name in held if name.endswith(".py")}
+    assert {name.split("/")[0] for name in files} == {"fedpca_flwr", "strategies"}
+    assert len(files) < 235  # a launcher sends them to every site
+    modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
+    modules = [name if name.startswith("fedpca") else f"fedpca_flwr.{name}" for name in modules]
+    app = source.parent / "app"
+    keys = {**os.environ, "PYTHONPATH": str(app)}
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, *modules], cwd=app, env=keys, capture_output=True, text=True
+    )
+    assert done.stdout.startswith(str(app)), done.stderr
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

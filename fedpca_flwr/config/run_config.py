@@ -141,7 +141,7 @@ def refuse_home_path(path: str) -> str:
 SharedPath = Annotated[str, AfterValidator(refuse_home_path), AfterValidator(require_possible_path)]
 """A path that a run-config gives to all sites."""
 
-NAME_CHARACTERS = r"[\w .'&()\u2013\u2014\u2019-]"  # also dashes and the typographer's apostrophe
+NAME_CHARACTERS = r"[\w .,'&()\u2013\u2014\u2019-]"  # also dashes and the typographer's apostrophe
 Name = Annotated[str, Field(max_length=64, pattern=f"^{NAME_CHARACTERS}*$")]
 
 

@@ -315,7 +315,7 @@ class Federation:
         Parameters
         ----------
         key : str
-            1 to 64 letters, digits, spaces (not at an end), dashes or any of ``_ . ' & ( )``.
+            1 to 64 letters, digits, spaces (not at an end), dashes or any of ``_ . , ' & ( )``.
         data : array-like of shape (n, d), or Moments
             The member's rows, or their moments.
         columns : str, optional
@@ -331,7 +331,7 @@ class Federation:
         if not isinstance(key, str) or not MEMBER_KEY_PATTERN.fullmatch(key):
             raise ConfigError(
                 f"a member's key is {value_text(key)}, expected 1 to 64 letters, digits, inner spaces, dashes or "
-                "any of _ . ' & ( )"
+                "any of _ . , ' & ( )"
             )
         if key in self._members:
             raise ConfigError(f"'{key}' is a member already; replace its rows or append to them")

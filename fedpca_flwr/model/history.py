@@ -31,6 +31,8 @@ class Round(Entry):
     down: ByteCounts
     digests: dict[str, Annotated[list[Label], Field(min_length=2, max_length=2)]] = {}
     """SHA-256 of the question and of the reply, by partition; empty for a party that has not replied."""
+    journals: dict[str, Label] = {}
+    """Keyed digest of the last event of each site's journal, by partition, in the last round."""
 
 
 class Provenance(Entry):

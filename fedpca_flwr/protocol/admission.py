@@ -28,7 +28,7 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
-MESSAGES = 1
+MESSAGES = 2
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -41,7 +41,8 @@ class PartyInfo(Config):
 
     `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
     columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
-    `features` is 0 if the client does not say. `messages` is `MESSAGES` at the site, 0 if it is an earlier version.
+    `features` is 0 if the client does not say. `journal` is a keyed digest of the last event of a site's journal, with
+    the last reply. `messages` is `MESSAGES` at the site, 0 if it is an earlier version.
     """
 
     public = False
@@ -52,6 +53,7 @@ class PartyInfo(Config):
     columns: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     covariates: Annotated[str, Limits(max_length=4096, pattern=r"^[0-9 ]*$")] = ""
     simulated: bool
+    journal: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     features: Annotated[int, Limits(ge=0)] = 0
     messages: Annotated[int, Limits(ge=0)] = 0
 
@@ -205,7 +207,7 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
     those of the majority are at fault.
     """
     infos = sorted(infos, key=attrgetter("partition_id"))
-    all_simulated = all(map(attrgetter("simulated"), infos))
+    owner = next((info.sender for info in infos if not info.simulated), "")
     mismatches = []
     for info in infos:
         first = infos[0]
@@ -216,8 +218,8 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
         if partitions is None and info.simulated and info.num_partitions != first.num_partitions:
             text = f"{first.num_partitions}, as {first.sender} says; the parts would overlap"
             mismatches.append((info, partitions_text + text))
-        if info.simulated and not all_simulated:
-            mismatches.append((info, "its node-config names no 'data', but that of other clients does"))
+        if info.simulated and owner:
+            mismatches.append((info, f"its node-config names no 'data', but that of {owner} does"))
         if info.covariates != first.covariates:
             text = (
                 f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "

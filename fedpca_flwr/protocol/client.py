@@ -321,7 +321,10 @@ class PCAClient(PartyClient):
             rows = len(self.selection)
             arrays = self._answer(phase, request, rows)
             hides_rows = self.card.differentially_private or self.transport.sums_only
-            reply = arrays, 1 if hides_rows else rows, self.info()
+            info = self.info()
+            if self._completes_run(phase) and (digest := self.journal.end_digest()):
+                info["journal"] = digest
+            reply = arrays, 1 if hides_rows else rows, info
             if self.site.node.data:
                 self._store_reply(*reply)
             return reply
@@ -338,6 +341,10 @@ class PCAClient(PartyClient):
         return self.script[phase].reply.names
 
     # Inside
+
+    def _completes_run(self, phase: str) -> bool:
+        """Return whether the run ends with this question."""
+        return self.ends_run and phase == list(self.script)[-1]
 
     def _permit(self) -> None:
         """Raise a FedPCAError for a run that the site's own policy does not allow, before anything is computed."""
@@ -462,7 +469,7 @@ class PCAClient(PartyClient):
         fields_text = ", ".join(question.reply.names)
         self.site.journal.record_answer(f"{place}: {fields_text}", size, partial(content_digest, phase, arrays))
         site_logger.info("run %s: '%s' is answered with %s bytes", self.site.run_id, phase, size)
-        if phase == phases[-1] and self.ends_run:
+        if self._completes_run(phase):
             self.site.journal.complete()
             if self.site.node.data:
                 self.site.state.clear()

@@ -113,6 +113,10 @@ class Journal(ABC):
     def complete(self) -> None:
         """Record that this party has answered the run's last question, and delete the run's secrets."""
 
+    @abstractmethod
+    def end_digest(self) -> str:
+        """Return the keyed digest of the last event, by which a journal that is put back shows; empty without a key."""
+
 
 class SimulatedContext(Context):
     """Context of a party that is simulated in the server's own process: its rows are nobody's own."""
@@ -189,7 +193,7 @@ class StateJournal(Journal):
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self.record["questions"] = f"{self.record['questions']}{phase}\n"
+        self.record["questions"] = "".join(f"{each}\n" for each in (*answered, phase))
         self.record["digest"], self.record["answered"] = digest, False
         self.record.pop(f"secret {REPLY_NAME}", None)
 
@@ -248,3 +252,7 @@ class StateJournal(Journal):
         for name in list(self.record):
             if name.startswith("secret "):
                 del self.record[name]
+
+    @override
+    def end_digest(self) -> str:
+        return ""

@@ -6,11 +6,13 @@ question by name); a reply has ``party`` (the party's statement), ``arrays`` and
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common import Code, FitIns, FitRes, GetPropertiesIns, Parameters, Status
-from flwr.common.constant import SUPERLINK_NODE_ID, SType
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode, SType
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
@@ -19,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from typing_extensions import override
 
 from fedpca_flwr.model.loadings import Loadings
-from fedpca_flwr.protocol.client import PartyClient
+from fedpca_flwr.protocol.client import PartyClient, RefusingClient
 from fedpca_flwr.protocol.payload import read_array
 from fedpca_flwr.protocol.quorum import PCA_KEY, require_pca_name
 
@@ -151,6 +153,19 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
     metrics = MetricRecord({"num-examples": rows})
     content = RecordDict({"arrays": record, "metrics": metrics, "party": ConfigRecord(dict(party))})
     return Message(content, reply_to=message), responder.loadings
+
+
+def refusal_message(message: Message, context: Context, client: RefusingClient) -> Message:
+    """Return a refusal as the reply to any message: as a report to a question of this project, else as an error."""
+    if message.metadata.message_type in (QUERY, TRAIN):
+        content = RecordDict({"party": ConfigRecord(client.report)})
+        if message.metadata.message_type == TRAIN:
+            content["arrays"], content["metrics"] = ArrayRecord(), MetricRecord({"num-examples": 0})
+        return Message(content, reply_to=message)
+    if question_config(message) is not None:
+        with suppress(Exception):  # the question may hold anything
+            return ClientApp(lambda _: client.to_client())(message, context)
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(client.report["message"])), reply_to=message)
 
 
 def asks_for_arrays(message: Message) -> bool:

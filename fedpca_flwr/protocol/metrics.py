@@ -29,7 +29,7 @@ from fedpca_flwr.state.files import SHARED, atomic_file, require_writable_folder
 if TYPE_CHECKING:
     from fedpca_flwr.protocol.strategy import PCAStrategy
 
-RUNNING = "running"
+RUNNING, SILENT = "running", "silent"
 
 GAUGES = {
     "run_active": "1 while a run goes on, else 0",
@@ -161,7 +161,7 @@ def write_records(name: str, at: str, records: Sequence[Record]) -> None:
         return
     with atomic_file(Path(f"{name}.jsonl"), SHARED) as stream:
         stream.writelines(f"{record.line()}\n".encode() for record in records)
-    _write_text(name, at, records[-1], [asdict(record) for record in records if record.status != RUNNING])
+    _write_text(name, at, records[-1], [asdict(record) for record in records if record.status not in (RUNNING, SILENT)])
 
 
 def _write_text(name: str, at: str, latest: Record, ended: Sequence[Mapping[str, str]]) -> None:

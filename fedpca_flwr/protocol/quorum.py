@@ -93,6 +93,7 @@ class Quorum:
         self.simulated = False  # whether every party drew its rows from the run's data set
         self.columns = ""  # digest of the column names on which the parties agree; empty without names
         self.covariates = ""  # positions of the columns of `adjust-for`, on which the parties agree
+        self.journals: dict[str, str] = {}  # digest of each party's journal after its last reply, by partition
         self.ask_properties: AskProperties = ask_in_threads
         self.partition_by_client: dict[str, int] = {}  # partition that each of Flower's clients claimed first
         self.pca_name = DEFAULT_PCA_NAME  # name of the PCA among those of a Flower run
@@ -148,6 +149,7 @@ class Quorum:
         self.columns = next(filter(None, map(attrgetter("columns"), party_infos)), self.columns)
         self.covariates = party_infos[0].covariates if party_infos else self.covariates
         self.simulated = all(map(attrgetter("simulated"), party_infos))
+        self.journals = {str(info.partition_id): info.journal for info in party_infos if info.journal}
         replies = []
         for party_info in reversed(party_infos):
             client, result = results.pop()

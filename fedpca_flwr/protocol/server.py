@@ -303,7 +303,10 @@ class PCAServer(Server):
                         failures.append(NodeFailure(client.cid, failure))
                     else:
                         reply = future.result()[1]
-                        (results if reply.status.code == Code.OK else failures).append((client, reply))
+                        if reply.status.code == Code.OK:
+                            results.append((client, reply))
+                        else:
+                            failures.append(NodeFailure(client.cid, RuntimeError()))
         return results, failures
 
 

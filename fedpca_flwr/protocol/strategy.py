@@ -393,6 +393,7 @@ class PCAStrategy(Strategy):
                 str(partitions[cid]): [digest, self._collector.digests.get(partitions[cid], "")]
                 for cid, digest in self._question_digests.items()
             }
+            self.round_log[-1] |= {"journals": self.quorum.journals} if self.quorum.journals else {}
         rows_visible = self._shows_row_counts and not self.config.weights
         for reply in replies:
             if rows_visible and "count" in reply.fields and reply.rows != int(reply.fields["count"]):

@@ -55,12 +55,14 @@ class Custodian(Site):
     @cached_property
     @override
     def table(self) -> Table:
-        expected = self.journal.load_secret("rows")  # before the rows are read: the journal may be lost
+        stored = self.journal.load_secret("rows") or b""  # before the rows are read: the journal may be lost
         table = self.load(self.node, self.config)
-        if expected:
-            require_same_rows(expected.decode(), table.digest)
-        elif table.digest:
-            self.journal.store_secret("rows", table.digest.encode())
+        digest, _, content = stored.decode().partition("\n")
+        if not digest and table.digest:
+            content = local_table.content_digest(self.node.data, table.digest)
+            self.journal.store_secret("rows", f"{table.digest}\n{content}".encode())
+        elif digest != table.digest:  # a file with the same bytes may have another time of change
+            require_same_rows(content or digest, local_table.content_digest(self.node.data, table.digest))
         return local_table.adapt(table, self.node, self.config)
 
     @cached_property
@@ -73,7 +75,8 @@ class Custodian(Site):
         settings = ""
         try:  # what run this is, as far as a site can know: Flower does not name who started the run
             secure = "; only sums" if self.config.secure_aggregation else ""
-            description = f"{self.config.method}; n-components={self.config.n_components}{secure}"
+            numbers = f"n-components={self.config.n_components}; round-deadline={self.config.round_deadline:g}"
+            description = f"{self.config.method}; {numbers}{secure}"
             if method := self.methods.get(split_method_text(self.config.method)[0]):
                 card = method.strategy.card
                 settings = settings_digest(card.name, self.options(card.options), self.config)

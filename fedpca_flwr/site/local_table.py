@@ -91,6 +91,15 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
     return adapt(table._replace(digest=stamp, split=node.split), node, config, FILE_STEPS)
 
 
+def content_digest(path: str, stamp: str) -> str:
+    """Return the SHA-256 of a file's bytes; empty without a file, or if its stamp was not this one all the time."""
+    if not stamp or _file_stamp(path) != stamp:
+        return ""
+    with open(Path(path).expanduser(), "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digest if _file_stamp(path) == stamp else ""
+
+
 def _file_stamp(path: str) -> str:
     """Return inode, size and time of change of a file, or of all in a folder, to notice changes; empty if missing."""
     file = Path(path).expanduser()

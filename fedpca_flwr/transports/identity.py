@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import NAME_CHARACTERS
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.state.files import read_text, unreadable_error, write_new
 
@@ -106,8 +107,10 @@ def make_key(path: str, party: int, name: str = "") -> str:
     """
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
-    if not re.fullmatch(r"[\w .-]{0,64}", name):
-        raise ConfigError(f"name is {name!r}, expected at most 64 letters, digits, spaces, dots, hyphens, underscores")
+    if not re.fullmatch(f"{NAME_CHARACTERS}{{0,64}}", name):
+        raise ConfigError(
+            f"name is {name!r}, expected at most 64 letters, digits, spaces, dashes or any of _ . , ' & ( )"
+        )
     private_key = Ed25519PrivateKey.generate()
     write_new(Path(path).expanduser(), private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return member_line(party, private_key, name)

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field as Limits
 from typing_extensions import override
 
+from fedpca_flwr.config.run_config import split_names
 from fedpca_flwr.maths import moments
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.federation import Federation, moments_digest
@@ -33,7 +34,7 @@ class StreamingOptions(method.ScaledOptions):
     state: str = ""
     """Folder at the server that holds the federation. This option is required."""
     leave: str = ""
-    """Names of the members that leave, with commas between them."""
+    """Names of the members that leave, with commas between them. A name that contains a comma is in double quotes."""
     append: Annotated[bool, Limits(examples=[])] = False
     """Add the parties' rows to the rows of earlier runs, instead of replacing these."""
 
@@ -97,7 +98,7 @@ class Streaming(method.Strategy):
         self.federation = Federation.open(options.state)
         self.federation.prepare()
         self._late_members: list[str] = []  # names of the members that know a later revision of the state
-        self._leaving = sorted({key.strip() for key in options.leave.split(",")} - {""})
+        self._leaving = sorted({*split_names(" ".join(options.leave.splitlines()))} - {""})
         self._sums_only = "members" in self.script
         if self._sums_only and options.leave:
             raise method.ConfigError(

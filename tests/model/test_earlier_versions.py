@@ -93,6 +93,7 @@ def test_a_running_model_of_before_goes_on(method, parties, folder):
 def test_a_journal_of_before_is_whole_and_counts(parties, folder, tmp_path, monkeypatch):
     journal = audit(str(folder / "journal-0"))
     assert journal.gap == 0
+    assert [run["compared"] for run in journal.runs()] == [False, True, True, True]  # the first was in clear
     assert {"run", "question", "answer", "release", "refused", "opened"} <= {event.kind for event in journal.events}
 
     def sites(method, first=0, **options):

@@ -111,7 +111,7 @@ def test_members_of_equal_rows_share_moments(folder):
         (lambda f: f.leave("west coast"), ConfigError, ["west coast", "north", "south"]),
         (lambda f: f.replace("east", EAST), ConfigError, ["'east'"]),
         (lambda f: f.append("east", EAST), ConfigError, ["'east'"]),
-        (lambda f: f.join("a,b", EAST), ConfigError, ["a,b", 1, 64]),
+        (lambda f: f.join("a;b", EAST), ConfigError, ["a;b", 1, 64]),
         (lambda f: f.append("south", SOUTH), ConfigError, ["'south'", 100]),
         (lambda f: f.join("east", EAST[:, :11]), ContractError, ["'east'", 11, 12]),
         (lambda f: f.join("east", EAST * np.nan), DataError, ["NaN"]),

@@ -1,11 +1,16 @@
 """Hostile or broken replies at the server: each a named error, whatever they hold."""
 
+import io
+import operator
+import re
+
 import numpy as np
 import pytest
+from flwr.common import Code, Status
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ContractError, FedPCAError
 from tests.families import cut, rows
-from tests.harness import finish, say, server_of, tamper, tamper_arrays
+from tests.harness import finish, proxy_of, say, server_of, tamper, tamper_arrays
 from tests.refusals import refused
 
 
@@ -13,19 +18,76 @@ def of(*sizes, **options):
     return server_of("p-cov", cut(rows(90), *sizes), n_components=2, **options)
 
 
-@pytest.mark.parametrize(
-    "metrics",
-    [
-        *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1)),
-        *({"num-partitions": wrong} for wrong in (None, 2.0)),
-        *({"simulated": "yes"}, {"columns": "a,b"}, {"name": "a\x1b[2J"}, {"stranger": 1}),
-        *({"error": "ContractError"}, {"error": "ContractError", "message": "\x1b[2J"}),
-    ],
-    ids=repr,
-)
-def test_what_a_client_says_of_itself_is_checked(metrics):
-    with pytest.raises((ContractError, ConfigError)):
-        finish(say(of(60, 30), 1, **metrics))
+STATEMENTS = [
+    *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
+    *({"num-partitions": wrong} for wrong in (None, 2.0, 9)),
+    *(
+        {"simulated": "yes"},
+        {"simulated": False},
+        {"columns": "a,b"},
+        {"covariates": "1"},
+        {"name": "a\x1b[2J"},
+        {"stranger": 1},
+    ),
+    *({"error": name, "message": "no"} for name in ("ContractError", "Strange")),
+    *({"error": "ContractError"}, {"error": "ContractError", "message": "\x1b[2J"}, {"messages": -1}, {"journal": "?"}),
+]
+PAYLOADS = {
+    "no arrays": lambda reply: reply.parameters.tensors.clear(),
+    "an array more": lambda reply: reply.parameters.tensors.append(reply.parameters.tensors[0]),
+    "no rows": lambda reply: setattr(reply, "num_examples", 0),
+    "a status": lambda reply: setattr(reply, "status", Status(Code.FIT_NOT_IMPLEMENTED, "within its deadline")),
+    **{
+        f"{kind} of array {place}": lambda reply, place=place, change=change: change(reply.parameters.tensors, place)
+        for place in (0, 1)
+        for kind, change in {
+            "garbage": lambda tensors, i: operator.setitem(tensors, i, b"\x93NUMPY garbage"),
+            "half": lambda tensors, i: operator.setitem(tensors, i, tensors[i][:-4]),
+            "objects": lambda tensors, i: operator.setitem(tensors, i, npy(np.array([{}], dtype=object))),
+            "texts": lambda tensors, i: operator.setitem(tensors, i, npy(np.array(["a"]))),
+            "another shape": lambda tensors, i: operator.setitem(tensors, i, npy(np.ones((2, 3, 4)))),
+        }.items()
+    },
+}
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("phase", ["moments", "project"])
+@pytest.mark.parametrize("fault", [*STATEMENTS, *PAYLOADS], ids=str)
+def test_every_fault_of_one_reply_names_its_sender(fault, phase):
+    """In every line of the error, also before the reply is read."""
+    server = of(30, 30, 30)
+    if isinstance(fault, dict):
+        say(server, 1, phase, **fault)
+    else:
+        tamper(server, 1, lambda reply: PAYLOADS[fault](reply) or reply, phase)
+    with pytest.raises(FedPCAError) as caught:
+        finish(server)
+    for line in str(caught.value).splitlines():
+        assert re.search(r"client 1\b", line), line
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
+def test_every_fault_of_a_first_statement_names_its_sender(statement):
+    server = of(30, 30, 30)
+    proxy = proxy_of(server, 1)
+    honest = proxy.get_properties
+
+    def get_properties(*question, **limits):
+        reply = honest(*question, **limits)
+        reply.properties = {key: value for key, value in {**reply.properties, **statement}.items() if value is not None}
+        return reply
+
+    proxy.get_properties = get_properties
+    with pytest.raises(FedPCAError) as caught:
+        finish(server)
+    named = rf"client 1\b|node 2\b|client {statement.get('partition-id')}\b|\[0\]"
+    assert re.search(named, str(caught.value)), caught.value
 
 
 @pytest.mark.parametrize(

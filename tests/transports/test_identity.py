@@ -41,10 +41,12 @@ def listed(folder, *lines):
     return str(folder / "list")
 
 
-def test_one_command_makes_a_key_and_prints_its_line(tmp_path, capsys):
-    main(["site", "keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", "hospital 2"])
+@pytest.mark.parametrize("name", ["hospital 2", "Charité \u2013 Berlin", "St. Mary's", "UKE, Hamburg (Nord) & Co."])
+def test_one_command_makes_a_key_and_prints_its_line(name, tmp_path, capsys):
+    main(["site", "keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", name])
     public = read_private_key(str(tmp_path / "site.pem")).public_key().public_bytes_raw().hex()
-    assert capsys.readouterr().out == f"2 {public}  # hospital 2\n"
+    assert capsys.readouterr().out == f"2 {public}  # {name}\n"
+    assert NodeConfig.parse({"partition-id": 2, "num-partitions": 3, "name": name}).name == name
 
 
 @pytest.mark.parametrize(

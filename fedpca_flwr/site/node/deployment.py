@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -221,9 +222,13 @@ def rehearse(
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
         raise ConfigError(f"the folder {folder} is not empty; name an empty or a new folder")
-    if not (app / "pyproject.toml").exists():
+    try:
+        is_project = tomllib.loads((app / "pyproject.toml").read_text("utf-8"))["project"]["name"] == "fedpca-flwr"
+    except (OSError, ValueError, KeyError):
+        is_project = False
+    if not is_project:
         raise ConfigError(
-            f"{app.resolve()} is not this project's folder: go to the project's folder, or name it with --app"
+            f"{app.resolve()} is not the folder of fedpca-flwr: go to a clone of this project, or name one with --app"
         )
     hospitals = _hospital_configs(folder, data, dropout)
     n_sites = len(hospitals)

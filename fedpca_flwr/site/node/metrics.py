@@ -1,23 +1,14 @@
 """Numbers about the runs at a site, from its journal (`fedpca_flwr.protocol.metrics`)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
-from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.metrics import Record, write_records
 from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.audit import audit
-
-
-def metrics_of_site(message: Any, context: Context, call_next: Callable[[Any, Any], Any]) -> Any:
-    """Answer a message (as a mod of Flower), then update the site's metrics files if the node-config names any."""
-    reply = call_next(message, context)
-    if context.node_config.get("metrics"):
-        write_metrics(context.node_config)
-    return reply
 
 
 def write_metrics(node_config: Mapping[str, Any]) -> None:

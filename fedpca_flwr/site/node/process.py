@@ -8,6 +8,7 @@ back for the next ones (`fedpca_flwr.site.held_rows`). This file alone knows Flo
 
 import ctypes
 import hashlib
+import math
 import os
 import secrets
 import signal
@@ -23,7 +24,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
+from flwr.app import Context
 from flwr.clientapp import ClientApp
+from flwr.common.serde import context_from_proto
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
@@ -36,6 +39,8 @@ from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.node.deployment import HOST, free_port
 from fedpca_flwr.site.node.flower_command import FLOWER_SETTINGS, local_path, program_path
+from fedpca_flwr.site.node.metrics import write_metrics
+from fedpca_flwr.site.rules.audit import DEFAULT_DEADLINE
 from fedpca_flwr.site.watch import show_log
 from fedpca_flwr.state.files import write_new
 
@@ -44,6 +49,8 @@ VERSION = metadata.version(APP_NAME)
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
+REST_SECONDS, REST_PAUSE_SECONDS = 60.0, 2.5  # without a message until this process rests, and between its looks then
+FIRST_CHECK_SECONDS, LAST_CHECK_SECONDS = 60.0, 2 * 86400.0  # after a message, for the numbers of a silent run
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
@@ -86,6 +93,10 @@ class SiteProcess:
         self.rows = held_rows.resident = held_rows.RowStore()
         self.archive_hash = ""
         self.messages: set[int] = set()
+        self.message_time = (
+            time.monotonic()
+        )  # of the last message, and seconds from it to the next look at a silent run
+        self.check_seconds = math.inf
         self.supernode: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> None:
@@ -104,9 +115,11 @@ class SiteProcess:
             ["--root-certificates", connection.root_certificates] if connection.root_certificates else ["--insecure"]
         )
         command += ["--auth-supernode-private-key", connection.node_key] if connection.node_key else []
+        self._fork(self.examine_link)
         self.supernode = subprocess.Popen(command, preexec_fn=_end_with_parent(signal.SIGTERM))
         self._wait_for(port)
         vars(run_clientapp)["install_from_fab"] = self.inspect_archive  # and unpack nothing
+        vars(run_clientapp)["context_from_proto"] = limit_wait
         vars(run_clientapp)["get_load_client_app_fn"] = lambda **options: self.load_app
         vars(run_superexec)["get_executor"] = lambda *args, **options: self
         if len(list(Path("/proc/self/task").iterdir())) > 1:
@@ -114,6 +127,15 @@ class SiteProcess:
         name = self.site.node.name or f"partition {self.site.node.partition_id}"
         site_logger.info("%s answers with fedpca-flwr %s", name, VERSION)
         run_superexec.run_superexec(f"{HOST}:{port}", insecure=True, superexec_auth_secret=secret)
+
+    def examine_link(self) -> None:
+        """Log what is wrong with the SuperLink's certificate, clock or address, about which a SuperNode is silent."""
+        from fedpca_flwr.site.node.doctor import SiteSetup, check_superlink  # for a process of its own
+
+        try:
+            check_superlink(SiteSetup(self.site.node_config, "", *self.site.supernode.connection))
+        except FedPCAError as error:
+            site_logger.error("%s", error)
 
     def inspect_archive(self, content: bytes, **options: Any) -> None:
         """Store the SHA-256 of the archive that a run has brought (in place of Flower's installation of it)."""
@@ -125,6 +147,7 @@ class SiteProcess:
         The hash of the archive that the run has brought counts, not the ``digest`` of which the SuperLink tells.
         """
         requested = f"{excerpt(identifier)} {excerpt(version)} {self.archive_hash[:8]}"
+        signal.alarm(0)  # the message is here
         AppName.text = f"app of this site, {VERSION}, for {requested}"
         try:
             require_compatible_app(self.site, identifier, version, self.archive_hash)
@@ -146,10 +169,8 @@ class SiteProcess:
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Fork a process that answers a message, after taking over rows; return that the message is accepted."""
         self.rows.receive()
-        process = os.fork()
-        if process == 0:
-            _answer(lambda: run_clientapp.run_clientapp(spec.runtime_api_address, spec.token, insecure=True))
-        self.messages.add(process)
+        self._fork(lambda: run_clientapp.run_clientapp(spec.runtime_api_address, spec.token, insecure=True))
+        self.message_time, self.check_seconds = time.monotonic(), FIRST_CHECK_SECONDS
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
@@ -158,6 +179,12 @@ class SiteProcess:
             if os.waitpid(process, os.WNOHANG)[0]:
                 self.messages.discard(process)
         self.rows.receive()
+        silence = time.monotonic() - self.message_time
+        if silence > REST_SECONDS and not self.messages:
+            time.sleep(REST_PAUSE_SECONDS)
+        if self.site.node.metrics and self.check_seconds < min(silence, LAST_CHECK_SECONDS):
+            self.check_seconds *= 2
+            self._fork(lambda: write_metrics(self.site.node_config))
         if self.supernode and (code := self.supernode.poll()) is not None:
             raise SystemExit(code)
 
@@ -174,6 +201,13 @@ class SiteProcess:
                 self.supernode.kill()
 
     # Inside
+
+    def _fork(self, work: Callable[[], None]) -> None:
+        """Fork a process that works and ends."""
+        process = os.fork()
+        if process == 0:
+            _answer(work)
+        self.messages.add(process)
 
     def _wait_for(self, port: int) -> None:
         """Wait until the SuperNode listens; SystemExit if it ends, else stop it after a time and raise FedPCAError."""
@@ -199,6 +233,16 @@ def require_compatible_app(site: SiteFile, identifier: str, version: str, digest
         faults.append(f"its hash is {digest[:16]}..., and this site answers {site.supernode.app_hash[:16]}... only")
     if faults:
         raise ConfigError(f"this site does not answer the app of this run: {'; '.join(faults)}")
+
+
+def limit_wait(message: Any) -> Context:
+    """Return a run's context, as Flower's function does; let this process end if its message is not there in time."""
+    context = context_from_proto(message)
+    deadline = context.run_config.get("round-deadline")
+    if not isinstance(deadline, int | float) or not 1 <= deadline <= LAST_CHECK_SECONDS:
+        deadline = DEFAULT_DEADLINE
+    signal.alarm(int(deadline))
+    return context
 
 
 def _answer(answer_message: Callable[[], None]) -> NoReturn:

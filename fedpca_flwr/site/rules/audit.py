@@ -3,19 +3,23 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, printable_text
-from fedpca_flwr.site.rules.accounts import event_text
+from fedpca_flwr.site.rules.accounts import ACCOUNTS, event_text
 from fedpca_flwr.site.rules.chain import Event, FurtherRefusals, events, first_gap, further_refusals
-from fedpca_flwr.site.rules.journal import COMPLETED_KIND, POST_KIND, SCHEMA, SECRETS_TIMEOUT
+from fedpca_flwr.site.rules.journal import COMPLETED_KIND, POST_KIND, SCHEMA, SECRETS_TIMEOUT, stored_key
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.state.store import Store
 
+DEADLINE = re.compile(r"; round-deadline=(\d{1,9}(?:\.\d{1,9})?(?:e\+\d\d)?)(?:;|$)")
+DEFAULT_DEADLINE = RunConfig().round_deadline
 PHASE = re.compile(r"(phase \d+ of \d+)\b")
+UNCOMPARED_TEXT = "an earlier version noted no digest of the rows, so no later run is compared with its answers"
 TABLE_COLUMNS = ("time", "run", "party", "kind", "about", "bytes")
 MAX_WIDTH = 200  # characters up to which a column of the table is as wide as its longest text
 
@@ -27,6 +31,7 @@ class Audit:
     events: Sequence[Event]
     gap: int  # number of the first event that is missing or was changed; 0: none
     further_refusals: Sequence[FurtherRefusals] = ()  # refused runs that the journal only counts
+    key: bytes = field(default=b"", repr=False)  # of the journal's digests; empty for an export
 
     @property
     def verdict(self) -> str:
@@ -55,15 +60,16 @@ class Audit:
 
         Keys: ``run``, ``party``, ``began`` and ``last`` (times), ``about`` (which run it was), ``questions`` (their
         number), ``bytes`` (sent), ``refused`` and ``ended`` (kinds of the errors, or empty), ``phase`` (the last one
-        answered), and ``status``: "running", "completed", "refused", "broke off", "asked nothing" (there are notes
-        alone), or "answered" (versions before 0.3, which noted no end).
+        answered), ``compared`` (False if answers in clear of a version before 0.3 have no digest of their rows), and
+        ``status``: "running", "silent" (for longer than its round-deadline), "completed", "refused", "broke off",
+        "asked nothing" (there are notes alone), or "answered" (versions before 0.3, which noted no end).
         """
         runs: dict[tuple[str, int], dict[str, Any]] = {}
         completed: set[tuple[str, int]] = set()
         by_post: set[tuple[str, int]] = set()
         for event in self.events:
             blank = {"run": event.run, "party": event.party, "began": event.time, "about": ""}
-            blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": "", "phase": ""}
+            blank |= {"questions": 0, "bytes": 0, "refused": "", "ended": "", "phase": "", "compared": False}
             run = runs.setdefault((event.run, event.party), blank)
             run["last"] = event.time
             run["questions"] += event.kind == "question"
@@ -74,7 +80,9 @@ class Audit:
                 run["phase"] = phase[1]
             elif event.kind in {COMPLETED_KIND, POST_KIND}:
                 (completed if event.kind == COMPLETED_KIND else by_post).add((event.run, event.party))
-        long_ago = (datetime.now(UTC) - SECRETS_TIMEOUT).isoformat()
+            run["compared"] |= event.kind in ACCOUNTS
+        now = datetime.now(UTC)
+        long_ago = (now - SECRETS_TIMEOUT).isoformat()
         latest = {run["party"]: run for run in runs.values()}
         for key, run in runs.items():
             is_silent = key not in by_post and (run is not latest[run["party"]] or run["last"] < long_ago)
@@ -88,6 +96,11 @@ class Audit:
                 run["status"] = "answered" if is_silent else "running"
             else:
                 run["status"] = "asked nothing"
+            deadline = DEADLINE.search(run["about"])
+            seconds = min(float(deadline[1]) if deadline else DEFAULT_DEADLINE, SECRETS_TIMEOUT.total_seconds())
+            if run["status"] == "running" and run["last"] < (now - timedelta(seconds=seconds)).isoformat():
+                run["status"] = "silent"
+            run["compared"] |= bool(run["phase"]) or not run["bytes"] or "; only sums" in run["about"]
         return list(runs.values())
 
     def status(self) -> str:
@@ -96,7 +109,9 @@ class Audit:
         for run in self.runs():
             where = f" after {run['phase']}" if run["status"] == "broke off" and run["phase"] else ""
             error = run["refused"] or run["ended"]
-            end = f"{run['status']}{where}{f': {error}' if error else ''}"
+            since = f" since {run['last']}" if run["status"] == "silent" else ""
+            end = f"{run['status']}{since}{where}{f': {error}' if error else ''}"
+            end += "" if run["compared"] else f"; {UNCOMPARED_TEXT}"
             title = run["about"] or "nothing is noted of what it was"
             lines.append(f"run {printable_text(run['run'])} (client {run['party']}): {title}")
             counts = f"{run['questions']} questions, {run['bytes']:,} bytes left, {end}"
@@ -125,7 +140,8 @@ def audit(folder: str) -> Audit:
     if not store.exists():
         raise ConfigError(f"there is no journal in {store.folder}: name the folder of node-config 'journal'")
     with store.transaction() as database:
-        return Audit(list(events(database)), first_gap(database), further_refusals(database))
+        key = stored_key(database)
+        return Audit(list(events(database)), first_gap(database), further_refusals(database), key)
 
 
 def _further_line(runs: FurtherRefusals) -> str:

@@ -10,6 +10,7 @@ events of their own up to `MAX_REFUSAL_EVENTS`. Further refusals are counted bes
 """
 
 import hashlib
+import hmac
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,6 +156,11 @@ def require_newer(database: sqlite3.Connection, last_seen: tuple[int, str], file
 def chain_digest(previous: str, fields: tuple[Any, ...]) -> str:
     """Return the SHA-256 (hexadecimal) of the digest before and an event's fields without its own `chain`."""
     return hashlib.sha256(json.dumps([previous, *fields]).encode()).hexdigest()
+
+
+def keyed_digest(key: bytes, chain: str) -> str:
+    """Return the HMAC-SHA-256 (hexadecimal) of an event's `chain`, by which only the key's owner finds the event."""
+    return hmac.new(key, chain.encode(), "sha256").hexdigest()
 
 
 def first_wrong_link(chain: Sequence[Event]) -> int:

@@ -18,7 +18,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, printable_text
 from fedpca_flwr.model import model_file
 from fedpca_flwr.model.history import History, Provenance
 from fedpca_flwr.site.rules.audit import Audit, audit
-from fedpca_flwr.site.rules.chain import Event, first_wrong_link, parse_row
+from fedpca_flwr.site.rules.chain import Event, first_wrong_link, keyed_digest, parse_row
 from fedpca_flwr.state.store import DamageError
 
 BAR = "\\|"  # within a cell of a table in Markdown
@@ -87,10 +87,16 @@ class Comparison:
             self.faults.append(f"{path}: {journal.verdict}")
         numbers = sorted({event.party for event in events})
         if not numbers:
-            self.faults.append(f"{path}: the journal has no entry about run {run}")
+            text = f"the journal has no entry about run {run}: it is another site's, or one from before the run"
+            self.faults.append(f"{path}: {text}")
         statuses = {entry["party"]: entry["status"] for entry in journal.runs() if entry["run"] == run}
         parties = []
+        ends = {party: digest for entry in self.history.rounds for party, digest in entry.journals.items()}
+        digests = [keyed_digest(journal.key, event.chain) for event in journal.events if journal.key and ends]
         for party in numbers:
+            if journal.key and str(party) in ends and ends[str(party)] not in digests:
+                text = "the journal lacks the event that was its last at the end of the run: an older one was put back"
+                self.faults.append(f"{path}: party {party}: {text}, or all of it was written anew")
             exchanges = self._compare(path, party, [event for event in events if event.party == party])
             parties.append({"party": party, "status": statuses[party], "exchanges": exchanges})
         self.journals.append({"path": str(path), "verdict": journal.verdict, "parties": parties})

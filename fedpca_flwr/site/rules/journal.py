@@ -21,7 +21,15 @@ from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, exce
 from fedpca_flwr.protocol import journal
 from fedpca_flwr.protocol.site_log import journal_logger, site_logger
 from fedpca_flwr.site.rules.accounts import Release
-from fedpca_flwr.site.rules.chain import append_event, chain_end, counting_event, events, require_intact, require_newer
+from fedpca_flwr.site.rules.chain import (
+    append_event,
+    chain_end,
+    counting_event,
+    events,
+    keyed_digest,
+    require_intact,
+    require_newer,
+)
 from fedpca_flwr.state.files import utc_time
 from fedpca_flwr.state.store import DamageError, LockedError, Schema, Store, StoreError
 
@@ -163,9 +171,9 @@ class FileJournal(journal.Journal):
     def data_key(self) -> bytes:
         """Random 32-byte key of this journal for keyed digests of data, created at first use."""
         with self._transaction() as database:
-            if not database.execute("SELECT value FROM data_key").fetchall():
+            if not stored_key(database):
                 database.execute("INSERT INTO data_key VALUES (?)", (secrets.token_bytes(32),))
-            return _blob(database.execute("SELECT value FROM data_key").fetchone(), "the key of its digests")
+            return stored_key(database)
 
     @override
     def remember(self, kind: str, data: str, decide: journal.NoteDecision) -> None:
@@ -216,6 +224,12 @@ class FileJournal(journal.Journal):
         with self._transaction() as database:
             self._add_event(database, COMPLETED_KIND, "the last question of the run is answered")
             self._drop_run(database)
+
+    @override
+    def end_digest(self) -> str:
+        key = self.data_key
+        with self._transaction() as database:
+            return keyed_digest(key, chain_end(database).last)
 
     # Inside
 
@@ -303,6 +317,12 @@ class FileJournal(journal.Journal):
     def _drop_run(self, database: sqlite3.Connection) -> None:
         """Delete the secrets of this run."""
         database.execute("DELETE FROM secret WHERE run = ? AND party = ?", self.key)
+
+
+def stored_key(database: sqlite3.Connection) -> bytes:
+    """Return the key of a journal's digests; empty if it has none yet."""
+    row = database.execute("SELECT value FROM data_key").fetchone()
+    return _blob(row, "the key of its digests") if row else b""
 
 
 def _blob(row: tuple[object], name: str) -> bytes:

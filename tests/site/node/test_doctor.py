@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpca_flwr import site_app
 from fedpca_flwr.cli import main
-from fedpca_flwr.config.site_file import toml_lines
+from fedpca_flwr.config.site_file import read_site_file, toml_lines
 from fedpca_flwr.protocol import memory
+from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.node import doctor
 from fedpca_flwr.site.node.certificates import make_certificates
 from fedpca_flwr.transports.identity import make_key
@@ -139,6 +141,16 @@ def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
     assert "'site node'" in examined()[1]["start"]
 
 
+def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch, tmp_path):
+    """The first start computes, as on a busy machine or a cold disk, and the second waits."""
+    look = (
+        f"import os, time; again = os.path.exists({str(tmp_path / 'again')!r}); open({str(tmp_path / 'again')!r}, 'w')"
+    )
+    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(10**8))")
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.7)
+    assert "start" in examined()[0]
+
+
 def test_a_journals_disk_without_hard_links_is_named(examined, monkeypatch, tmp_path):
     def hardlink_to(self, target):
         raise PermissionError(1, "Operation not permitted")
@@ -206,9 +218,25 @@ def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
         assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="sites have a process of their own on Linux")
+def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, tmp_path, monkeypatch, caplog):
+    """The fault: a SuperNode with a wrong or expired certificate tries again for ever, and says nothing."""
+    from fedpca_flwr.site.node import process
+
+    monkeypatch.setattr(held_rows, "resident", None)
+    (tmp_path / "others").mkdir()
+    make_certificates(tmp_path / "others", ["127.0.0.1"])
+    for folder, is_wrong in ((tmp_path, False), (tmp_path / "others", True)):
+        connection = toml_lines({"superlink": link[1], "root-certificates": str(folder / "ca.crt")})
+        (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(site)}")
+        process.SiteProcess(read_site_file(tmp_path / "site.toml"), tmp_path, site_app.app_for).examine_link()
+        assert ("ca.crt" in caplog.text) == is_wrong
+
+
 def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monkeypatch):
-    """Its paths count from its folder, and its SuperLink is asked."""
+    """Its paths count from its folder, its SuperLink is asked, and 'site node', which runs it, starts once."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)
     relative = {**site, "data": "rows.npy", "identity": "key1", "identities": "identities", "journal": "journal"}
     connection = toml_lines({"superlink": "127.0.0.1:1"})
     (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")

@@ -4,16 +4,23 @@ import hashlib
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common.serde import context_to_proto
 
 from fedpca_flwr import FedPCA, LocalGrid, __version__, site_app
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.protocol import messages
+from fedpca_flwr.protocol.quorum import PCA_KEY
 from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.rules import audit
-from tests.refusals import refused
+from fedpca_flwr.site.rules.journal import FileJournal
+from tests.refusals import refused, unnamed
 
 node = pytest.importorskip("fedpca_flwr.site.node.process", reason="needs Flower's SuperExec")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sites have a process of their own on Linux")
@@ -72,6 +79,23 @@ def test_a_pinned_hash_is_of_the_archive_and_not_of_its_name(tmp_path, monkeypat
     node.held_rows.resident = None
 
 
+KINDS = ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp_path):
+    app, (kind, _, classic) = process.load_app("fedpca/other", __version__, OWN[2]), kind.partition(" ")
+    grid = LocalGrid(app, [{**process.site.node_config, "metrics": str(tmp_path / "numbers")}])
+    messages.identify_run(grid)
+    config = {"fitins.config": ConfigRecord({PCA_KEY: "?"})} if classic else {"config": ConfigRecord({"lr": 0.1})}
+    sent = [Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]
+    for reply in grid.send_and_receive(sent):
+        text = reply.error.reason if reply.has_error() else str(dict(reply.content))
+        assert not unnamed(text, "fedpca/other")
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
+    assert 'refusals_total{at="client 0",refused="ConfigError"} 1.0' in (tmp_path / "numbers.prom").read_text()
+
+
 def test_a_refused_app_is_in_the_journal_and_in_the_answer(process, tmp_path):
     app = process.load_app("fedpca/other", __version__, OWN[2])
     strategy = FedPCA("p-cov", n_components=1, clients=1)
@@ -86,6 +110,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from fedpca_flwr.site.node import process as node
 from fedpca_flwr.site_app import app_for
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.site_file import read_site_file
 
 def compute(*args, **options):
@@ -139,6 +164,29 @@ def test_a_child_that_fails_ends_with_a_code(process):
         node.run_clientapp.run_clientapp = before
     (child,) = process.messages
     assert node.os.waitpid(child, 0)[1] == 256
+
+
+def test_a_process_whose_message_never_comes_ends_at_the_rounds_deadline(process, monkeypatch):
+    run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
+    monkeypatch.setattr(node.run_clientapp, "run_clientapp", lambda *_, **__: node.limit_wait(run) and time.sleep(5))
+    process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    (child,) = process.messages
+    assert node.os.waitpid(child, 0)[1] != 0
+
+
+def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monkeypatch):
+    monkeypatch.setattr(node, "FIRST_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(node.run_clientapp, "run_clientapp", lambda *_, **__: None)
+    keys = {**process.site.node_config, "metrics": str(tmp_path / "numbers")}
+    process.site = process.site._replace(node=NodeConfig.parse(keys), node_config=keys)
+    journal = FileJournal(f"{tmp_path}/journal", "7", 0, description="p-cov; round-deadline=0; app")
+    journal.begin("moments", "", b"", lambda answered: None)
+    time.sleep(1.0)  # times in a journal are in seconds
+    process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    process.reconcile()
+    for child in process.messages:
+        node.os.waitpid(child, 0)
+    assert 'run_active{at="client 0"} 0.0' in (tmp_path / "numbers.prom").read_text()
 
 
 @pytest.mark.engine

@@ -82,6 +82,15 @@ def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
             rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
 
 
+def test_another_projects_folder_is_named_before_anything_starts(stub_deployment, tmp_path):
+    deployment = stub_deployment("finished:completed")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    for folder in (tmp_path, tmp_path / "none"):
+        with refused(ConfigError, "--app", folder):
+            rehearsal.rehearse(tmp_path / "all", folder, dropout=False, show=lambda line: None)
+    assert not hasattr(deployment, "sites")
+
+
 def test_a_run_that_fails_ends_with_no_step_after_its_log(stub_deployment, tmp_path):
     stub_deployment("finished:failed")
     lines = []

@@ -162,19 +162,21 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
 
 
 def test_the_journal_tells_what_a_run_asked_and_got():
-    lines = [("1", "run", "p-cov", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8)]
+    lines = [("1", "run", "p-cov; only sums", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8)]
     lines += [("4", "answer", "sums", 1000), ("5", "ended", "E", 0)]
     events = [
         Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
     ]
-    run = {"run": "11", "party": 3, "began": "1", "last": "5", "about": "p-cov", "questions": 1, "bytes": 1008}
+    run = {"run": "11", "party": 3, "began": "1", "last": "5", "about": "p-cov; only sums", "questions": 1}
+    run |= {"bytes": 1008, "compared": True}
     assert Audit(events, 0).runs() == [{**run, "refused": "", "ended": "E", "phase": "", "status": "broke off"}]
-    told = "run 11 (client 3): p-cov\n  1 to 5: 1 questions, 1,008 bytes left, broke off: E"
+    told = "run 11 (client 3): p-cov; only sums\n  1 to 5: 1 questions, 1,008 bytes left, broke off: E"
     assert Audit(events, 0).status() == told
 
 
 QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
-NOW, LONG_AGO = (datetime.now(UTC) - timedelta(days=days) for days in (0, 2))
+NOW, A_MINUTE_AGO, AN_HOUR_AGO, LONG_AGO = (datetime.now(UTC) - timedelta(seconds=s) for s in (0, 60, 3600, 172800))
+BRIEF, LASTING = (("run", f"p-cov; round-deadline={seconds}; an app") for seconds in ("59.5", "1e+300"))
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,9 @@ NOW, LONG_AGO = (datetime.now(UTC) - timedelta(days=days) for days in (0, 2))
         ([("run", "p-cov"), ("refused", "DisclosureError")], NOW, "refused", "refused: DisclosureError"),
         ([QUESTION, ("answer", "sums")], LONG_AGO, "answered", "answered"),  # of a version that noted no phase
         ([QUESTION, ("answer", "sums")], NOW, "running", "running"),
+        ([BRIEF, QUESTION, FIRST], A_MINUTE_AGO, "silent", f"silent since {A_MINUTE_AGO.isoformat()}"),
+        ([LASTING, QUESTION, FIRST], A_MINUTE_AGO, "running", "running"),
+        ([QUESTION, FIRST], AN_HOUR_AGO, "silent", f"silent since {AN_HOUR_AGO.isoformat()}"),
         ([("ended", "ConfigError")], NOW, "refused", "refused: ConfigError"),
         ([("opened", "a sum")], LONG_AGO, "asked nothing", "asked nothing"),
     ],

@@ -1,6 +1,8 @@
 """A model beside its sites' journals: what matches is said, and whatever was changed on either side is named."""
 
 import contextlib
+import hashlib
+import hmac
 import json
 import re
 import sqlite3
@@ -84,7 +86,7 @@ def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_
     printed = capsys.readouterr()
     for text in ("the site had no settings", "question 1 ('moments'): the reply is on neither side"):
         assert text in printed.out
-    assert "differ in 2 points" in printed.err
+    assert "differ in 3 points" in printed.err
 
 
 def test_an_exported_journal_serves_as_its_folder(tmp_path, capsys):
@@ -112,7 +114,7 @@ def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
     content = json.loads(capsys.readouterr().out)
     replies = [[entry["reply"] for entry in j["parties"][0]["exchanges"]] for j in content["journals"]]
     assert replies == [["the same"] * 2, ["another at the site than at the server", "the same"], ["the same"] * 2]
-    assert len(content["faults"]) == 1
+    assert len(content["faults"]) == 2  # and the journal's last event
 
 
 def test_a_changed_journal_or_setting_is_named(tmp_path, capsys):
@@ -125,6 +127,26 @@ def test_a_changed_journal_or_setting_is_named(tmp_path, capsys):
     loaded.log["provenance"]["settings"] = "cd" * 32
     code, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[1:])
     assert (code, page.count("the site had other settings")) == (1, 2)
+
+
+def test_a_journal_that_was_put_back_or_written_anew_is_named(tmp_path, capsys):
+    """The digest of its end says nothing to a server that guesses the end, and an export has no key to compare it."""
+    model, (journal, other, third) = finished_run(tmp_path)
+    (digests,) = [entry["journals"] for entry in PCAModel.load(model).log["rounds"] if "journals" in entry]
+    end = audit(str(journal)).events[-1].chain
+    assert set(digests) == {"0", "1", "2"}
+    guesses = {end, hashlib.sha256(end.encode()).hexdigest(), hmac.digest(b"", end.encode(), "sha256").hex()}
+    assert digests["0"] not in guesses
+    main(["site", "journal", str(journal), "--export", str(tmp_path / "one.jsonl")])
+    with contextlib.closing(sqlite3.connect(journal / "site.sqlite")) as database, database:
+        database.execute("DELETE FROM event WHERE kind = 'completed'")
+        database.execute("UPDATE chain SET events = events - 1")
+    rewritten(journal)
+    rewritten(other, time="2026-01-01T00:00:00+00:00")
+    assert [audit(str(folder)).gap for folder in (journal, other)] == [0, 0]
+    code, page = audited(capsys, model, [journal, other, third])
+    assert (code, page.count("lacks the event"), f"{third}: party" in page) == (1, 2, False)
+    assert audited(capsys, model, [tmp_path / "one.jsonl", third])[0] == 0
 
 
 def test_questions_that_one_side_alone_has_are_named(tmp_path, capsys):

@@ -84,7 +84,7 @@ def test_a_second_run_sends_no_scatter(state):
         ([A, B, C, D], "", {}, [A, B, C, D], {"joined": "3", "unchanged": "012"}),
         ([A, D, C], "", {"center": False}, [A, D, C], {"replaced": "1", "unchanged": "02"}),
         ([D, None, C], "", {"scale": True}, [D, B, C], {"replaced": "0", "unchanged": "2", "absent": "1"}),
-        ([A, None, C], " partition 1 ,", {"n_components": 0.8}, [A, C], {"unchanged": "02", "left": "1"}),
+        ([A, None, C], ' "partition 1" ,', {"n_components": 0.8}, [A, C], {"unchanged": "02", "left": "1"}),
     ],
     ids=["joins", "replaces", "is absent", "leaves"],
 )
