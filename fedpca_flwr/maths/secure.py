@@ -91,9 +91,9 @@ class Layout:
             flat = [value if value.shape == (limit.size,) else value.reshape(-1) for value in values]
             flat_limit, regions = _flat(limit), self._regions(name)
             for part in slices(limit.size, BLOCK_VALUES):
-                block_values = [np.asarray(value[part], dtype=np.float64) for value in flat]
+                block_values = np.array([value[part] for value in flat], dtype=np.float64)
                 limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
-                if not (np.abs(sum(block_values)) <= limits).all():
+                if not (np.abs(block_values.sum(axis=0)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
                 digits = self._encode(block_values, self._exponents(name, limits))
                 for shared, region, numbers in zip(self.digits(name), regions, digits, strict=True):
@@ -105,16 +105,14 @@ class Layout:
             start = end
         return vector.view(np.uint64)
 
-    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]]) -> Integers:
-        """Return the fixed-point digits (digits, n) of the sum of arrays (n,), in multiples of ``2^-exponents[i]``."""
-        digits = np.zeros((len(exponents), values[0].size), np.int64)
-        for value in values:
-            remaining = value
-            for i, exponent in enumerate(exponents):
-                rounded = np.rint(_times_power(remaining, exponent))
-                digits[i] += rounded.astype(np.int64)
-                if i + 1 < len(exponents):
-                    remaining = remaining - _times_power(rounded, -exponent)
+    def _encode(self, remaining: Array, exponents: Sequence[NDArray[np.int32]]) -> Integers:
+        """Return the fixed-point digits (digits, n) of sums of values (parts, n), which are overwritten."""
+        digits = np.empty((len(exponents), remaining.shape[1]), np.int64)
+        for i, exponent in enumerate(exponents):  # in multiples of 2^-exponent
+            rounded = np.rint(_times_power(remaining, exponent))
+            rounded.astype(np.int64).sum(axis=0, out=digits[i])
+            if i + 1 < len(exponents):
+                remaining -= _times_power(rounded, -exponent)
         _carry(digits, exponents)
         return digits
 
