@@ -291,7 +291,8 @@ def read_array(tensor: bytes) -> NDArray[Any]:
 def write_array(array: NDArray[Any]) -> bytes:
     """Return an array as bytes of the .npy format, as NumPy writes them."""
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
-    return _header(array.dtype.str, fortran, array.shape) + array.tobytes("F" if fortran else "C")
+    values = np.ascontiguousarray(array.T if fortran else array)
+    return b"".join([_header(array.dtype.str, fortran, array.shape), values.data])
 
 
 @lru_cache(maxsize=64)
