@@ -6,6 +6,7 @@ column, is the authors' "extraction". ``variant="paper"`` is the paper's algorit
 matrices that are not centred.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -67,8 +68,8 @@ class VFedAKPCAOptions(merging.MergeOptions):
         """
         gamma = self.gamma or algebra.default_gamma(X)
         signed = -gamma if (self.kernel, self.sigmoid_sign) == ("sigmoid", "minus") else gamma
-        K = _require_finite(algebra.Kernel(self.kernel, signed, self.coef0, self.degree).matrix(X))
-        rounding = len(X) * np.finfo(np.float64).eps * float(np.abs(K).max())
+        K = algebra.Kernel(self.kernel, signed, self.coef0, self.degree).matrix(X)
+        rounding = len(X) * np.finfo(np.float64).eps * _finite_size(K)
         K = algebra.centre_kernel(K) if self.center_kernel else K
         steps = self.local_iterations
         value, vector = algebra.power_iteration(K.dot, start, steps) if steps else largest_eigenpair(K)
@@ -76,13 +77,12 @@ class VFedAKPCAOptions(merging.MergeOptions):
         return (weight if abs(value) > rounding else 0.0), vector
 
 
-def _require_finite(K: method.Array) -> method.Array:
-    """Return the kernel matrix (n, n); raise DataError if float64 cannot hold its sums and eigenvalues."""
-    with np.errstate(over="ignore"):
-        max_sum = np.abs(K).max() * float(len(K)) ** 2  # no sum of entries or eigenvalues is larger
-    if not np.isfinite(max_sum):
+def _finite_size(K: method.Array) -> float:
+    """Return a kernel matrix's largest entry in size; raise DataError if float64 cannot hold sums and eigenvalues."""
+    size = max(float(K.max()), -float(K.min()))
+    if not math.isfinite(size * float(len(K)) ** 2):  # no sum of entries or eigenvalues is larger
         raise method.DataError("the kernel of the rows is outside the range of float64: lower 'gamma' or 'degree'")
-    return K
+    return size
 
 
 CARD = method.MethodCard(

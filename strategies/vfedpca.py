@@ -46,8 +46,8 @@ class VFedPCAOptions(merging.MergeOptions):
         With the variant "faithful" the matrix is the covariance of the rows over the party's columns. Both results are
         zero if a product is zero. Shapes: X (n, f), start (n,).
         """
-        product = algebra.local_product(X, faithful=self.faithful)
-        value, vector = algebra.power_iteration(product, start, self.local_iterations)
+        factor = algebra.row_covariance_factor(X) if self.faithful else X
+        value, vector = algebra.gram_power_iteration(factor, start, self.local_iterations)
         return value / (X.shape[1] if self.party_weights == "mean" and not self.faithful else 1), vector
 
 

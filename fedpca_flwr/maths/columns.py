@@ -16,21 +16,23 @@ the newest vectors are merged. The result is an approximation: parties whose lea
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas, norm, svd
-from scipy.spatial.distance import pdist, squareform
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs, project_out
 from fedpca_flwr.maths.moments import head_and_diagonal, pack, safe_deviation, unpack_symmetric, varying_features
 from fedpca_flwr.maths.rows import Rows, Transposed, centred_chunks, chunk_energy, dense_rows
+from fedpca_flwr.maths.sums import slices
 
 # where other directions leave a smaller share of a direction than this, what they leave is rounding
 MIN_DIRECTION_SHARE = 1e-10
+MAX_GRAM_COLUMNS = 8  # columns, for each step of the power method, up to which products with X' X cost less
+KERNEL_ROWS = 128  # rows of a kernel matrix that are computed at once
 
 KernelName = Literal["rbf", "sigmoid", "linear", "polynomial"]
 
@@ -181,17 +183,23 @@ class Kernel:
     def matrix(self, X: Array) -> Array:
         """Compute the kernel matrix (n, n) of rows X (n, f)."""
         if self.name == "rbf":
-            K = squareform(self(pdist(X, "sqeuclidean")))  # distances from differences: nothing cancels
+            X, K = X - X.mean(axis=0), np.empty((len(X), len(X)))  # about the mean, where little cancels
+            squares = np.einsum("ij,ij->i", X, X)
+            for part in slices(len(X), KERNEL_ROWS):
+                distances = np.add.outer(squares[part], squares[: part.stop]) - 2 * X[part] @ X[: part.stop].T
+                K[part, : part.stop] = self(distances.clip(min=0.0))
+                K[: part.stop, part] = K[part, : part.stop].T
             np.fill_diagonal(K, self(np.zeros(1)))
-            return np.asarray(K)
+            return K
         return self(unpack_symmetric(packed_gram(X), len(X)))
 
 
 def centre_kernel(K: Array) -> Array:
     """Centre a kernel matrix K (n, n) in feature space: ``H K H`` with ``H = I - 1 1' / n``."""
-    K = K - K.mean(axis=0)
-    K -= K.mean(axis=1)[:, None]
-    return (K + K.T) / 2
+    means = K.mean(axis=0)
+    K = K - means
+    K -= (means - means.mean())[:, None]
+    return K
 
 
 def default_gamma(X: Array) -> float:
@@ -215,12 +223,24 @@ def power_iteration(product: Callable[[Array], Array], start: Array, steps: int)
     return float(a @ product(a)), a
 
 
-def local_product(X: Array, *, faithful: bool) -> Callable[[Array], Array]:
-    """Return the product of a vector (n,) with ``X X'`` or, if ``faithful``, with the covariance of the rows of X."""
-    if not faithful:
-        return lambda a: X @ (X.T @ a)
-    centred = X - X.mean(axis=1)[:, None]
-    return lambda a: centred @ (centred.T @ a) / max(1, X.shape[1] - 1)
+def gram_power_iteration(X: Array, start: Array, steps: int) -> tuple[float, Array]:
+    """Run `power_iteration` on ``X X'`` for X (n, f); of few columns by ``X' X`` (f, f), formed once."""
+    if X.shape[1] > MAX_GRAM_COLUMNS * steps:
+        return power_iteration(partial(gram_product, X), start, steps)
+    gram, product = X.T @ X, X.T @ start
+    for _ in range(steps if X.shape[1] > 1 else min(steps, 1)):  # of one column the first step is exact
+        weights = product / (norm(product) or 1.0)
+        product = gram @ weights
+        size = math.sqrt(max(0.0, float(weights @ product)))  # |X weights|
+        if size == 0.0:
+            return 0.0, np.zeros_like(start)
+        product /= size
+    return float(product @ product), X @ (weights / size)
+
+
+def row_covariance_factor(X: Array) -> Array:
+    """Return a matrix Y (n, f) for which ``Y Y'`` is the covariance of the rows of X (n, f) over its columns."""
+    return np.asarray((X - X.mean(axis=1)[:, None]) / math.sqrt(max(1, X.shape[1] - 1)))
 
 
 def merge_vectors(

@@ -177,7 +177,8 @@ def stack_factors(parts: list[Factor]) -> Factor:
     parts = sorted(parts, key=lambda part: (*head_order(part.head), part.trace))
     pooled, between = rows_between([part.head for part in parts])
     extra = float(sum(np.vdot(row, row) for row in between))
-    rows = np.vstack([*(part.rows for part in parts), between])
+    blocks = [*(part.rows for part in parts), between]
+    rows = _stack_triangles(blocks) if sum(map(len, blocks)) > pooled.mean.size else np.vstack(blocks)
     trace = sum(part.trace for part in parts) + extra
     return Factor(pooled, rows, trace, sum(part.omitted for part in parts), sum(part.floor for part in parts))
 
@@ -257,13 +258,31 @@ def _append_rows(R: Array, rows: Array) -> Array:
     triangle: Array
     if len(R) < d:
         stack = np.vstack([R, rows]) if len(R) else rows
-        if len(stack) <= d:
+        if len(stack) < d:
             return _wide_triangle(stack, np.arange(d))
         _, triangle = qr(stack, mode="raw", check_finite=False)
         return triangle
-    triangle, _, _, info = lapack.dtpqrt(0, min(QR_PANEL_COLUMNS, d), R, rows)  # spares the zeros of R
+    return _reflect_below(R, rows)
+
+
+def _reflect_below(R: Array, rows: Array, trapezoidal: int = 0) -> Array:
+    """Return the triangular factor of R (d, d) and rows (m, d), without work on zeros of R or of trapezoidal rows."""
+    triangle: Array
+    triangle, _, _, info = lapack.dtpqrt(trapezoidal, min(QR_PANEL_COLUMNS, len(R)), R, rows)
     assert info == 0, info
     return triangle
+
+
+def _stack_triangles(blocks: list[Array]) -> Array:
+    """Return the triangular factor (d, d) of stacked blocks (m, d), of which triangular ones cost a third.
+
+    The rounding of a column is relative to its own size, whatever the order of the columns.
+    """
+    d = blocks[0].shape[1]
+    R = np.zeros((d, d), order="F")
+    for block in blocks:
+        R = _reflect_below(R, block, 0 if np.tril(block, -1).any() else min(block.shape))
+    return R
 
 
 def _wide_triangle(rows: Array, order: NDArray[np.intp]) -> Array:

@@ -62,6 +62,9 @@ class Layout:
     words: int | Mapping[str, Digits] = 1  # digits a value, a word each; or by field, values that share a word by digit
     short: Mapping[str, ShortWords] = field(default_factory=dict)  # further fields, encoded last
     parties: int = 2**16  # largest number of vectors that are added up
+    spare_bits: Mapping[str, int] = field(
+        default_factory=dict
+    )  # by field: larger sums than 2^-bits of the limit are lost
 
     @property
     def size(self) -> int:
@@ -91,11 +94,11 @@ class Layout:
             flat = [value if value.shape == (limit.size,) else value.reshape(-1) for value in values]
             flat_limit, regions = _flat(limit), self._regions(name)
             for part in slices(limit.size, BLOCK_VALUES):
-                block_values = [np.asarray(value[part], dtype=np.float64) for value in flat]
+                block_values = np.array([value[part] for value in flat], dtype=np.float64)
                 limits = flat_limit[part] if flat_limit.size > 1 else flat_limit
-                if not (np.abs(sum(block_values)) <= limits).all():
+                if not (np.abs(block_values.sum(axis=0)) <= limits).all():
                     raise ValueError(f"'{name}' is beyond its public limit")
-                digits = self._encode(block_values, self._exponents(name, limits))
+                digits = _encode(block_values, self._exponents(name, limits))
                 for shared, region, numbers in zip(self.digits(name), regions, digits, strict=True):
                     _add_numbers(vector[region], numbers, part.start, shared)
         start = self.size - sum(words.size for words in self.short.values())
@@ -104,19 +107,6 @@ class Layout:
             vector[start:end] = words.encode(parts[0][name], name)
             start = end
         return vector.view(np.uint64)
-
-    def _encode(self, values: Sequence[Array], exponents: Sequence[NDArray[np.int32]]) -> Integers:
-        """Return the fixed-point digits (digits, n) of the sum of arrays (n,), in multiples of ``2^-exponents[i]``."""
-        digits = np.zeros((len(exponents), values[0].size), np.int64)
-        for value in values:
-            remaining = value
-            for i, exponent in enumerate(exponents):
-                rounded = np.rint(_times_power(remaining, exponent))
-                digits[i] += rounded.astype(np.int64)
-                if i + 1 < len(exponents):
-                    remaining = remaining - _times_power(rounded, -exponent)
-        _carry(digits, exponents)
-        return digits
 
     def decode(
         self, total: Words, near: Mapping[str, Array] | None = None
@@ -179,7 +169,7 @@ class Layout:
     def _exponents(self, name: str, limit: Array) -> list[NDArray[np.int32]]:
         """Return each digit's exponents e of its steps ``2^-e``; ``limit`` (n,) bounds the sums over all parties."""
         _, above = np.frexp(limit * (1 + 2.0**-40))  # the sum stays below 2^63, with all rounding errors
-        exponents = [WORD_BITS - 1 - above]
+        exponents = [WORD_BITS - 1 - above + self.spare_bits.get(name, 0)]
         for shared in self.digits(name)[1:]:
             exponents.append(exponents[-1] + further_digit_bits(WORD_BITS // shared, self.parties))
         return exponents
@@ -215,6 +205,20 @@ def _times_power(value: Array, exponent: NDArray[np.int32]) -> Array:
     if np.abs(exponent).max(initial=0) < 1000:
         return value * np.ldexp(1.0, exponent)
     return np.asarray(np.ldexp(value, exponent))
+
+
+def _encode(remaining: Array, exponents: Sequence[NDArray[np.int32]]) -> Integers:
+    """Return the fixed-point digits (digits, n), modulo 2^64, of sums of values (parts, n), which are overwritten."""
+    digits = np.empty((len(exponents), remaining.shape[1]), np.int64)
+    for i, exponent in enumerate(exponents):  # in multiples of 2^-exponent
+        rounded = np.rint(_times_power(remaining, exponent))
+        if i + 1 < len(exponents):
+            remaining -= _times_power(rounded, -exponent)
+        if not (np.abs(rounded) < 2.0 ** (WORD_BITS - 1)).all():
+            rounded -= 2.0**WORD_BITS * np.floor(rounded * 2.0**-WORD_BITS + 0.5)  # exact
+        rounded.astype(np.int64).sum(axis=0, out=digits[i])
+    _carry(digits, exponents)
+    return digits
 
 
 def _carry(digits: Integers, exponents: Sequence[NDArray[np.int32]]) -> None:

@@ -18,7 +18,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 from flwr.client import Client, NumPyClient
-from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
+from flwr.common import Code, FitIns, FitRes, Parameters, Status
+from flwr.common.constant import SType
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -34,7 +35,7 @@ from fedpca_flwr.protocol.admission import MESSAGES
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.journal import REPLY_NAME, Journal, State
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_party_memory
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, content_digest, read_array
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Fields, content_digest, read_array, write_array
 from fedpca_flwr.protocol.question import (
     SERVER,
     Public,
@@ -181,7 +182,7 @@ class PartyClient(NumPyClient):
         def fit(ins: FitIns) -> FitRes:
             """Answer a question of Flower's classic interface."""
             reply, rows, info = self.fit(list(map(read_array, ins.parameters.tensors)), ins.config)
-            return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(reply), rows, info)
+            return FitRes(Status(Code.OK, ""), Parameters(list(map(write_array, reply)), SType.NUMPY), rows, info)
 
         client: Any = super().to_client()
         client.fit = fit

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Context as Context
+from flwr.common.constant import SType
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.payload import read_array
+from fedpca_flwr.protocol.payload import read_array, write_array
 
 ENDED_TEXT = "this site answers no more in this run; its own log says why"
 RUN_OVER_TEXT = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
@@ -146,7 +147,8 @@ class State:
         return [read_array(array.data) for array in record.values()]
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
-        self.records[name] = ArrayRecord(list(map(np.asarray, arrays)))
+        tensors = enumerate(write_array(np.asarray(array)) for array in arrays)
+        self.records[name] = ArrayRecord({str(i): Array("", (), SType.NUMPY, tensor) for i, tensor in tensors})
 
     def drop(self, name: str) -> None:
         """Delete the list of arrays with this name, if present."""
@@ -168,7 +170,7 @@ class StateJournal(Journal):
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records
         if RECORD_NAME not in records:
-            records[RECORD_NAME] = ConfigRecord({"questions": "", "ended": ""})  # phases, each in a line
+            records[RECORD_NAME] = ConfigRecord({"questions": "", "ended": ""})
         self.record = records[RECORD_NAME]
 
     @property
@@ -183,7 +185,7 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        answered = str(self.record["questions"]).splitlines()
+        answered = str(self.record["questions"]).splitlines()  # one text: Flower checks each entry of a list, each time
         if self.record["ended"]:
             raise ContractError(ENDED_TEXT)
         try:
@@ -193,7 +195,7 @@ class StateJournal(Journal):
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self.record["questions"] = "".join(f"{each}\n" for each in (*answered, phase))
+        self.record["questions"] = "\n".join([*answered, phase])
         self.record["digest"], self.record["answered"] = digest, False
         self.record.pop(f"secret {REPLY_NAME}", None)
 

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.client import PartyClient, RefusingClient
-from fedpca_flwr.protocol.payload import read_array
+from fedpca_flwr.protocol.payload import read_array, write_array
 from fedpca_flwr.protocol.quorum import PCA_KEY, require_pca_name
 
 ACTION = "fedpca"
@@ -149,7 +149,8 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
     responder = client.responder(config)
     arrays, rows, party = responder.fit(request, config)
     names = responder.reply_fields(str(config["phase"])) if arrays else []  # none beside the report of an error
-    record = ArrayRecord({name: Array(array) for name, array in zip(names, arrays, strict=True)})
+    named = zip(names, arrays, strict=True)
+    record = ArrayRecord({name: Array(str(a.dtype), a.shape, SType.NUMPY, write_array(a)) for name, a in named})
     metrics = MetricRecord({"num-examples": rows})
     content = RecordDict({"arrays": record, "metrics": metrics, "party": ConfigRecord(dict(party))})
     return Message(content, reply_to=message), responder.loadings

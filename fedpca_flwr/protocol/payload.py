@@ -4,6 +4,7 @@ The party also checks its own reply before sending, so that a fault is named whe
 """
 
 import hashlib
+import io
 import math
 import re
 from collections import Counter
@@ -285,6 +286,23 @@ def content_digest(name: str, arrays: Sequence[NDArray[Any]]) -> str:
 def read_array(tensor: bytes) -> NDArray[Any]:
     """Return a copy, which may be changed, of the array in bytes of the .npy format; raise as `_array_view`."""
     return _array_view(tensor).copy("K")
+
+
+def write_array(array: NDArray[Any]) -> bytes:
+    """Return an array as bytes of the .npy format, as NumPy writes them."""
+    fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    values = np.ascontiguousarray(array.T if fortran else array)
+    return b"".join([_header(array.dtype.str, fortran, array.shape), values.data])
+
+
+@lru_cache(maxsize=64)
+def _header(dtype: str, fortran: bool, shape: tuple[int, ...]) -> bytes:
+    """Return the header of a plain .npy file; raise ValueError for objects, which are never sent."""
+    if np.dtype(dtype).hasobject:
+        raise ValueError("objects are no plain array")
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": fortran, "shape": shape})
+    return file.getvalue()
 
 
 @lru_cache(maxsize=64)  # the arrays of all parties have the same headers

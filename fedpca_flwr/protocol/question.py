@@ -88,6 +88,8 @@ class Question:
     )
     """Coding of the fields of the sum whose values share words; or a function of the request and the public parameters,
     if the request says how many."""
+    spare_bits: Mapping[str, int] = field(default_factory=dict)
+    """Bits by which the limits of fields of the sum are larger than any sum that the server reads."""
     plain_reply: Payload | None = None
     """Fields that a masked reply encodes; None for a reply in clear."""
     work_shape: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ class Question:
                 limits[reply_field.name] = np.broadcast_to(limits[reply_field.name], reply_field.lengths(sizes))
         sharing = self.short(request, public) if callable(self.short) else self.short
         short = {name: ShortWords(limits.pop(name), coding, public.parties) for name, coding in sharing.items()}
-        return Layout(limits, words=self._digits(sizes), short=short, parties=public.parties)
+        return Layout(limits, self._digits(sizes), short, public.parties, self.spare_bits)
 
     def _digits(self, sizes: Mapping[str, int]) -> int | Mapping[str, Digits]:
         """Return how many 64-bit words each value takes in fixed point, or a coding by field (`words`)."""

@@ -17,7 +17,8 @@ from inspect import Parameter, Signature
 from typing import Any, ClassVar, Protocol, Self
 
 from flwr.client import NumPyClient
-from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar
+from flwr.common.constant import SType
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -35,7 +36,7 @@ from fedpca_flwr.protocol.card import MethodCard, PCAOptions, method_questions
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context
 from fedpca_flwr.protocol.memory import Alternatives, no_alternatives, require_server_memory
-from fedpca_flwr.protocol.payload import Fields, content_digest
+from fedpca_flwr.protocol.payload import Fields, content_digest, write_array
 from fedpca_flwr.protocol.progress import log_progress
 from fedpca_flwr.protocol.question import NO_FIELDS, Program, Public, Round, max_questions
 from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
@@ -270,7 +271,7 @@ class PCAStrategy(Strategy):
             raise ContractError(
                 f"this strategy of '{self.card.name}' has already run: make a new strategy for another run"
             )
-        return ndarrays_to_parameters([])
+        return Parameters([], SType.NUMPY)
 
     def __repr__(self) -> str:
         options = {"n_components": self.config.n_components, **self.options.model_dump(exclude_defaults=True)}
@@ -421,4 +422,4 @@ class PCAStrategy(Strategy):
 
 def _serialize(fields: Fields) -> dict[str, bytes]:
     """Return each array by name as bytes, in the format of Flower's parameters."""
-    return {name: ndarrays_to_parameters([array]).tensors[0] for name, array in fields.items()}
+    return {name: write_array(array) for name, array in fields.items()}

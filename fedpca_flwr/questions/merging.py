@@ -246,7 +246,8 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     """Run a party's next period, store its state, and return its block's eigenvalue and leading direction."""
     options, state = party.options, party.site.state
-    steps = int(state["steps"][0]) if "steps" in state else 0
+    last_step, *block = state["period"] if "period" in state else [np.asarray(-1)]
+    steps = int(last_step) + 1
     component, period = divmod(steps, options.total_periods)
     direction: Array = _local_merged(party, request) if request else np.empty(0)
     if period == 0:
@@ -254,7 +255,7 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
             state["found"] = [_with_direction(party, direction)]
         X = deflate(party.local_columns.X, _local_directions(party))
     else:
-        (X,) = state["block"]
+        (X,) = block
         if period > options.isolated_periods:
             project = scores_on_direction if options.needs_products_only else project_on_direction
             X = project(X, direction)
@@ -265,7 +266,9 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
         rng, n = np.random.default_rng((party.site.config.seed, component, stream)), len(party.selection)
         start = rng.random(n) if options.faithful else rng.standard_normal(n)
     value, vector = options.local_direction(X, start)
-    state["block"], state["own"], state["steps"] = [X], [value, vector], [steps + 1]
+    state["period"] = [steps, X] if period + 1 < options.total_periods else [steps]
+    if options.graph != "server":
+        state["own"] = [value, vector]
     return {"value": np.asarray(value), "vector": vector}
 
 

@@ -31,6 +31,8 @@ MAX_ROWS = 2**32  # largest number of rows of all parties together, or sum of th
 FIRST_WORDS = 4  # number of 64-bit words for each value of sums whose size is still unknown
 WIDE_DIGITS: Digits = (1,) * FIRST_WORDS  # digits of a value in `FIRST_WORDS` whole words
 MAX_TWO_WORD_VALUES = 2**15  # number of values up to which a second whole word costs less than a further question
+MAX_SHORT_DIGIT_PARTIES = 2**10  # number of parties up to which a fifth of a word holds all their rounding
+SPARE_BITS = 10  # of a scatter's limit, above all sums but those of rows that are very many and near the bound
 
 
 class PooledCentre(NamedTuple):
@@ -223,6 +225,14 @@ def moments_limits(reach: Array) -> SumLimits:
     else:
         scatter = blas.dspr(d, float(MAX_ROWS), reach, np.zeros(packed_size(d)), lower=1)
     return {**sums_limits(reach), "scatter": scatter}
+
+
+def fits_leading_digits(squares: Array, reach: Array) -> bool:
+    """Check that no sum of products, by Cauchy and Schwarz, needs the `SPARE_BITS` of its limit.
+
+    Shapes: sums of squares and reach (d,).
+    """
+    return bool((squares <= MAX_ROWS * 2.0**-SPARE_BITS * (1 - 2.0**-20) * reach**2).all())
 
 
 def product_limits(reach: Array, columns: int) -> SumLimits:

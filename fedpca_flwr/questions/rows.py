@@ -124,11 +124,14 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     payload = Payload((COUNT, *SUMS, SCATTER))
 
     def leading_digits(sizes: Mapping[str, int]) -> Digits:
-        """Return the fixed-point digits of a scatter's values: two words each, or 1 1/3 if many."""
-        # two, of which the second shares a word where there are many values
-        return WIDE_DIGITS[:2] if packed_size(sizes["d"]) <= row_limits.MAX_TWO_WORD_VALUES else (1, 3)
+        """Return the fixed-point digits of a scatter's values: two words each, or 1 1/5 if many."""
+        # two, of which the second shares a word where there are many values, with room for each party's rounding
+        if packed_size(sizes["d"]) <= row_limits.MAX_TWO_WORD_VALUES:
+            return WIDE_DIGITS[:2]
+        return (1, 5) if sizes["parties"] <= row_limits.MAX_SHORT_DIGIT_PARTIES else (1, 3)
 
     leading = _moments_question(payload, leading_digits, within=within)
+    leading = replace(leading, spare_bits={SCATTER.name: row_limits.SPARE_BITS})
     survivors = _moments_question(payload, lambda sizes: WIDE_DIGITS[:3], within=within)
     digits = _moments_question(Payload((SCATTER,)), lambda sizes: WIDE_DIGITS, within=within)
     return by_transport(
@@ -165,6 +168,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
         reply=reply,
         answer=answer,
         limits=limits,
+        sizes=lambda public: {"parties": public.parties},
         words=lambda sizes: dict.fromkeys(("count", "sum", "squares"), WIDE_DIGITS) | {SCATTER.name: digits(sizes)},
     )
 
@@ -385,7 +389,8 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
     allowed = MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
-    if "digits" in run.script and (error_bound / unit**2).sum() > allowed:
+    fitting = row_limits.fits_leading_digits(sums["squares"], row_limits.reach({}, run.public))
+    if "digits" in run.script and not (fitting and (error_bound / unit**2).sum() <= allowed):
         sums = yield SumRound("digits", {"centre": pooled.centre})
         head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]

@@ -8,6 +8,7 @@ run key or withhold it, and cannot put another in its place.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ class Signer:
     run: str  # Flower's id of the run
     configuration: str  # text of the run's configuration
 
-    @property
+    @cached_property
     def context(self) -> bytes:
         """Digest of run, configuration and list of members, on which all messages and keys of the run depend."""
         return digest_pieces(self.run.encode(), self.configuration.encode(), self.identity.digest)

@@ -34,7 +34,7 @@ def distances(
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
     blocks = np.split(X, parties, axis=1)
-    _, truth = columns.power_iteration(columns.local_product(X, faithful=True), rng.random(len(X)), iterations)
+    _, truth = columns.gram_power_iteration(columns.row_covariance_factor(X), rng.random(len(X)), iterations)
     values: list[float] = []
     vectors: list[Array] = []
     measured, u = [], np.empty(0)
@@ -43,7 +43,7 @@ def distances(
             values, vectors = [], []
         for block in blocks:
             start = u if warm and u.size else rng.random(len(X))
-            value, vector = columns.power_iteration(columns.local_product(block, faithful=True), start, iterations)
+            value, vector = columns.gram_power_iteration(columns.row_covariance_factor(block), start, iterations)
             values.append(value)
             vectors.append(vector)
         if period == 0:
@@ -143,7 +143,7 @@ def _align_signs(pictures: dict[str, Array]) -> dict[str, Array]:
 
 def _rows_pca(X: Array, iterations: int) -> tuple[float, Array]:
     """Return the leading eigenvalue and vector (n,) of the rows' covariance over the columns, by power iteration."""
-    return columns.power_iteration(columns.local_product(X, faithful=True), np.ones(len(X)), iterations)
+    return columns.gram_power_iteration(columns.row_covariance_factor(X), np.ones(len(X)), iterations)
 
 
 def _kernel_pca(X: Array, iterations: int = 0, gamma: float = 0.25) -> tuple[float, Array]:

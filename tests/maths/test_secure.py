@@ -114,6 +114,17 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
         assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
+def test_spare_bits_of_a_limit_make_all_digits_finer():
+    """Shares up to the limit are 2^71 first steps and wrap around; only the sum must be below 2^-10 of the limit."""
+    shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
+    plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
+    assert fine.resolution("x") * 2**10 == plain.resolution("x")
+    total, low = (part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares)))
+    exact = [sum(Fraction(float(share[i])) for share in shares) for i in range(3)]
+    for found, wanted in zip(map(sum, zip(map(Fraction, total), map(Fraction, low), strict=True)), exact, strict=True):
+        assert abs(found - wanted) <= 2 * fine.resolution("x") * 2**40
+
+
 def test_shares_are_those_of_the_paper():
     """Fermat's test to several bases, for the prime and against all smaller candidates."""
 

@@ -12,6 +12,7 @@ from fedpca_flwr.maths.secure import Layout
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.questions import row_limits
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from tests.families import FAMILIES, Family, cut, rows
 from tests.harness import differences, exits, finish, fit, messages_of, on_request, server_of, tamper_arrays
@@ -44,6 +45,16 @@ def test_a_generous_bound_costs_offset_rows_nothing(method, factor):
     assert principal_angles(model, plain).max <= 1e-8
     if method in ROWS:
         np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=1e-11)
+
+
+@pytest.mark.parametrize("bits", [10, 30])
+def test_a_scatter_that_needs_its_spare_bits_is_asked_in_all_digits(bits, monkeypatch):
+    """Rows near the bound: with a few bits more for the last digits, products would be read modulo 2^64."""
+    monkeypatch.setattr(row_limits, "SPARE_BITS", bits)
+    parties = cut(np.random.default_rng(0).standard_normal((400, 256)) + 9, 200, 150, 50)
+    model = secure("p-cov", parties, bound=20.0 + bits)
+    assert ("digits" in [entry["phase"] for entry in model.log["rounds"]])  == (bits == 30)
+    assert principal_angles(model, fit("p-cov", parties, n_components=3)).max <= 1e-8
 
 
 ANY = Family([rows(60) * np.arange(1, 13) + 2], 3)
