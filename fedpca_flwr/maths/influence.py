@@ -140,10 +140,9 @@ def near_groups(variances: Array) -> list[list[int]]:
     """Return the indices of components (k,) in groups, each with nearly the variance of the first of its group."""
     groups: list[list[int]] = []
     for i, variance in enumerate(variances):
-        if groups and variance >= (1 - MAX_NEAR_GAP) * variances[groups[-1][0]]:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
+        if not groups or variance < (1 - MAX_NEAR_GAP) * variances[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(i)
     return groups
 
 

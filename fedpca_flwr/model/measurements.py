@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +36,10 @@ def is_scaled(model: FittedPCA) -> bool:
     return model.scale_ is not None or bool(model.log.get("options", {}).get("scale"))
 
 
-def _square_unit(model: FittedPCA) -> str:
-    """Write the unit of variances and squared errors."""
-    return "in variances of a feature" if is_scaled(model) else "in the unit of the data, squared"
+def _words(model: FittedPCA) -> dict[str, Any]:
+    """Return what templates of lines name beside numbers: the run's options, and the unit of variances and errors."""
+    unit = "in variances of a feature" if is_scaled(model) else "in the unit of the data, squared"
+    return {"options": model.log["options"], "square_unit": unit}
 
 
 def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -140,18 +142,18 @@ def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
     angles = np.array([entry["angles_degrees"] for entry in model.log["influence"]])
     first, turned, mixed = angles.shape[1], list[int](), dict[str, str]()
     for group in near_groups(model.explained_variance_[:first]):
-        party = int(angles[:, group].max(axis=1).argmax())
-        if len(group) > 1 and angles[party, group].max() > MIN_MIXING_DEGREES:
-            mixed[f"{', '.join(str(i + 1) for i in group[:-1])} and {group[-1] + 1}"] = names[party]
+        largest = angles[:, group].max(axis=1)
+        if len(group) > 1 and largest.max() > MIN_MIXING_DEGREES:
+            mixed[" and ".join(str(i + 1) for i in group)] = names[largest.argmax()]
         else:
             turned += group
     if mixed:
         parties = " or ".join(dict.fromkeys(mixed.values()))
         texts.append(f"components {'; '.join(mixed)} have nearly the same variance: without {parties} they mix")
     if turned:
-        party, i = divmod(int(angles[:, turned].argmax()), len(turned))
-        degrees = format_upper_bound(float(angles[party, turned[i]]))
-        texts.append(f"without {names[party]} component {turned[i] + 1} turns by up to {degrees} degrees")
+        most = max(turned, key=lambda i: float(angles[:, i].max()))
+        degrees = format_upper_bound(float(angles[:, most].max()))
+        texts.append(f"without {names[angles[:, most].argmax()]} component {most + 1} turns by up to {degrees} degrees")
     if first > 1:
         which = f"all {first}" if first == model.n_components_ else f"the first {first}"
         space = format_upper_bound(numbers["influence_subspace_degrees"])
@@ -192,17 +194,11 @@ class Measurement:
 def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
     """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the meaning of each number that it needs.
 
-    ``text`` is a function, or a template for `str.format` of the numbers, the run's ``options`` and ``square_unit``.
+    ``text`` is a function, or a template for `str.format` of the numbers and of `_words`.
     """
     if isinstance(text, str):
         template = text
-        return Measurement(
-            name,
-            numbers,
-            lambda values, model: template.format(
-                **values, options=model.log["options"], square_unit=_square_unit(model)
-            ),
-        )
+        return Measurement(name, numbers, lambda values, model: template.format(**values, **_words(model)))
     return Measurement(name, numbers, text)
 
 

@@ -200,6 +200,14 @@ def test_a_result_that_no_folder_takes_is_named(quick, tmp_path, monkeypatch):
         main(output=tmp_path / "model")
 
 
+def test_a_folder_of_others_names_the_ports_of_a_superlink_of_ones_own(tmp_path):
+    (tmp_path / "file").touch()
+    with refused(ConfigError, tmp_path / "file", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"):
+        Output.of(
+            RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(tmp_path / "file" / "model")})), 1
+        )
+
+
 def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
     server = server_of("p-cov", WINE, n_components=3, keep="moments", output=str(tmp_path / "model"))
     strategy, given = server.strategy, []

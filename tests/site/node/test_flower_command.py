@@ -152,11 +152,18 @@ def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
     assert (code, errors) == (1, f"{line}\n")
 
 
+def test_a_superlink_that_starts_late_is_answered_by_what_to_do(program, capsys):
+    for words, advised in (("within 15s", True), (": exited with 1", False)):
+        program(f"import sys\nsys.exit('Error: Failed to start local SuperLink {words}')")
+        assert main(["launch", "."]) == 1
+        assert ("docs/flwr-run.md" in capsys.readouterr().err) == advised
+
+
 def test_without_an_app_nothing_is_run(capsys):
     for arguments, code in ((["--help"], 0), ([], 2), (["--run-config", "seed=1"], 2)):
         assert main(["launch", *arguments]) == code
         printed = capsys.readouterr()
-        assert ("launch APP LINK" in printed.out) if code == 0 else (printed.err.count("\n") == 1)
+        assert ("fedpca launch . lab" in printed.out) if code == 0 else (printed.err.count("\n") == 1)
 
 
 def test_a_launched_run_may_take_as_long_as_it_needs(monkeypatch):
