@@ -27,12 +27,14 @@ MADE = ("call-path.md", "methods/", "methods.md", "measurements.md", "security/q
 PAGES = {source: page for page, source in ELSEWHERE.items()}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Add every notebook to the menu."""
     for section in config.nav or []:
         if "Notebooks" in section:
             section["Notebooks"] = [page for page in ELSEWHERE if page.startswith("gallery/")]
     return config
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside the folder `docs`, and the notebooks with their figures, to the site."""
@@ -44,12 +46,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, f"gallery/{name}", content=content))
     return files
 
+
 def _rendered(notebook: Path) -> dict[str, str | bytes]:
     """Convert a notebook to Markdown; return the page and its figures by file name."""
     cells = nbformat.read(notebook, as_version=4)
     names = {"unique_key": notebook.stem, "output_files_dir": notebook.stem}
     body, resources = MarkdownExporter().from_notebook_node(cells, names)
     return {f"{notebook.stem}.md": body, **resources["outputs"]}
+
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite a page's links to files of the repository as links to the site's pages.
@@ -79,10 +83,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = re.sub(r"^The classes: .*?\.$", _class_blocks, markdown, flags=re.M | re.S)
     return LINK.sub(link, markdown)
 
+
 def _class_blocks(match: re.Match[str]) -> str:
     """Return a block of mkdocstrings for each class that a sentence names."""
     names = re.findall(r"`(\w+)`", match[0])
     return "\n\n".join(f"::: fedpca_flwr.{name}\n    options: {{members: false}}" for name in names)
+
 
 def on_page_content(html: str, **_: Any) -> str:
     """Replace empty header cells of tables by plain cells, which screen readers do not announce."""

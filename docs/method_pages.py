@@ -93,7 +93,7 @@ CALL_PATH = """# The path of a call
 
 One run of `p-cov`, from Flower's `configure_fit` to the method's `aggregate` and back. Steps 1 to 5 run at the server,
 6 to 8 at each site, and 9 to 11 at the server again. `aggregate` is a generator: it pauses where it asks (step 5), and
-goes on with the answers (step 9). Each later round repeats steps 2 and 6 to 9. `FedPCA.start` takes the place of step 1.
+goes on with the answers (step 9). Each later round repeats steps 2 and 6 to 9. `FedPCA.start` replaces step 1.
 
 """
 STEPS = (
@@ -135,6 +135,7 @@ else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes 
 - With `blind`, the questions of [a blind run](sums.md#a-blind-server) replace those of `p-cov`.
 """
 
+
 def pages() -> dict[str, str]:
     """Return all documentation pages that are generated from the code: Markdown texts by path in the repository."""
     table_page = "docs/which-method.md"
@@ -148,6 +149,7 @@ def pages() -> dict[str, str]:
         **{f"docs/methods/{name}.md": method_page(method) for name, method in METHODS.items()},
     }
 
+
 def call_path_page() -> str:
     """Return the Markdown page of the functions that a run of `p-cov` enters, with file, line and first sentence."""
     rows = []
@@ -157,6 +159,7 @@ def call_path_page() -> str:
         place = f"{module.replace('.', '/')}.py:{getsourcelines(function)[1]}"
         rows.append((str(number), f"`{name}`", f"`{place}`", (getdoc(function) or "").splitlines()[0]))
     return f"{CALL_PATH}{table(('step', 'function', 'file in `fedpca_flwr`, and line', 'what it does'), rows)}\n"
+
 
 def options_page() -> str:
     """Return the Markdown page of the run-config keys and of the options that several methods share."""
@@ -169,11 +172,12 @@ def options_page() -> str:
     sums = "".join(
         f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
     )
-    described = [key for key in NodeConfig.keys() if key.replace("-", "_") in descriptions(NodeConfig)]
-    site = table(("key", *OPTION), _options(NodeConfig, described))
+    described = NodeConfig.model_fields.keys() & descriptions(NodeConfig)  # not those of which `SITE_KEYS` speaks
+    site = table(("key", *OPTION), _options(NodeConfig, [key for key in NodeConfig.model_fields if key in described]))
     supernode = table(("key", *OPTION), _options(SuperNodeConfig, SuperNodeConfig.keys()))
     keys = f"{SITE_KEYS}\n{site}\n\nThe section `[supernode]` says how the site is connected:\n\n{supernode}\n"
     return _link_pages("\n".join([*parts, SITE_SUMS, sums, keys]))
+
 
 def measurements_page() -> str:
     """Return the Markdown page of the numbers in ``model.log["measured"]``, in the order of a summary's lines."""
@@ -183,8 +187,10 @@ def measurements_page() -> str:
             rows.append((", ".join(f"`{name}`" for name, _ in group), meaning))
     return f"{MEASUREMENTS_PAGE}\n{table(['number', 'meaning'], rows)}\n"
 
+
 TRANSPORTS = {"clear": "In clear", "masked": "With secure aggregation", "surviving": "With `survivors`"}
 """Names of the transports, by the keys of `EXAMPLE_CONFIGS`."""
+
 
 def questions_lists() -> str:
     """Return a Markdown list of all questions that the server may ask a party in a run for each method."""
@@ -213,6 +219,7 @@ def questions_lists() -> str:
         parts.append(f"## `{name}`\n\n{text}\n")
     return "\n".join(parts)
 
+
 @cache
 def _added_questions() -> dict[str, str]:
     """Return the questions that an option adds to several methods after their own, by the option's text."""
@@ -226,6 +233,7 @@ def _added_questions() -> dict[str, str]:
                     methods.setdefault(options, set()).add(name)
     return {options: min(texts[options]) for options in texts if len(methods[options]) > 1 == len(texts[options])}
 
+
 def _abbreviate(row: str) -> str:
     """Shorten a table row: replace a question's request fields that are repeated from earlier in the row by "..."."""
     fields_of = dict[str, str]()
@@ -238,6 +246,7 @@ def _abbreviate(row: str) -> str:
         return f"{name}({short})`"
 
     return re.sub(r"(\w+)\((.*?)\)`", shorten, row)
+
 
 def _scripts(method: Method, travel: str) -> dict[str, str]:
     """Return the questions of a method's example runs over a transport, by what differs from the first example."""
@@ -262,9 +271,11 @@ def _scripts(method: Method, travel: str) -> dict[str, str]:
             texts[format_method("", changes).strip()] = short + end
     return texts
 
+
 def _either(names: Sequence[str]) -> str:
     """Return names as code with "or" between them."""
     return " or ".join(f"`{name}`" for name in names)
+
 
 def _question(name: str, phase: Question, question: Question) -> str:
     """Return a question as Markdown: its name, its request fields, and how often a run may ask."""
@@ -273,6 +284,7 @@ def _question(name: str, phase: Question, question: Question) -> str:
     if callable(phase.times):
         return f"{text}\\*"
     return f"{text} x{phase.times}" if phase.times > 1 else text
+
 
 def method_page(method: Method) -> str:
     """Return a method's Markdown page: description, result, cost, disclosure, options and source."""
@@ -292,6 +304,7 @@ def method_page(method: Method) -> str:
     tail = _disclosures(method) + _method_options(card) + _differences(card)
     return _link_pages("\n\n".join([f"# {card.title} (`{card.name}`)", text, lines, "## Who sees what", tail]), "../")
 
+
 def _differences(card: MethodCard) -> str:
     """Return the Markdown section on how a method differs from its publication, and what ``variant='paper'`` sets."""
     text = f"\n## Differs from the publication\n\n{card.differences}\n" if card.differences else ""
@@ -303,9 +316,11 @@ def _differences(card: MethodCard) -> str:
         )
     return text
 
+
 def _link_pages(text: str, docs: str = "") -> str:
     """Turn paths docs/PAGE.md in a text into Markdown links; ``docs`` is the relative path to the docs folder."""
     return re.sub(r"\bdocs/([\w/-]+)\.md", rf"[\1]({docs}\1.md)", text)
+
 
 def _disclosures(method: Method) -> str:
     """Return Markdown lines on what server, parties and network learn from a method, in clear and by secure sums."""
@@ -337,6 +352,7 @@ def _disclosures(method: Method) -> str:
         lines["An observer of the network learns"] = clear.network
     return "".join(f"- {observer}: {text}.\n" for observer, text in lines.items())
 
+
 def _site_sums(card: MethodCard) -> dict[str, tuple[str, str]]:
     """Return what sums disclose about single sites: option and text by the word of `allowed-methods`."""
     disclosures = dict[str, tuple[str, str]]()
@@ -350,11 +366,13 @@ def _site_sums(card: MethodCard) -> dict[str, tuple[str, str]]:
             disclosures |= {word: (option, text) for word, text in texts.items()}
     return disclosures
 
+
 @cache
 def _shared_sums() -> dict[str, tuple[str, str]]:
     """Return what sums of several methods disclose about single sites, as `_site_sums`."""
     sums = [(word, *entry) for method in METHODS.values() for word, entry in _site_sums(method.strategy.card).items()]
     return {word: (option, text) for word, option, text in sums if sum(word == other for other, *_ in sums) > 1}
+
 
 def _method_options(card: MethodCard) -> str:
     """Return the Markdown section on a method's options: a table of its own options, and a link to shared options."""
@@ -366,6 +384,7 @@ def _method_options(card: MethodCard) -> str:
         link = "[options of several methods](../methods.md#options-of-several-methods)"
         text += f"\n`{card.name}` also has some of the {link}.\n"
     return f"\n## Options\n{text}" if text else ""
+
 
 @cache
 def _shared_options() -> dict[tuple[str, ...], list[str]]:
@@ -381,6 +400,7 @@ def _shared_options() -> dict[tuple[str, ...], list[str]]:
     most = {option: max(len(names[row]) for row in names if row[0] == option) for option, *_ in names}
     return {row: methods for row, methods in names.items() if len(methods) == most[row[0]] > 1}
 
+
 def descriptions(config: type[Config]) -> dict[str, str]:
     """Return the docstring below each field of a configuration class, parsed from the source."""
     texts: dict[str, str] = {}
@@ -392,6 +412,7 @@ def descriptions(config: type[Config]) -> dict[str, str]:
                 if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                     texts[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
     return texts
+
 
 def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Yield a row for each option: its name, its values with the default first, and its meaning."""
@@ -405,11 +426,13 @@ def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, s
         values = ", ".join(f"`{value}`" for value in dict.fromkeys([default, *(value or "none" for value in choices)]))
         yield f"`{name.replace('_', '-')}`", values, " ".join(texts.get(name, "").replace("|", "\\|").split())
 
+
 def _choices(annotation: object) -> list[str]:
     """Return the values of all `Literal` types in an annotation, as texts."""
     if typing.get_origin(annotation) is Literal:
         return [str(value) for value in typing.get_args(annotation)]
     return [text for part in typing.get_args(annotation) for text in _choices(part)]
+
 
 def main() -> None:
     """Write all generated pages into this repository's folder ``docs``."""
@@ -417,6 +440,7 @@ def main() -> None:
     for path, text in texts.items():
         (ROOT / path).write_text(text, encoding="utf-8")
     print(f"{len(texts)} pages are written")
+
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["write"]:
