@@ -179,5 +179,5 @@ def test_the_words_of_the_code_are_in_the_code():
     page = (ROOT / "CONTRIBUTING.md").read_text().partition("## Words of the code")[2].partition("\n## ")[0]
     names = {name for quote in re.findall(r"`([^`]*)`", page) for name in re.findall(r"[A-Za-z]\w+", quote)}
     words = {word for code in CODE.values() for word in re.findall(r"\w+", code)}
-    assert len(names) > 10
+    assert len(names) > 5
     assert names <= words, "CONTRIBUTING.md has names that the code has not"
