@@ -131,7 +131,7 @@ def test_secure_comparisons_are_settings_of_their_own(tmp_path, monkeypatch):
     assert setting_title([secure]) == f"{setting_title([plain])}, secure sums, bound 16"
     line = repeat_command([secure])
     assert line.endswith("--engine loopback --bounds 16.0")
-    assert cli.main(["compare", *shlex.split(line)[4:], "--output", str(tmp_path)]) == 0
+    assert cli.main(["compare", *shlex.split(line)[2:], "--output", str(tmp_path)]) == 0
     assert len(lines_of(tmp_path)) == 2
 
 
@@ -200,10 +200,10 @@ WRONG = {"alpha": np.nan, "seed": -1, "bound": -1.0}
     [
         *(([f"sub-it {word}"], [f"'{word}'", "key=value"]) for word in ("block-size", "=3", "block-size=")),
         ([""], ["p-cov"]),
-        *((["p-cov", f"--{key}", str(value)], [f"'{key}s'", value]) for key, value in WRONG.items()),
+        *((["p-cov", f"--{key}s", str(value)], [f"'{key}s'", value]) for key, value in WRONG.items()),
         (["p-cov engine=ray"], ["'engine'"]),
         (["p-cov dataset=wine"], ["--datasets"]),
-        (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bound"]),
+        (["p-cov secure-aggregation=true bound=16"], ["secure-aggregation", "'bound'", "--bounds"]),
         (["p-cov bound=16 n_components=5"], ["'bound'", "--bounds", "n-components", "--n-components"]),
     ],
     ids=str,

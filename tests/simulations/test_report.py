@@ -162,8 +162,8 @@ def test_the_printed_commands_repeat_the_runs(tmp_path, monkeypatch):
     page = report.write_report(tmp_path / "runs", wanted).read_text()
     lines = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.S)[1]).splitlines()
     for number, command in enumerate(map(shlex.split, lines)):
-        assert command[:4] == ["python", "-m", "fedpca_flwr", "compare"]
-        assert main([*command[3:], "--output", str(tmp_path / f"again {number}")]) == 0
+        assert command[:2] == ["fedpca", "compare"]
+        assert main([*command[1:], "--output", str(tmp_path / f"again {number}")]) == 0
         repeated += read_records(tmp_path / f"again {number}")
     assert [run_identity(record) for record in repeated] == [run_identity(record) for record in wanted]
     assert [record["max angle"] for record in repeated] == [record["max angle"] for record in wanted]
