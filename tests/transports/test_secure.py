@@ -53,7 +53,7 @@ def test_a_scatter_that_needs_its_spare_bits_is_asked_in_all_digits(bits, monkey
     monkeypatch.setattr(row_limits, "SPARE_BITS", bits)
     parties = cut(np.random.default_rng(0).standard_normal((400, 256)) + 9, 200, 150, 50)
     model = secure("p-cov", parties, bound=20.0 + bits)
-    assert ("digits" in [entry["phase"] for entry in model.log["rounds"]])  == (bits == 30)
+    assert ("digits" in [entry["phase"] for entry in model.log["rounds"]]) == (bits == 30)
     assert principal_angles(model, fit("p-cov", parties, n_components=3)).max <= 1e-8
 
 
