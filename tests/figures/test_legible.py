@@ -7,14 +7,14 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from fedpca_flwr.figures import analysis_plots, plots, score_plots
+from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER, short_names
 from tests.figures.contact_sheet import FIGURES, long_names
 
 AXES = {
-    "scores": ["PC1", "PC2"],
-    "loadings": ["loading", "PC1", "PC2", "PC3"],
-    "projection_overlay": ["run", "PC1", "PC2"],
+    "scores": ["p-cov, 300 rows", "PC1", "PC2"],
+    "loadings": ["PC1", "loading", "PC2", "loading", "PC3", "loading"],
+    "projection_overlay": ["90 rows", "PC1", "PC2"],
     "projection_grid": ["PC1", "PC2", "p-cov", "qr-pca"],
     "scree": ["component", "explained", "component", "cumulative"],
     "angle_by_round": ["round", "angle"],
@@ -24,11 +24,11 @@ AXES = {
     "component_images": ["PC1", "PC2", "PC3", "PC4", "loading"],
     "how_many": ["component", "variance"],
     "outlier_map": ["T²", "SPE"],
-    "variables": ["PC1", "PC2"],
-    "levels": ["PC1", "PC2"],
-    "squared_correlations": ["PC1", "PC2"],
-    "contributions": ["PC1"],
-    "biplot": ["PC1", "PC2"],
+    "variables": ["300 rows", "PC1", "PC2"],
+    "levels": ["300 rows, scaled", "PC1", "PC2"],
+    "squared_correlations": ["300 rows, scaled", "PC1", "PC2"],
+    "contributions": ["300 rows", "PC1"],
+    "biplot": ["300 rows", "PC1", "PC2"],
 }
 """A word of each text at the axes of a figure: those of the whole figure, then each panel's title, x and y."""
 
@@ -80,13 +80,7 @@ SIGHT = {
 
 
 def test_every_figure_of_the_package_is_here():
-    public = {
-        name
-        for module in (plots, score_plots, analysis_plots)
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-    }
-    assert public - {"component_title"} == set(FIGURES) == set(AXES)
+    assert {*plots.__all__} - {"hover"} == set(FIGURES) == set(AXES)
 
 
 MAX_NAMES = 45
