@@ -1,8 +1,6 @@
-"""The runs of comparisons: their records, their names, and commands that repeat runs."""
+"""The runs of comparisons: their records, and their names."""
 
 import json
-import os
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -109,40 +107,6 @@ def _seeds_text(seeds: set[int]) -> str:
     if last - first == len(seeds) - 1:
         return f"seeds {first} to {last}"
     return f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) <= 8 else f"{len(seeds)} seeds"
-
-
-def repeat_commands(runs: Iterable[Record]) -> list[str]:
-    """Return the shell commands, a line each, that repeat a setting's runs: one for the methods of the same seeds.
-
-    Classes that a process was given have no command.
-    """
-    by_method: dict[str, list[Record]] = {}
-    for run in runs:
-        if is_installed(run["method"]):
-            by_method.setdefault(method_text(run), []).append(run)
-    groups: dict[tuple[int, ...], list[Record]] = {}
-    for of_method in by_method.values():
-        groups.setdefault(tuple(run["seed"] for run in of_method), []).extend(of_method)
-    return [repeat_command(group) for group in groups.values()]
-
-
-def repeat_command(group: list[Record]) -> str:
-    """Return the shell command, quoted and on one line, that repeats runs of a setting, each with the same seeds."""
-    setting = group[0]
-    words = ["python", "-m", "fedpca_flwr", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
-    if setting["partition"] == AS_GIVEN:
-        words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
-    else:
-        words += ["--dataset", setting["dataset"]]
-        words += ["--data-root", setting["data root"]] if setting["data root"] != "." else []
-        words += ["--partition", setting["partition"]]
-        words += [] if setting["alpha"] is None else ["--alpha", repr(setting["alpha"])]
-        words += ["--clients", str(setting["clients"])]
-    seeds = list(dict.fromkeys(str(run["seed"]) for run in group))
-    words += ["--components", str(setting["components"]), "--seeds" if len(seeds) > 1 else "--seed", *seeds]
-    words += ["--engine", setting["engine"]]
-    words += ["--bound", repr(setting["bound"])] if setting["bound"] else []
-    return shlex.join(words + (["--knn"] if setting["knn"] else []))
 
 
 def run_identity(record: Record) -> str:

@@ -74,10 +74,8 @@ def how_many(result: HowMany, *, title: str | None = None, ax: Axes | None = Non
     Parameters
     ----------
     result : HowMany, or PCAModel that keeps moments
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a model.
-    ax : Axes, optional
-        Axes to draw into.
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -121,10 +119,8 @@ def outlier_map(
         Model, or outlier statistics. The figure shows at most `MAX_PLOTTED_ROWS` of the rows within the limits.
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d), optional
         Rows of a model.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a model.
-    ax : Axes, optional
-        Axes to draw into.
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -205,14 +201,8 @@ def biplot(
         Reading of at least two components, rotated or not. Scores and arrows are those of this object.
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
         Rows to draw. The figure divides each component by its largest score.
-    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
-        Labels of the rows, which colour them, as in `scores`.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into.
+    labels, components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -249,12 +239,8 @@ def variables(
     ----------
     reading : Reading, or PCAModel that keeps moments
         Reading of at least two components.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into.
+    components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -294,14 +280,8 @@ def levels(
         Model of a mixed table, or result of `fedpca_flwr.analyses.categories`.
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
         Rows to draw. Beside a result they are scores, arrays of shape (n_i, k).
-    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
-        Labels of the rows, which colour them, as in `scores`.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a model.
-    ax : Axes, optional
-        Axes to draw into.
+    labels, components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -344,12 +324,8 @@ def squared_correlations(
     ----------
     categories : Categories, or PCAModel of a mixed table
         Result for at least two components.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a model.
-    ax : Axes, optional
-        Axes to draw into.
+    components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -383,10 +359,8 @@ def contributions(reading: Reading, component: int = 1, *, title: str | None = N
     reading : Reading, or PCAModel that keeps moments
     component : int, default 1
         Number of the component, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into.
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------

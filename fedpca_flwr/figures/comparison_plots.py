@@ -47,9 +47,8 @@ def angle_by_round(
         Angles in degrees after each round, by the name of the method.
     tolerance : float, optional
         Angle in degrees at which the figure has a line.
-    title : str, default ""
-    ax : Axes, optional
-        Axes to draw into.
+    title, ax : optional
+        Title, by default none, and axes to draw into.
 
     Returns
     -------
@@ -81,9 +80,8 @@ def bytes_against_error(
     ----------
     points : mapping of str to sequence of (MB, degrees) or (MB, degrees, half of the interval)
         By method. The third number is half of the 95 % interval of an angle that is a mean over several runs.
-    title : str, default ""
-    ax : Axes, optional
-        Axes to draw into.
+    title, ax : optional
+        Title, by default none, and axes to draw into.
 
     Returns
     -------

@@ -44,12 +44,8 @@ def hover(
         Gives the scores, and the shares of the variance along the axes.
     parties : mapping of str to table, or list of tables
         Rows (n_i, d) of each party. A row's name is its label in a data frame of pandas, or else its number from 0.
-    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
-        Labels of the rows, which colour them, as in `scores`.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
+    labels, components, title : optional
+        As in `scores`.
 
     Returns
     -------

@@ -46,6 +46,7 @@ from fedpca_flwr.model.model import PCAModel
 MAX_BAR_FEATURES = 30  # features that have bars and names; of more, each component has its largest
 MAX_LARGEST_FEATURES = 12  # features of a component that are drawn where not all are
 
+MODELS_ADVICE = "give a model, or models by their names, first: {'p-cov': model}"
 takes_model = takes("model", PCAModel, f"{MODEL_ADVICE}; a plot takes the model first: plots.NAME(model, parties)")
 
 
@@ -114,10 +115,10 @@ def _names_width(names: Sequence[str]) -> float:
 
 
 @takes("reference", PCAModel, MODEL_ADVICE)
-@takes_model
+@takes("models", (PCAModel, Mapping), MODELS_ADVICE)
 @rc_context(STYLE)
 def projection_overlay(
-    model: PCAModel,
+    models: PCAModel | Mapping[str, PCAModel],
     parties: Any,
     *,
     reference: PCAModel,
@@ -130,68 +131,18 @@ def projection_overlay(
 
     A line joins the two points of a row. If the models agree, every cross lies in its mark. Components of opposite sign
     are flipped, because the sign of a component is arbitrary. A single component is drawn against the number of the
-    row.
+    row. Several models have a panel each.
 
     Parameters
     ----------
-    model : PCAModel
+    models : PCAModel or mapping of str to PCAModel
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
         Rows. The figure shows at most `MAX_PLOTTED_ROWS` of them, evenly spread. Columns of a data frame are matched by
         name.
     reference : PCAModel
         Model to compare with, such as the PCA of the pooled rows.
-    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
-        Labels of the rows, as in `scores`. Each class has its own colour and mark.
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ConfigError
-        If components or labels do not fit the models or rows.
-    """
-    figure, axes = canvas(5, 4.6, ax)
-    rows, shown = _thinned(parties, labels, model)
-    handles, drawn = _overlay(axes, reference, model, rows, shown, components)
-    axes.set(xlabel=drawn[0], ylabel=drawn[1])
-    handles += [] if labels is None else shown.entries(axes, hollow=True)
-    add_title(axes, title, model_title(model))
-    add_legend(ax or figure, handles)
-    return figure
-
-
-@takes("reference", PCAModel, MODEL_ADVICE)
-@takes("models", Mapping, "give models by their names: {'p-cov': model}")
-@rc_context(STYLE)
-def projection_grid(
-    models: Mapping[str, PCAModel],
-    parties: Any,
-    *,
-    reference: PCAModel,
-    labels: Any = None,
-    components: Sequence[int] = (1, 2),
-    title: str = "",
-) -> Figure:
-    """Draw rows in two components by several models, each in its own panel beside the reference's scores.
-
-    Parameters
-    ----------
-    models : mapping of str to PCAModel
-    parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
-        Rows, as in `projection_overlay`.
-    reference : PCAModel
-    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
-    components : (int, int), default (1, 2)
-        Numbers of the components to draw, from 1.
-    title : str, default ""
+    labels, components, title, ax : optional
+        As in `scores`. Each class has its own colour and mark.
 
     Returns
     -------
@@ -202,28 +153,33 @@ def projection_grid(
     ConfigError
         If there are no models; if components or labels do not fit the models or rows.
     """
+    default = "" if isinstance(models, Mapping) else model_title(models)
+    models = models if isinstance(models, Mapping) else {"": models}
     _require_models(models)
+    refuse_axes(ax, len(models))
     rows, shown = _thinned(parties, labels, reference)
     columns = min(3, len(models))
     lines = -(-len(models) // columns)
-    figure = Figure(figsize=(3.2 * columns, 3.1 * lines))
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * lines)
+    figure = Figure(figsize=size) if ax is None else canvas(0, 0, ax)[0]
+    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (name, model) in zip(grid, models.items(), strict=False):
-        handles, drawn = _overlay(axes, reference, model, rows, shown, components)
+        handles, (xlabel, ylabel) = _overlay(axes, reference, model, rows, shown, components)
         axes.set_title("\n".join(wrap(name, 34)[:3]), fontsize=10)
     for axes in grid[len(models) :]:
         axes.set_visible(False)
     for axes in grid[max(0, len(models) - columns) : len(models)]:  # the lowest of each column
         axes.tick_params(labelbottom=True)
-    figure.supxlabel(drawn[0], fontsize=10)
-    figure.supylabel(drawn[1], fontsize=10)
+        axes.set_xlabel(xlabel)
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
     handles += [] if labels is None else shown.entries(grid[len(models) - 1], hollow=True)
-    add_title(figure, title)
-    add_legend(figure, handles)
+    add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
+    add_legend(ax or figure, handles)
     return figure
 
 
-@takes("models", (PCAModel, Mapping), "give a model, or models by their names: {'p-cov': model}")
+@takes("models", (PCAModel, Mapping), MODELS_ADVICE)
 @rc_context(STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Draw each component's share of the total variance, and the cumulated shares, for one or several models.

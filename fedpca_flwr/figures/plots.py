@@ -26,7 +26,6 @@ try:
         component_images,
         heterogeneity,
         loadings,
-        projection_grid,
         projection_overlay,
         scree,
     )
@@ -46,7 +45,6 @@ __all__ = [
     "levels",
     "loadings",
     "outlier_map",
-    "projection_grid",
     "projection_overlay",
     "results_over",
     "scores",

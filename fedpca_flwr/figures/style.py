@@ -133,7 +133,7 @@ def looks() -> Iterator[tuple[str, str]]:
     return zip(cycle(COLOURS), marks, strict=False)
 
 
-def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = False) -> None:
+def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = False, columns: int = 0) -> None:
     """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure.
 
     Axes that a caller gave have the legend inside.
@@ -145,7 +145,7 @@ def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = F
     if isinstance(figure, Axes):
         figure.legend(handles=shown, fontsize="small")
         return
-    columns = len(shown) if below else -(-len(shown) // (MAX_LEGEND_LINES + 1))
+    columns = columns or len(shown) if below else -(-len(shown) // (MAX_LEGEND_LINES + 1))
     legend = figure.legend(handles=shown, loc="outside lower center" if below else "outside right upper", ncols=columns)
     width, height = np.array(legend.get_window_extent().size) / figure.dpi
     old_width, old_height = figure.get_size_inches()

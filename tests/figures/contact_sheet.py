@@ -145,17 +145,15 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         ),
         "one component": lambda: plots.projection_overlay(ONE_MODEL, X, reference=ONE_MODEL),
         "three clouds": lambda: plots.projection_overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
-    },
-    "projection_grid": {
-        "plain": lambda: plots.projection_grid(
+        "two models": lambda: plots.projection_overlay(
             models(["p-cov", "qr-pca"]), X, reference=MODEL, labels=np.arange(300) % 3
         ),
-        "one model": lambda: plots.projection_grid(models(["p-cov"]), X, reference=MODEL),
-        "names of 58 letters": lambda: plots.projection_grid(
+        "one model": lambda: plots.projection_overlay(models(["p-cov"]), X, reference=MODEL),
+        "names of 58 letters, four models": lambda: plots.projection_overlay(
             models(LONG_METHODS[:4]), X, reference=MODEL, labels=np.arange(300) % 10
         ),
-        "12 models": lambda: plots.projection_grid(models(METHODS[:12]), X, reference=MODEL),
-        "one component": lambda: plots.projection_grid({"one": ONE_MODEL}, X, reference=ONE_MODEL),
+        "12 models": lambda: plots.projection_overlay(models(METHODS[:12]), X, reference=MODEL),
+        "one component of one": lambda: plots.projection_overlay({"one": ONE_MODEL}, X, reference=ONE_MODEL),
     },
     "scree": {
         "plain": lambda: plots.scree(MODEL),

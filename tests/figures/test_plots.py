@@ -233,7 +233,7 @@ def test_an_exact_models_crosses_lie_in_their_circles():
     turned = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
     circles, crosses = points(plots.projection_overlay(turned, X, reference=TRUTH).axes[0])
     np.testing.assert_allclose(circles, crosses, atol=1e-9)
-    figure = plots.projection_grid(dict.fromkeys("abcd", MODEL), X, reference=TRUTH, labels=LABELS)
+    figure = plots.projection_overlay(dict.fromkeys("abcd", MODEL), X, reference=TRUTH, labels=LABELS)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
 
 
@@ -464,7 +464,7 @@ def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
         np.testing.assert_allclose(np.sort(strip), np.sort(model.transform(part)[:, 0]))
     names = [f"party {i} ({len(part)})" for i, part in enumerate(PARTS)]
     assert [text.get_text() for text in axes.get_yticklabels()] == names
-    grid = plots.projection_grid({"one": model, "four": MODEL}, X, reference=truth, labels=labels)
+    grid = plots.projection_overlay({"one": model, "four": MODEL}, X, reference=truth, labels=labels)
     for figure in (plots.projection_overlay(model, X, reference=truth, labels=labels), grid):
         assert "number of the row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
         drawn = np.concatenate(points(figure.axes[0]))
@@ -481,7 +481,7 @@ WRONG = [
     (lambda: plots.heterogeneity([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
     (lambda: plots.scree({}), ["'models'"]),
     (lambda: plots.scree({"a": 3}), ["'models'", "'a'", "PCAModel"]),
-    (lambda: plots.projection_grid([MODEL], X, reference=MODEL), ["'models'", "list", "Mapping"]),
+    (lambda: plots.projection_overlay([MODEL], X, reference=MODEL), ["'models'", "list", "Mapping", "first"]),
     (lambda: plots.projection_overlay(MODEL, None, reference=MODEL), ["'parties'", "NoneType"]),
     (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
     (lambda: plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
