@@ -153,6 +153,8 @@ def format_result(record: Record, key: str) -> str:
     text = _format_number(value, key, 3)
     if half_width is None or _format_number(half_width, key, 2) == _format_number(0.0, key, 2):
         return text
+    if half_width > value:  # no result is below zero
+        return f"{text} (0 to {_format_number(interval_ends(value, half_width, key)[1], key, 2)})"
     return f"{text} ± {_format_number(half_width, key, 2)}"
 
 
@@ -161,5 +163,15 @@ def _format_number(value: Any, key: str, digits: int) -> str:
     if key in SHARES:
         return f"{value:.2%}"
     if key in SIZES:
-        return f"{value:.{digits}g} MB" if value >= 1 else f"{1e3 * value:.{digits}g} kB"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+        return f"{_round(value, digits)} MB" if value >= 1 else f"{_round(1e3 * value, digits)} kB"
+    return _round(value, digits) if isinstance(value, float) else str(value)
+
+
+def _round(value: float, digits: int) -> str:
+    """Format a number to significant digits, without an exponent from 0.0001 to a billion."""
+    return f"{float(f'{value:.{digits}g}'):.10g}"
+
+
+def interval_ends(value: float, half_width: float, key: str) -> tuple[float, float]:
+    """Return the ends of an interval of a result: none is below 0, and no share above 1."""
+    return max(0.0, value - half_width), min(value + half_width, 1.0 if key in SHARES else float("inf"))

@@ -125,7 +125,7 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     axis or result, or the runs have a single value along the axis.
     """
     if over not in AXES:
-        raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
+        raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}, methods")
     if result not in HEADS:
         raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
     if over not in axes_with_values(records):
@@ -135,9 +135,7 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     means = average_seeds(records)
     averaged = [record for record in means if record[over] is not None and record.get(result) is not None]
-    differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
-    for record in averaged:
-        title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
+    for record, title in zip(averaged, _titles(averaged, over), strict=True):
         point = (record[over], record[result], record.get("intervals", {}).get(result, 0.0))
         panels.setdefault(title, {}).setdefault(method_text(record), []).append(point)
     return {
@@ -145,6 +143,32 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
         for title, lines in panels.items()
         if len({point[0] for points in lines.values() for point in points}) > 1
     }
+
+
+def method_points(
+    records: Sequence[Record], result: str
+) -> tuple[dict[str, list[tuple[float, float, float]]], list[str]]:
+    """Return position, mean and half interval of a result by what is of each setting, and the methods by position.
+
+    Raise ConfigError if no run has the result.
+    """
+    if result not in HEADS:
+        raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
+    averaged = [record for record in average_seeds(records) if record.get(result) is not None]
+    if not averaged:
+        raise ConfigError(f"no run has the result {value_text(result)}; take another, such as 'captured variance'")
+    names = list(dict.fromkeys(map(method_text, averaged)))
+    points: dict[str, list[tuple[float, float, float]]] = {}
+    for record, title in zip(averaged, _titles(averaged), strict=True):
+        point = (names.index(method_text(record)), record[result], record.get("intervals", {}).get(result, 0.0))
+        points.setdefault(title, []).append(point)
+    return points, names
+
+
+def _titles(records: Sequence[Record], over: str = "seed") -> list[str]:
+    """Return the words of each record's setting for what differs between the records, except the key ``over``."""
+    keys = [key for key in SETTING if key not in (over, "seed") and len({record[key] for record in records}) > 1]
+    return [", ".join(filter(None, (_value_words(record, key) for key in keys))) for record in records]
 
 
 def _value_words(record: Record, key: str) -> str:

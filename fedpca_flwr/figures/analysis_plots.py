@@ -91,10 +91,11 @@ def how_many(result: HowMany, *, title: str | None = None, ax: Axes | None = Non
     for rule, k in result.by_rule.items():
         if k is not None and k <= first.size:
             rules.setdefault(k, []).append(rule)
-    for k in sorted(rules):
+    for place, k in enumerate(sorted(rules)):
         label = "\n".join([f"{k}: {rules[k][0]}", *(f"    {rule}" for rule in rules[k][1:])])
         axes.axvline(k + 0.5, color=COLOURS[3], linewidth=1.2, label=label)
-        axes.annotate(str(k), (k + 0.5, 1), (3, -11), ("data", "axes fraction"), textcoords="offset points")
+        above = (3, -11 - 12 * (place % 2))  # neighbours have room
+        axes.annotate(str(k), (k + 0.5, 1), above, ("data", "axes fraction"), textcoords="offset points")
     axes.set(xlabel="component", ylabel="eigenvalue: variance of the component", ylim=(0, None))
     number_axis(axes.xaxis, first.size)
     axes.set_xlim(0.2, first.size + 1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.analyses.inputs import model_of
 from fedpca_flwr.data.column_numbers import object_numbers
-from fedpca_flwr.data.frames import column_labels, labels_text, open_frame
+from fedpca_flwr.data.frames import column_labels, labels_text, pop_column
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.figures.style import COLOURS, looks, number_colours, short_names
@@ -111,16 +111,15 @@ def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tupl
     features = () if model is None or model.feature_names_in_ is None else tuple(model.feature_names_in_)
     values, rest = dict[str, list[Any]](), dict[str, Any]()
     for name, table in tables.items():
-        frame = open_frame(table)
-        data: Any = None if frame is None or labels not in frame.labels else frame.values()
-        if frame is None or not hasattr(data, "drop"):
-            has = f"has the columns {labels_text(frame.labels)}" if frame else "is no data frame"
+        popped = pop_column(table, labels)
+        if popped is None:
+            has = f"has the columns {labels_text(names)}" if (names := column_labels(table)) else "is no data frame"
             raise ConfigError(
                 f"'labels' is {value_text(labels)}, but the table of '{name}' {has}; name a column of every table, "
                 "or give a list of labels for each party"
             )
-        values[name] = data[labels].to_list()
-        rest[name] = table if labels in features else data.drop(labels).to_native()
+        values[name] = popped[0]
+        rest[name] = table if labels in features else popped[1]
     return rest, values, labels
 
 

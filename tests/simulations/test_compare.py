@@ -15,9 +15,10 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.datasets import load
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
 from fedpca_flwr.simulations.comparing import compare, table
-from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, setting_title
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.simulations.settings import settings
@@ -340,3 +341,55 @@ def test_what_cannot_be_the_parties_is_refused(tmp_path, monkeypatch):
         compare(["."], methods=["p-cov"])
     with refused(ConfigError, "clients", "partitions"):
         compare(["."], methods=["p-cov"], clients=[3], partitions=["iid"])
+
+
+TABLE = pd.concat([NORTH, SOUTH]).assign(batch=["east", "west"] * 50)
+
+
+def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
+    how = {"label": "batch", "partitions": "dirichlet", "alphas": [0.1, 10], "clients": [2, 4], "components": 2}
+    made = compare(table=TABLE, methods=["p-cov", "ap-stack"], seeds=range(2), scale=True, **how)
+    assert len(made) == 2 * 2 * 2 * 2
+    exact = [run for run in made if run["method"] == "p-cov"]
+    assert max(run["max angle"] for run in exact) < 1e-6
+    expected = pooled_pca(POOLED, 2, scale=True).explained_variance_ratio_.sum()
+    np.testing.assert_allclose([run["explained variance"] for run in exact], expected)
+    assert min(run["captured variance"] for run in made) > 0.9 * expected  # not of the feature with the largest unit
+    (other,) = compare(table=POOLED, methods="p-cov", **{**how, "label": TABLE["batch"], "alphas": 10, "clients": 2})
+    assert f"{other['dataset']}, scaled" == exact[0]["dataset"]
+    assert compare(table=NORTH, methods="p-cov", components=2)[0]["partition"] == "iid"
+    for arguments, named in (
+        ({"table": TABLE, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
+        ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
+        ({"table": NORTH, "partitions": ["iid", "shards"]}, ["'partitions'", "shards", "'label'"]),
+        ({"label": "batch"}, ["'table'"]),
+        ({"table": TABLE, "datasets": "wine"}, ["'table'", "datasets"]),
+        ({"parties": [POOLED[:, :1], POOLED[:, 1:]], "methods": "vertical"}, ["1, 3", "table"]),
+    ):
+        with refused(ConfigError, *named):
+            compare(**arguments)
+
+
+def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
+    made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], components=2)
+    (axes,) = made.figure("methods", "max angle").axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
+    points = next(line for line in axes.lines if len(line.get_xdata()) == 2)
+    assert points.get_ydata()[1] == made[1]["max angle"]
+    head, *lines = [line for line in made.to_latex().splitlines() if "&" in line]
+    assert head.startswith("method & max angle (degrees) & ")  # no column of what does not vary
+    assert [line.split(" & ")[0] for line in lines] == ["p-cov", "ap-cov"]
+    assert all(r"\%" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "half_width", "text"),
+    [
+        ("MB up", 0.999, 0.1, "999 kB ± 100 kB"),
+        ("seconds", 1.0, 3.0, "1 (0 to 4)"),
+        ("captured variance", 0.5, 0.75, "50.00% (0 to 100.00%)"),
+        ("max angle", 7.4e-14, 1e-14, "7.4e-14 ± 1e-14"),
+    ],
+)
+def test_no_interval_is_below_zero(key, value, half_width, text):
+    assert format_result({key: value, "intervals": {key: half_width}}, key) == text
