@@ -40,7 +40,7 @@ from fedpca_flwr.simulations.seed_means import (
     count_runs,
     curves,
     failure_texts,
-    method_points,
+    methods_with,
     runs_text,
 )
 from fedpca_flwr.simulations.settings import (
@@ -127,19 +127,15 @@ class Comparison(list[Record]):
         """
         from fedpca_flwr.figures import plots  # matplotlib is needed for figures only
 
-        ylabel = HEADS.get(result, "") + (", MB" if result in SIZES else "")
-        if over == "methods":
-            points, names = method_points(self, result)
-            return plots.results_over(
-                {"": points}, xlabel="method", ylabel=ylabel, angles=result in ANGLES, ticks=names
-            )
         panels = curves(self, over, result)
         if len(panels) > MAX_PANELS:
             raise ConfigError(
                 f"the figure would have {len(panels)} panels, expected at most {MAX_PANELS}; draw a part of the runs: "
                 "Comparison(run for run in made if run['clients'] == 10).figure()"
             )
-        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES)
+        ylabel = HEADS[result] + (", MB" if result in SIZES else "")
+        ticks = methods_with(self, result) if over == "methods" else ()
+        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
 
     def to_latex(self) -> str:
         """Write the table of results in LaTeX (package booktabs), without the columns of settings that do not vary.

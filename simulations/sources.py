@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.frames import as_array, column_labels, labels_text, pop_column
 from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.simulations.parties import parties_of, read_parties
 from fedpca_flwr.site.readers.file_format import FORMATS, file_suffix
 
@@ -64,18 +66,17 @@ def scale(dataset: str, root: str) -> str:
     source = load(dataset, root)
     rows = np.asarray(source.all_rows(), dtype=np.float64)
     unit = np.where(np.ptp(rows, axis=0) > 0, rows.std(axis=0), 1.0)
-    read_test = source.test
-
-    def test() -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the scaled rows and the labels of the test set."""
-        assert read_test is not None
-        X, y = read_test()
-        return X / unit, y
-
     scaled = rows / unit
-    held = datasets.Dataset(source.labels, scaled.__getitem__, test if read_test else None, source.names)
+    test = partial(_divided, source.test, unit) if source.test else None
+    held = datasets.Dataset(source.labels, scaled.__getitem__, test, source.names)
     HELD_TABLES[f"{dataset}, scaled"] = held, HELD_TABLES[dataset][1] if dataset in HELD_TABLES else []
     return f"{dataset}, scaled"
+
+
+def _divided(read: Callable[[], tuple[NDArray[Any], NDArray[Any]]], unit: Array) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the rows of a test set, divided by units (d,), and their labels."""
+    rows, labels = read()
+    return rows / unit, labels
 
 
 def _hold(what: str, rows: NDArray[Any], labels: NDArray[Any], names: tuple[str, ...], parties: list[str]) -> str:

@@ -16,14 +16,7 @@ from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, printable_text, value_text
-from fedpca_flwr.figures.rows import (
-    component_places,
-    label_rows,
-    model_title,
-    points_of,
-    scatter,
-    tables_and_labels,
-)
+from fedpca_flwr.figures.rows import component_places, label_rows, model_title, points_of, scatter, tables_and_labels
 from fedpca_flwr.figures.style import (
     COLOURS,
     GREY,

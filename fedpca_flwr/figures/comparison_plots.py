@@ -33,11 +33,7 @@ from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 @takes("curves", Mapping, "give the angle after each round by the method's name: {'sub-it': [9.1, 0.2]}")
 @rc_context(STYLE)
 def angle_by_round(
-    curves: Mapping[str, Sequence[float]],
-    *,
-    tolerance: float | None = None,
-    title: str = "",
-    ax: Axes | None = None,
+    curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None, title: str = "", ax: Axes | None = None
 ) -> Figure:
     """Draw the largest angle to the exact components after each round.
 

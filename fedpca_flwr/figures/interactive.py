@@ -26,12 +26,7 @@ MAX_HOVER_ROWS = 20_000  # rows of a party that are drawn, a mark each; every on
 
 @takes_model
 def hover(
-    model: PCAModel,
-    parties: Any,
-    *,
-    labels: Any = None,
-    components: Sequence[int] = (1, 2),
-    title: str | None = None,
+    model: PCAModel, parties: Any, *, labels: Any = None, components: Sequence[int] = (1, 2), title: str | None = None
 ) -> Any:
     """Draw the scores of all parties' rows in two components, with the party and the name of the row under the mouse.
 

@@ -22,13 +22,7 @@ try:
     )
     from fedpca_flwr.figures.comparison_plots import angle_by_round, bytes_against_error, results_over
     from fedpca_flwr.figures.interactive import hover
-    from fedpca_flwr.figures.model_plots import (
-        component_images,
-        heterogeneity,
-        loadings,
-        projection_overlay,
-        scree,
-    )
+    from fedpca_flwr.figures.model_plots import component_images, heterogeneity, loadings, projection_overlay, scree
     from fedpca_flwr.figures.score_plots import scores
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
