@@ -6,6 +6,7 @@ from typing import Any
 
 from fedpca_flwr import compare
 from fedpca_flwr.figures import plots
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 
 METHODS = ["p-cov", "qr-pca", "sub-it block-size=10", "compressed tolerance=1e-6", "compressed", "ap-stack", "ap-cov"]
 
@@ -20,7 +21,7 @@ def table(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the largest angle, the mean bytes up and the rounds of every method; angles below 1e-6 are rounding."""
     lines = ["| method | largest angle (degrees) | kB up per party | rounds |", "| --- | --- | --- | --- |"]
     for method, record in records.items():
-        angle = f"{record['max angle']:.2g}" if record["max angle"] > plots.EXACT_ANGLE_DEGREES else "below 1e-6"
+        angle = f"{record['max angle']:.2g}" if record["max angle"] > EXACT_ANGLE_DEGREES else "below 1e-6"
         lines.append(f"| `{method}` | {angle} | {1e3 * record['MB up']:.1f} | {record['rounds']} |")
     return "\n".join(lines)
 

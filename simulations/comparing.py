@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
+from fedpca_flwr.simulations import sources
 from fedpca_flwr.simulations.measuring import measure_run
 from fedpca_flwr.simulations.progress import with_progress_bar
 from fedpca_flwr.simulations.recommending import choices, recommendation_text
@@ -23,6 +24,7 @@ from fedpca_flwr.simulations.records import (
     columns_of,
     format_result,
     group_by_setting,
+    interval_ends,
     is_installed,
     method_text,
     run_identity,
@@ -38,9 +40,17 @@ from fedpca_flwr.simulations.seed_means import (
     count_runs,
     curves,
     failure_texts,
+    methods_with,
     runs_text,
 )
-from fedpca_flwr.simulations.settings import check_arguments, check_data, place_data, place_parties, settings
+from fedpca_flwr.simulations.settings import (
+    check_arguments,
+    check_data,
+    place_data,
+    place_parties,
+    place_table,
+    settings,
+)
 from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 if TYPE_CHECKING:
@@ -78,8 +88,8 @@ class Comparison(list[Record]):
         -------
         pandas.DataFrame
             Columns are the setting, the number of ``runs`` with results, and for each result its mean and the ends of
-            its interval (Student's t), such as ``max angle``, ``max angle low`` and ``max angle high``. A single run
-            has no interval.
+            its interval (Student's t, cut at 0, and for shares at 1), such as ``max angle``, ``max angle low`` and
+            ``max angle high``. A single run has no interval.
         """
         averaged = average_seeds(self)
         lines = []
@@ -87,20 +97,21 @@ class Comparison(list[Record]):
             line = {"method": method_text(record), **{key: record[key] for key in self._shown_keys()}}
             line["runs"] = count_runs(record)
             for key in columns_of(averaged):
-                mean, several = record.get(key), count_runs(record) > 1
-                half_width = record.get("intervals", {}).get(key, 0.0) if several and mean is not None else None
-                ends = (None, None) if half_width is None else (mean - half_width, mean + half_width)
+                mean, ends = record.get(key), tuple[float | None, float | None]((None, None))
+                if mean is not None and count_runs(record) > 1:
+                    ends = interval_ends(mean, record.get("intervals", {}).get(key, 0.0), key)
                 line |= {key: mean, f"{key} low": ends[0], f"{key} high": ends[1]}
             lines.append(line)
         return import_pandas().DataFrame(lines)
 
     def figure(self, over: str = "alpha", result: str = "max angle") -> Figure:
-        """Draw a result against alpha or the number of clients: means over the seeds, with 95 % intervals.
+        """Draw a result against alpha, the number of clients or the methods: means over the seeds, with 95 % intervals.
 
         Parameters
         ----------
-        over : {"alpha", "clients"}
-            Quantity on the horizontal axis. Every combination of other settings has a panel of its own.
+        over : {"alpha", "clients", "methods"}
+            Quantity on the horizontal axis. Every combination of other settings has a panel of its own, and over
+            methods a colour.
         result : str
             Column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
 
@@ -123,7 +134,19 @@ class Comparison(list[Record]):
                 "Comparison(run for run in made if run['clients'] == 10).figure()"
             )
         ylabel = HEADS[result] + (", MB" if result in SIZES else "")
-        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES)
+        ticks = methods_with(self, result) if over == "methods" else ()
+        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
+
+    def to_latex(self) -> str:
+        """Write the table of results in LaTeX (package booktabs), without the columns of settings that do not vary.
+
+        Returns
+        -------
+        str
+        """
+        heads, lines = cells(self)
+        varied = [j for j, column in enumerate(zip(*lines, strict=True)) if len(set(column)) > 1 or j == 3 or j > 4]
+        return markdown.latex_table([heads[j] for j in varied], [[line[j] for j in varied] for line in lines])
 
     def _shown_keys(self, *further: str) -> list[str]:
         """Return the keys of settings that a frame has: those of the data, and the others that differ."""
@@ -166,6 +189,8 @@ class Comparison(list[Record]):
 def compare(
     parties: Any = None,
     *,
+    table: Any = None,
+    label: Any = None,
     methods: Any = "all",
     datasets: str | Iterable[str] | None = None,
     data_root: str | Path = ".",
@@ -177,6 +202,7 @@ def compare(
     seeds: int | Iterable[int] | None = None,
     engine: str = "loopback",
     knn: bool = False,
+    scale: bool = False,
     bounds: float | Iterable[float] = 0.0,
     output: str | Path | None = None,
 ) -> Comparison:
@@ -189,12 +215,18 @@ def compare(
     parties : list or mapping of tables, or list of files' names, optional
         Your own data: tables, as `run` takes them, or names of files, one for each party. They replace ``datasets``,
         ``partitions`` and ``clients``.
+    table : table of shape (n, d), optional
+        Your own rows in one table, instead of ``datasets``. ``partitions`` share them out over ``clients``.
+    label : str or array-like of shape (n,), optional
+        Column of the table that is no feature, or labels of its rows. The partitions ``dirichlet`` and ``shards`` share
+        out the rows of each label.
     methods : str, type, or iterable of these
         Names of methods with their options, such as ``"sub-it block-size=10"``, or classes of your own
         (docs/own-method.md). ``"all"`` stands for every method. Runs of a class are always repeated, because its code
         may have changed.
     datasets, partitions : str or iterable of str, optional
-        Names of data sets (by default ``"digits"``) and kinds of partitions (by default ``"dirichlet"``).
+        Names of data sets (by default ``"digits"``) and kinds of partitions (by default ``"dirichlet"``, and for a
+        table without labels ``"iid"``).
     data_root : path
         Folder of the data sets that are stored as files.
     alphas : float or iterable of float
@@ -212,6 +244,9 @@ def compare(
         "loopback" runs in this process, "ray" in Flower's simulation. Results are equal.
     knn : bool
         Whether to also measure the accuracy of k-NN(5) on test rows, if the data set has test rows.
+    scale : bool
+        Whether to divide each feature by its deviation in all rows, once and before the runs, so that methods without
+        an option ``scale`` are compared on scaled rows, too.
     bounds : float or iterable of float
         Bounds on the size of a value, for runs with secure aggregation. 0 stands for a run in clear.
     output : path, optional
@@ -234,6 +269,14 @@ def compare(
     >>> made = compare(methods=["p-cov", "ap-cov"], datasets="wine", clients=3, components=2, seeds=range(3))
     >>> made.means()["runs"].tolist()
     [3, 3]
+
+    Rows of one table, shared out by the column "cultivar":
+
+    >>> from sklearn.datasets import load_wine
+    >>> wine = load_wine(as_frame=True).frame.rename(columns={"target": "cultivar"})
+    >>> made = compare(table=wine, label="cultivar", methods="ap-cov", alphas=[0.1, 10], clients=3, scale=True)
+    >>> len(made)
+    2
     """
     if seed is not None and seeds is not None:
         raise ConfigError("comparison: both 'seed' and 'seeds' are given; give the seeds of all runs as 'seeds'")
@@ -241,6 +284,8 @@ def compare(
     own = parties is not None
     others = {"datasets": datasets, "partitions": partitions, "clients": clients}
     places, number = place_parties(parties, others) if own else ({}, 10)
+    if table is not None or label is not None:
+        places, partitions = place_table(table, label, partitions, {"parties": parties, "datasets": datasets})
     arguments = {"methods": methods, "alphas": alphas, "seeds": seeds, "bounds": bounds}
     arguments["clients"] = number if clients is None else clients
     if not own:
@@ -248,6 +293,8 @@ def compare(
     lists = check_arguments(arguments, components, engine)
     places = places or place_data(lists.pop("datasets"), data_root)
     lists.setdefault("partitions", [AS_GIVEN])
+    if scale:
+        places = {sources.scale(name, root): "." for name, root in places.items()}
     common = {"components": components, "engine": engine, "knn": bool(knn)}
     runs = list(settings(places, lists, common))
     folder = require_writable_folder(Path(output).expanduser(), SHARED) if output else None

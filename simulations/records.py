@@ -1,8 +1,6 @@
-"""The runs of comparisons: their records, their names, and commands that repeat runs."""
+"""The runs of comparisons: their records, and their names."""
 
 import json
-import os
-import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -111,40 +109,6 @@ def _seeds_text(seeds: set[int]) -> str:
     return f"seeds {', '.join(map(str, sorted(seeds)))}" if len(seeds) <= 8 else f"{len(seeds)} seeds"
 
 
-def repeat_commands(runs: Iterable[Record]) -> list[str]:
-    """Return the shell commands, a line each, that repeat a setting's runs: one for the methods of the same seeds.
-
-    Classes that a process was given have no command.
-    """
-    by_method: dict[str, list[Record]] = {}
-    for run in runs:
-        if is_installed(run["method"]):
-            by_method.setdefault(method_text(run), []).append(run)
-    groups: dict[tuple[int, ...], list[Record]] = {}
-    for of_method in by_method.values():
-        groups.setdefault(tuple(run["seed"] for run in of_method), []).extend(of_method)
-    return [repeat_command(group) for group in groups.values()]
-
-
-def repeat_command(group: list[Record]) -> str:
-    """Return the shell command, quoted and on one line, that repeats runs of a setting, each with the same seeds."""
-    setting = group[0]
-    words = ["fedpca", "compare", "--methods", *dict.fromkeys(map(method_text, group))]
-    if setting["partition"] == AS_GIVEN:
-        words += ["--data", *(setting["data root"].split(os.pathsep) if setting["data root"] != "." else ["FILE"])]
-    else:
-        words += ["--datasets", setting["dataset"]]
-        words += ["--data-root", setting["data root"]] if setting["data root"] != "." else []
-        words += ["--partitions", setting["partition"]]
-        words += [] if setting["alpha"] is None else ["--alphas", repr(setting["alpha"])]
-        words += ["--clients", str(setting["clients"])]
-    seeds = list(dict.fromkeys(str(run["seed"]) for run in group))
-    words += ["--n-components", str(setting["components"]), "--seeds", *seeds]
-    words += ["--engine", setting["engine"]]
-    words += ["--bounds", repr(setting["bound"])] if setting["bound"] else []
-    return shlex.join(words + (["--knn"] if setting["knn"] else []))
-
-
 def run_identity(record: Record) -> str:
     """Return a run's method, options and setting as JSON; runs with equal texts are the same run."""
     return json.dumps([record[key] for key in ("method", "options", *SETTING)], sort_keys=True)
@@ -189,6 +153,8 @@ def format_result(record: Record, key: str) -> str:
     text = _format_number(value, key, 3)
     if half_width is None or _format_number(half_width, key, 2) == _format_number(0.0, key, 2):
         return text
+    if half_width > value:  # no result is below zero
+        return f"{text} (0 to {_format_number(interval_ends(value, half_width, key)[1], key, 2)})"
     return f"{text} ± {_format_number(half_width, key, 2)}"
 
 
@@ -197,5 +163,15 @@ def _format_number(value: Any, key: str, digits: int) -> str:
     if key in SHARES:
         return f"{value:.2%}"
     if key in SIZES:
-        return f"{value:.{digits}g} MB" if value >= 1 else f"{1e3 * value:.{digits}g} kB"
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+        return f"{_round(value, digits)} MB" if value >= 1 else f"{_round(1e3 * value, digits)} kB"
+    return _round(value, digits) if isinstance(value, float) else str(value)
+
+
+def _round(value: float, digits: int) -> str:
+    """Format a number to significant digits, without an exponent from 0.0001 to a billion."""
+    return f"{float(f'{value:.{digits}g}'):.10g}"
+
+
+def interval_ends(value: float, half_width: float, key: str) -> tuple[float, float]:
+    """Return the ends of an interval of a result: none is below 0, and no share above 1."""
+    return max(0.0, value - half_width), min(value + half_width, 1.0 if key in SHARES else float("inf"))

@@ -15,7 +15,8 @@ from scipy.special import stdtrit
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.simulations.records import HEADS, SETTING, Record, method_text, run_identity
 
-AXES = {"alpha": "alpha", "clients": "number of clients"}  # keys over which results are drawn, and labels of the axes
+# what results are drawn over, and labels of the axes
+AXES = {"alpha": "alpha", "clients": "number of clients", "methods": "method"}
 MAX_PANELS = 9  # number of panels that a figure has at most
 
 SEEDS_NOTE = (
@@ -105,9 +106,9 @@ def failure_texts(record: Record) -> list[str]:
 
 
 def axes_with_values(records: Sequence[Record]) -> list[str]:
-    """Return the keys of `AXES` ("alpha", "clients") of which some otherwise equal settings have several values."""
+    """Return the keys "alpha" and "clients" of which some otherwise equal settings have several values."""
     axes = []
-    for over in AXES:
+    for over in ("alpha", "clients"):
         values: dict[str, set[float]] = {}
         for record in records:
             if record[over] is not None and "error" not in record:
@@ -121,30 +122,45 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     """Return position, mean and half interval of a result along an axis, by method and panel title.
 
-    What else differs has a panel of its own; a single run has the interval 0. Raise ConfigError if there is no such
-    axis or result, or the runs have a single value along the axis.
+    What else differs has a panel of its own; a single run has the interval 0. Over the methods a position is that of
+    `methods_with`, and what differs has a line each in one panel. Raise ConfigError if there is no such axis or result,
+    or the runs have a single value along the axis.
     """
     if over not in AXES:
         raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
     if result not in HEADS:
         raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
-    if over not in axes_with_values(records):
+    if over != "methods" and over not in axes_with_values(records):
         values = sorted({record[over] for record in records if record[over] is not None})
         text = ", ".join(map(str, values)) or "nowhere"
         raise ConfigError(f"the runs have {over} {text}; compare several values of it")
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    means = average_seeds(records)
-    averaged = [record for record in means if record[over] is not None and record.get(result) is not None]
+    names = methods_with(records, result)
+    means = [{**record, "methods": names.index(method_text(record))} for record in _with(records, result)]
+    averaged = [record for record in means if record[over] is not None]
     differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
     for record in averaged:
         title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
         point = (record[over], record[result], record.get("intervals", {}).get(result, 0.0))
-        panels.setdefault(title, {}).setdefault(method_text(record), []).append(point)
+        panel, line = ("", title) if over == "methods" else (title, method_text(record))
+        panels.setdefault(panel, {}).setdefault(line, []).append(point)
     return {
         title: {name: sorted(points) for name, points in lines.items()}
         for title, lines in panels.items()
-        if len({point[0] for points in lines.values() for point in points}) > 1
+        if over == "methods" or len({point[0] for points in lines.values() for point in points}) > 1
     }
+
+
+def methods_with(records: Sequence[Record], result: str) -> list[str]:
+    """Return the methods that have a result, each once, or raise ConfigError if none has."""
+    if names := list(dict.fromkeys(map(method_text, _with(records, result)))):
+        return names
+    raise ConfigError(f"no run has the result {value_text(result)}; take another, such as 'captured variance'")
+
+
+def _with(records: Sequence[Record], result: str) -> list[Record]:
+    """Return the means over seeds that have a result."""
+    return [record for record in average_seeds(records) if record.get(result) is not None]
 
 
 def _value_words(record: Record, key: str) -> str:

@@ -158,4 +158,23 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
     are_files = isinstance(parties, list | tuple) and all(isinstance(path, str | os.PathLike) for path in parties)
     files = sources.files_of(parties) if are_files else []
     name = sources.hand_over(files or parties)
-    return {name: os.pathsep.join(files) or "."}, len(sources.HELD_TABLES[name].rows)
+    return {name: os.pathsep.join(files) or "."}, len(np.unique(sources.HELD_TABLES[name][0].labels))
+
+
+def place_table(table: Any, label: Any, partitions: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], Any]:
+    """Store a table; return its name as a data set's, and the partitions, by default dirichlet, or iid without labels.
+
+    ``others`` are arguments that have no meaning beside a table. Raise ConfigError if one is not None, there is no
+    table, or a partition needs labels.
+    """
+    if refused := [name for name, value in others.items() if value is not None]:
+        raise ConfigError(f"comparison: 'table' is given; leave out {', '.join(refused)}")
+    if table is None:
+        raise ConfigError("comparison: 'label' is given, but no 'table' that has the labels")
+    partitions = partitions or ("iid" if label is None else "dirichlet")
+    if label is None and (needy := {"dirichlet", "shards"} & set(map(str, list_values(partitions)))):
+        raise ConfigError(
+            f"comparison: 'partitions' has {', '.join(sorted(needy))}, by labels of the rows: give 'label', a column "
+            "of the table or a list of all rows' labels, or take 'iid' or 'quantity'"
+        )
+    return {sources.hand_over_table(table, label): "."}, partitions

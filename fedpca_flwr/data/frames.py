@@ -160,6 +160,13 @@ def column_labels(X: Any) -> tuple[str, ...]:
     return () if frame is None else tuple(map(str, frame.labels))
 
 
+def pop_column(X: Any, column: str) -> tuple[list[Any], Any] | None:
+    """Return the values of a data frame's column, and the frame without it; None if there is no such column."""
+    frame = open_frame(X)
+    data: Any = None if frame is None or column not in frame.labels else frame.values()
+    return (data[column].to_list(), data.drop(column).to_native()) if hasattr(data, "drop") else None
+
+
 def row_labels(X: Any) -> tuple[Hashable, ...]:
     """Return the row labels of a pandas data frame, AnnData or xarray; an empty tuple for any other object."""
     frame = open_frame(X)

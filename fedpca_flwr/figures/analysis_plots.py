@@ -1,6 +1,7 @@
 """Figures of results of `fedpca_flwr.analyses`, as in `fedpca_flwr.figures.plots`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,13 +16,14 @@ from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, printable_text, value_text
-from fedpca_flwr.figures.plots import MAX_PLOTTED_ROWS
+from fedpca_flwr.figures.rows import component_places, label_rows, model_title, points_of, scatter, tables_and_labels
 from fedpca_flwr.figures.style import (
     COLOURS,
     GREY,
-    PAPER,
+    MAX_PLOTTED_ROWS,
     STYLE,
     add_legend,
+    add_title,
     canvas,
     few_ticks,
     number_axis,
@@ -30,27 +32,23 @@ from fedpca_flwr.figures.style import (
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import tables_by_name
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
 MAX_NAMED_ROWS, MAX_NAME_CHARACTERS = 10, 20  # odd rows that a map names, and characters of a name that it shows
-__all__ = ["biplot", "contributions", "how_many", "levels", "outlier_map", "squared_correlations", "variables"]
-
-
-def __dir__() -> list[str]:
-    """Return the names of the plots alone."""
-    return __all__
 
 
 def _draws(name: str, kind: type[Result], analysis: Callable[[PCAModel], Result]) -> Callable[..., Any]:
-    """Return a decorator of plots whose first argument is a result: of a model they get its ``analysis``."""
+    """Return a decorator of plots of a result: of a model they get its ``analysis`` and its default title."""
 
     def decorate(plot: Callable[Concatenate[Result, P], Figure]) -> Callable[Concatenate[Result | PCAModel, P], Figure]:
-        @takes(name, (kind, PCAModel), f"make one with analyses.{analysis.__name__}(moments)")
+        @takes(name, (kind, PCAModel), f"make one with analyses.{analysis.__name__}, or give the model, first")
         @wraps(plot)
         def of_model(result: Result | PCAModel, /, *args: P.args, **options: P.kwargs) -> Figure:
+            model = getattr(result, "model", result)
+            if options.get("title") is None:
+                options["title"] = model_title(model) if isinstance(model, PCAModel) else ""
             with rc_context(STYLE):
                 return plot(analysis(result) if isinstance(result, PCAModel) else result, *args, **options)
 
@@ -63,12 +61,14 @@ SHOWN = 30  # eigenvalues, and names of features, of which more would not be leg
 
 
 @_draws("result", HowMany, analyses.how_many)
-def how_many(result: HowMany) -> Figure:
+def how_many(result: HowMany, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Draw the leading eigenvalues, the band for unrelated features, and the number of components of each rule.
 
     Parameters
     ----------
     result : HowMany, or PCAModel that keeps moments
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -76,23 +76,32 @@ def how_many(result: HowMany) -> Figure:
     """
     first = result.spectrum[:SHOWN]
     number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
-    figure, axes = canvas(5.2, 3.8)
+    figure, axes = canvas(5.2, 3.8, ax)
     axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
     look: dict[str, Any] = {"color": GREY, "alpha": 0.3, "linewidth": 0}
     axes.fill_between(number[: band.size], 0, band, label="unrelated features: 95 % of draws", **look)
-    stops = [(rule, k) for rule, k in result.by_rule.items() if k is not None and k <= first.size]
-    for place, ((rule, k), colour) in enumerate(zip(stops, COLOURS[1:], strict=False)):
-        axes.axvline(k + 0.38 + 0.06 * place, color=colour, linewidth=1.5, label=f"{k}: {rule}")
+    rules: dict[int, list[str]] = {}
+    for rule, k in result.by_rule.items():
+        if k is not None and k <= first.size:
+            rules.setdefault(k, []).append(rule)
+    for place, k in enumerate(sorted(rules)):
+        label = "\n".join([f"{k}: {rules[k][0]}", *(f"    {rule}" for rule in rules[k][1:])])
+        axes.axvline(k + 0.5, color=COLOURS[3], linewidth=1.2, label=label)
+        above = (3, -11 - 12 * (place % 2))  # neighbours have room
+        axes.annotate(str(k), (k + 0.5, 1), above, ("data", "axes fraction"), textcoords="offset points")
     axes.set(xlabel="component", ylabel="eigenvalue: variance of the component", ylim=(0, None))
     number_axis(axes.xaxis, first.size)
     axes.set_xlim(0.2, first.size + 1)
-    add_legend(figure, axes.get_legend_handles_labels()[0])
+    add_title(axes, title)
+    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
-@takes("outliers", Outliers, "make them with analyses.outliers(model, X)")
+@takes("model", (Outliers, PCAModel), "give the model and its parties, or a result of analyses.outliers")
 @rc_context(STYLE)
-def outlier_map(outliers: Outliers) -> Figure:
+def outlier_map(
+    model: Outliers | PCAModel, parties: Any = None, *, title: str | None = None, ax: Axes | None = None
+) -> Figure:
     """Draw each row's distance from the components (SPE) against T squared, with limits; outliers are crosses.
 
     The oddest rows, at most `MAX_NAMED_ROWS`, are named by their labels, or else by their numbers from 0. A name has
@@ -100,17 +109,28 @@ def outlier_map(outliers: Outliers) -> Figure:
 
     Parameters
     ----------
-    outliers : Outliers
-        Outlier statistics. The figure shows at most `MAX_PLOTTED_ROWS` of the rows within the limits.
+    model : PCAModel or Outliers
+        Model, or outlier statistics. The figure shows at most `MAX_PLOTTED_ROWS` of the rows within the limits.
+    parties : mapping of str to table, list of tables, or one table, of shape (n_i, d), optional
+        Rows of a model.
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------
     Figure
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `fedpca_flwr.analyses.outliers`.
     """
+    outliers = model if isinstance(model, Outliers) else _outliers_of(model, parties)
     exceeding = outliers.odd
     usual = np.flatnonzero(~exceeding)
     usual = usual[thin_rows(usual.size, MAX_PLOTTED_ROWS)]
-    figure, axes = canvas(5.5, 4.2)
+    figure, axes = canvas(5.5, 4.2, ax)
+    add_title(axes, title, model_title(model) if isinstance(model, PCAModel) else "")
     for rows, marker, colour, name in (
         (usual, "o", COLOURS[0], "rows"),
         (np.flatnonzero(exceeding), "x", COLOURS[3], f"odd rows: {exceeding.sum()} of {exceeding.size}"),
@@ -125,7 +145,7 @@ def outlier_map(outliers: Outliers) -> Figure:
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
         few_ticks(axis, values)
-    add_legend(figure, axes.get_legend_handles_labels()[0])
+    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
     figure.draw_without_rendering()  # makes the layout, by which names are measured
     names = outliers.labels or range(exceeding.size)
     occupied: list[Bbox] = []
@@ -134,6 +154,16 @@ def outlier_map(outliers: Outliers) -> Figure:
         text = text if len(text) <= MAX_NAME_CHARACTERS else f"{text[: MAX_NAME_CHARACTERS - 1]}…"
         occupied += _name_row(axes, text, (outliers.t_squared[row], outliers.spe[row]), occupied)
     return figure
+
+
+def _outliers_of(model: PCAModel, parties: Any) -> Outliers:
+    """Return the outlier statistics of all parties' rows."""
+    tables, *_ = tables_and_labels(parties, None, model)
+    parts = [analyses.outliers(model, table) for table in tables.values()]
+    keys = ("t_squared", "spe", "t_squared_contributions", "spe_contributions")
+    joined: dict[str, Any] = {key: np.concatenate([getattr(part, key) for part in parts]) for key in keys}
+    labels = sum((part.labels for part in parts), ())
+    return replace(parts[0], **joined, labels=labels if len(labels) == len(joined["spe"]) else ())
 
 
 def _name_row(axes: Axes, name: str, point: tuple[float, float], occupied: Sequence[Bbox]) -> list[Bbox]:
@@ -149,8 +179,16 @@ def _name_row(axes: Axes, name: str, point: tuple[float, float], occupied: Seque
 
 
 @_draws("reading", Reading, analyses.read)
-def biplot(reading: Reading, parties: Any) -> Figure:
-    """Draw the rows' scores on the first two components, and the features' correlations as arrows.
+def biplot(
+    reading: Reading,
+    parties: Any,
+    *,
+    labels: Any = None,
+    components: Sequence[int] = (1, 2),
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw the rows' scores on two components, and the features' correlations as arrows.
 
     Parameters
     ----------
@@ -158,6 +196,8 @@ def biplot(reading: Reading, parties: Any) -> Figure:
         Reading of at least two components, rotated or not. Scores and arrows are those of this object.
     parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
         Rows to draw. The figure divides each component by its largest score.
+    labels, components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -166,23 +206,26 @@ def biplot(reading: Reading, parties: Any) -> Figure:
     Raises
     ------
     ConfigError, DataError
-        If there are fewer than two components; if rows do not fit the features of the reading.
+        If the reading has no such components; if rows or labels do not fit the reading.
     """
-    tables = list(tables_by_name(parties).values())
-    if len(reading.correlations) < 2 or not tables:
-        raise ConfigError("a biplot shows the first two components; read at least two, and give rows")
-    scores = np.vstack([reading.scores(table) for table in tables])
-    unit = np.abs(scores[:, :2]).max(axis=0)
-    rows = (scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2] / unit).T
-    figure, axes = canvas(6.8, 6.5)
-    axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
-    _arrows(figure, axes, reading, [_dots("rows: scores, each divided by its largest")])
+    places = component_places(components, len(reading.correlations))
+    tables, row_labels, column = tables_and_labels(parties, labels, reading.model)
+    points = {name: reading.scores(table)[:, places] for name, table in tables.items()}
+    unit = np.abs(np.concatenate(list(points.values()))).max(axis=0)
+    figure, axes = canvas(6.8, 6.5, ax)
+    points = {name: part / unit for name, part in points.items()}
+    handles = _row_dots(axes, points, row_labels, column)
+    handles[0].set_label("rows: scores, each divided by its largest")
+    add_title(axes, title)
+    _arrows(axes, reading, places, handles, ax or figure)
     return figure
 
 
 @_draws("reading", Reading, analyses.read)
-def variables(reading: Reading) -> Figure:
-    """Draw the correlations of features with the first two components as arrows in the unit circle.
+def variables(
+    reading: Reading, *, components: Sequence[int] = (1, 2), title: str | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draw the correlations of features with two components as arrows in the unit circle.
 
     The length of an arrow is the root of the share of the feature's variance that the two components hold.
     Supplementary features have dashed arrows.
@@ -191,6 +234,8 @@ def variables(reading: Reading) -> Figure:
     ----------
     reading : Reading, or PCAModel that keeps moments
         Reading of at least two components.
+    components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -199,29 +244,39 @@ def variables(reading: Reading) -> Figure:
     Raises
     ------
     ConfigError
-        If there are fewer than two components.
+        If the reading has no such components.
     """
-    if len(reading.correlations) < 2:
-        raise ConfigError("a circle of correlations shows the first two components; read at least two")
-    figure, axes = canvas(6.8, 6.5)
+    places = component_places(components, len(reading.correlations))
+    figure, axes = canvas(6.8, 6.5, ax)
     turn = np.linspace(0, 2 * np.pi, 200)
     axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
-    _arrows(figure, axes, reading, [Line2D([], [], color=GREY, linewidth=1, label="all of a feature's variance")])
+    circle = Line2D([], [], color=GREY, linewidth=1, label="all of a feature's variance")
+    add_title(axes, title)
+    _arrows(axes, reading, places, [circle], ax or figure)
     return figure
 
 
-@takes("categories", Categories, "make them with analyses.categories(model)")
-@takes("scores", np.ndarray, "take them from model.transform(X), an array")
+@takes("model", (Categories, PCAModel), "make it with analyses.categories, or give the model, first")
 @rc_context(STYLE)
-def levels(categories: Categories, scores: Array) -> Figure:
-    """Draw the levels of categories at the mean scores of their rows on the first two components, among the rows.
+def levels(
+    model: Categories | PCAModel,
+    parties: Any,
+    *,
+    labels: Any = None,
+    components: Sequence[int] = (1, 2),
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw the levels of categories at the mean scores of their rows on two components, among the rows.
 
     Parameters
     ----------
-    categories : Categories
-        Result for at least two components.
-    scores : ndarray of shape (n, at least 2)
-        Scores of the rows to draw, for the same components.
+    model : PCAModel or Categories
+        Model of a mixed table, or result of `fedpca_flwr.analyses.categories`.
+    parties : mapping of str to table, list of tables, or one table, of shape (n_i, d)
+        Rows to draw. Beside a result they are scores, arrays of shape (n_i, k).
+    labels, components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -230,20 +285,23 @@ def levels(categories: Categories, scores: Array) -> Figure:
     Raises
     ------
     ConfigError
-        If there are fewer than two components.
+        If the model or the scores have no such components; if labels do not fit the rows.
     """
-    if categories.coordinates.shape[1] < 2 or scores.ndim != 2 or scores.shape[1] < 2:
-        raise ConfigError("a figure of levels shows the first two components; give at least two, and scores of both")
-    figure, axes = canvas(6.8, 5.2)
-    rows = scores[thin_rows(len(scores), MAX_PLOTTED_ROWS), :2].T
-    axes.plot(*rows, "o", color=COLOURS[5], markersize=3, alpha=0.5, markeredgewidth=0)
-    shown = np.argsort(-categories.squared_cosines[:, :2].sum(axis=1), kind="stable")[:SHOWN]
-    tips = categories.coordinates[shown, :2]
+    fitted = model if isinstance(model, PCAModel) else None
+    categories = model if isinstance(model, Categories) else analyses.categories(model)
+    places = component_places(components, categories.coordinates.shape[1])
+    tables, row_labels, column = tables_and_labels(parties, labels, fitted)
+    points = {name: points_of(name, table, fitted, components) for name, table in tables.items()}
+    figure, axes = canvas(6.8, 5.2, ax)
+    handles = _row_dots(axes, points, row_labels, column)
+    shown = np.argsort(-categories.squared_cosines[:, places].sum(axis=1), kind="stable")[:SHOWN]
+    tips = categories.coordinates[shown][:, places]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
-    axes.set(xlabel="score on PC1", ylabel="score on PC2")
+    axes.set(xlabel=f"score on PC{places[0] + 1}", ylabel=f"score on PC{places[1] + 1}")
     levels_text = f"levels: mean of their rows{_part_text(len(shown), len(categories.levels))}"
     square = Line2D([], [], linestyle="none", marker="s", markersize=5, color=COLOURS[3], label=levels_text)
-    add_legend(figure, [_dots("rows"), square], below=True)
+    add_title(axes, title, model_title(fitted))
+    add_legend(ax or figure, [*handles, square], below=labels is None)
     figure.draw_without_rendering()  # makes the layout, by which names are measured
     columns, values = zip(*(categories.levels[j].rsplit("=", 1) for j in shown.tolist()), strict=True)
     names = zip(short_names(columns, 16), short_names(values, 16), strict=True)
@@ -251,15 +309,18 @@ def levels(categories: Categories, scores: Array) -> Figure:
     return figure
 
 
-@takes("categories", Categories, "make them with analyses.categories(model)")
-@rc_context(STYLE)
-def squared_correlations(categories: Categories) -> Figure:
-    """Draw each column's squared correlation with the first two components, categories included.
+@_draws("categories", Categories, analyses.categories)
+def squared_correlations(
+    categories: Categories, *, components: Sequence[int] = (1, 2), title: str | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draw each column's squared correlation with two components, categories included.
 
     Parameters
     ----------
-    categories : Categories
+    categories : Categories, or PCAModel of a mixed table
         Result for at least two components.
+    components, title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -268,24 +329,24 @@ def squared_correlations(categories: Categories) -> Figure:
     Raises
     ------
     ConfigError
-        If there are fewer than two components.
+        If the result has no such components.
     """
-    if categories.coordinates.shape[1] < 2:
-        raise ConfigError("squared correlations are shown with the first two components; the model has one")
-    figure, axes = canvas(5.6, 5.4)
-    shown = np.argsort(-categories.squared_correlations[:, :2].sum(axis=1), kind="stable")[:SHOWN]
-    tips = categories.squared_correlations[shown, :2]
+    places = component_places(components, categories.coordinates.shape[1])
+    figure, axes = canvas(5.6, 5.4, ax)
+    shown = np.argsort(-categories.squared_correlations[:, places].sum(axis=1), kind="stable")[:SHOWN]
+    tips = categories.squared_correlations[shown][:, places]
     axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08))
-    part = _part_text(len(shown), len(categories.columns))
-    axes.set(xlabel=f"squared correlation with PC1{part}", ylabel="squared correlation with PC2")
+    x, y = (f"squared correlation with PC{place + 1}" for place in places)
+    axes.set(xlabel=f"{x}{_part_text(len(shown), len(categories.columns))}", ylabel=y)
+    add_title(axes, title)
     figure.draw_without_rendering()
     _name_tips(axes, tips, short_names(categories.columns[j] for j in shown.tolist()))
     return figure
 
 
 @_draws("reading", Reading, analyses.read)
-def contributions(reading: Reading, component: int = 1) -> Figure:
+def contributions(reading: Reading, component: int = 1, *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Draw each feature's share in a component, largest first, and a line at the share of 1 / d.
 
     Parameters
@@ -293,6 +354,8 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
     reading : Reading, or PCAModel that keeps moments
     component : int, default 1
         Number of the component, from 1.
+    title, ax : optional
+        As in `scores`.
 
     Returns
     -------
@@ -309,14 +372,15 @@ def contributions(reading: Reading, component: int = 1) -> Figure:
     percentages, d = 100 * shares[component - 1], shares.shape[1]
     shown = np.argsort(-percentages, kind="stable")[:SHOWN]
     names = short_names(reading.features[j] if reading.features else j for j in shown.tolist())
-    figure, axes = canvas(4.6 + 0.085 * max(map(len, names)), 1.4 + 0.21 * shown.size)
+    figure, axes = canvas(4.6 + 0.085 * max(map(len, names)), 1.4 + 0.21 * shown.size, ax)
     axes.barh(range(shown.size), percentages[shown], color=COLOURS[0])
     mean = axes.axvline(100 / d, color=GREY, linestyle="--", label=f"{100 / d:.3g} %, if all features had the same")
     axes.set_yticks(range(shown.size), names)
     axes.set_ylim(shown.size - 0.5, -0.5)
     axes.set(xlabel=f"contribution to PC{component} (%)")
     axes.set_ylabel("" if shown.size == d else f"the largest {shown.size} of {d} features")
-    add_legend(figure, [mean], below=True)
+    add_title(axes, title)
+    add_legend(ax or figure, [mean], below=True)
     return figure
 
 
@@ -325,14 +389,24 @@ def _part_text(shown: int, total: int) -> str:
     return "" if shown == total else f" ({shown} of {total})"
 
 
-def _dots(text: str) -> Line2D:
-    """Return a legend entry for the dots of rows."""
-    return Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[5], label=text)
+def _row_dots(axes: Axes, points: Mapping[str, Array], labels: Any, title: str) -> list[Line2D]:
+    """Draw at most `MAX_PLOTTED_ROWS` rows as dots in the colours of their labels; return the legend's entries."""
+    every = np.concatenate(list(points.values()))
+    step = thin_rows(len(every), MAX_PLOTTED_ROWS)
+    how: dict[str, Any] = {"s": 9, "alpha": 0.5, "linewidths": 0}
+    dots = Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[5], label="rows")
+    if labels is None:
+        axes.scatter(*every[step].T, color=COLOURS[5], **how)
+        return [dots]
+    shown = label_rows(labels, {name: len(part) for name, part in points.items()}, title)
+    scatter(axes, every[step], shown.of(step), **{**how, "s": 16, "alpha": 0.6})
+    dots.set_color(GREY)
+    return [dots, *shown.entries(axes)]
 
 
-def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D]) -> None:
-    """Draw the features' correlations with two components as arrows with names, and a legend after ``handles``."""
-    x, y = reading.correlations[:2]
+def _arrows(axes: Axes, reading: Reading, places: Sequence[int], handles: list[Line2D], place: Figure | Axes) -> None:
+    """Draw the features' correlations with two components as named arrows, and a legend after ``handles``."""
+    x, y = reading.correlations[places]
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     first = x.size - reading.supplementary
     for j in shown.tolist():
@@ -340,16 +414,17 @@ def _arrows(figure: Figure, axes: Axes, reading: Reading, handles: list[Line2D])
         how = {"arrowstyle": "->", "color": colour, "linestyle": line, "alpha": 0.7}
         axes.annotate("", (x[j], y[j]), (0, 0), arrowprops=how)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
-    axes.set(xlabel="correlation with PC1", ylabel="correlation with PC2")
+    axes.set(xlabel=f"correlation with PC{places[0] + 1}", ylabel=f"correlation with PC{places[1] + 1}")
     names = [str(reading.features[j] if reading.features else j) for j in shown.tolist()]
     text = f"features{_part_text(shown.size, x.size)}"
     arrow: dict[str, Any] = {"color": COLOURS[3], "marker": ">", "markevery": (1, 2), "markersize": 4}
     handles.append(Line2D([], [], label=f"{text}: correlations", **arrow))
     if (shown >= first).any():
         handles.append(Line2D([], [], color=COLOURS[0], linestyle="--", label="without part in the components"))
-    add_legend(figure, handles, below=True)
-    figure.draw_without_rendering()  # makes the layout, by which names are measured
-    tips = reading.correlations[:2, shown].T
+    add_legend(place, handles, below=len(handles) <= 3)
+    if (figure := axes.get_figure(root=True)) is not None:
+        figure.draw_without_rendering()  # makes the layout, by which names are measured
+    tips = np.column_stack([x, y])[shown]
     _name_tips(axes, tips, short_names(names), avoid=np.concatenate([share * tips for share in (0.3, 0.5, 0.7, 0.9)]))
 
 
@@ -362,9 +437,8 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | Non
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
     marks = tips if avoid is None else np.concatenate([tips, avoid])
     occupied = np.column_stack([marks, np.broadcast_to(5 / dots, marks.shape)])  # 5 dots of a mark
-    paper = {"facecolor": PAPER, "alpha": 0.7, "edgecolor": "none", "pad": 0.5}
     for tip, name in zip(tips, names, strict=True):
-        text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8, bbox=paper)
+        text = axes.annotate(name, (0, 0), ha="center", va="center", fontsize=8)
         half = np.array(text.get_window_extent().size) / dots / 2 + 0.01
         grid = np.stack(np.meshgrid(*(np.linspace(low + half, high - half, 61).T)), axis=-1).reshape(-1, 2)
         ideal = tip * (1 + 0.06 / max(np.hypot(*tip), 1e-9)) + np.sign(tip) * half * [1, 0]

@@ -1,4 +1,4 @@
-"""Tables in Markdown, complete or line by line as results come."""
+"""Tables in Markdown, complete or line by line as results come, and in LaTeX."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,3 +18,16 @@ def head(heads: Sequence[str]) -> str:
 def row(cells: Iterable[object]) -> str:
     """Write a single line of cells of a table in Markdown, with "?" for characters that are not printable."""
     return f"| {' | '.join(printable_text(str(cell)) for cell in cells)} |"
+
+
+LATEX = str.maketrans({sign: f"\\{sign}" for sign in "&%$#_{}"} | {"±": r"$\pm$", "~": "-", "^": "-", "\\": "/"})
+
+
+def latex_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write a table in LaTeX (package booktabs), with columns of texts to the left and all others to the right."""
+    lines = [[printable_text(str(cell)).translate(LATEX) for cell in cells] for cells in (heads, *rows)]
+    has_numbers = [any(cell[:1].isdigit() for cell in column) for column in zip(*lines[1:], strict=True)]
+    columns = "".join("r" if numbers else "l" for numbers in has_numbers)
+    head, *body = (f"{' & '.join(line)} \\\\" for line in lines)
+    inside = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *inside, r"\end{tabular}"])

@@ -1,9 +1,6 @@
 """The figure of scores: rows of all parties in two components, or a strip of each party in one."""
 
-import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,29 +14,36 @@ from numpy.typing import NDArray
 from scipy.special import fdtri
 
 from fedpca_flwr.analyses.inputs import model_of
-from fedpca_flwr.data.frames import column_labels, labels_text, open_frame
-from fedpca_flwr.errors import ConfigError, DataError, value_text
+from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.figures.rows import (
+    Labels,
+    component_title,
+    label_rows,
+    model_title,
+    points_of,
+    scatter,
+    tables_and_labels,
+)
 from fedpca_flwr.figures.style import (
     COLOURS,
     GREY,
     STYLE,
     add_legend,
+    add_title,
     canvas,
-    looks,
+    refuse_axes,
     short_names,
     thin_rows,
     wrapped_names,
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.model.tables import component_labels, tables_by_name
 
 MAX_SCORE_MARKS = 3000  # rows of all parties together that are drawn, a mark each
 MAX_RASTER_FREE_MARKS = 300  # marks beyond which they are an image in a vector file
 MAX_PANELS = 36  # parties or classes that have a panel, or a strip, of their own; all smaller ones share the last
 MIN_ELLIPSE_ROWS = 10  # rows below which a covariance says too little for an ellipse
 Ellipses = Literal["rows", "mean", "none"]
-Names = NDArray[np.str_]
 Texts = Sequence[str]
 
 ELLIPSE_TEXTS = {"rows": "ellipse: 95 % of rows,\nif they are normal"}  # entries of the legend by kind of ellipse
@@ -48,12 +52,14 @@ ELLIPSE_TEXTS |= {"mean": "ellipse: the mean,\nwith 95 % confidence"}
 
 @rc_context(STYLE)
 def scores(
+    model: PCAModel | None,
     parties: Any,
-    model: PCAModel | None = None,
     *,
     labels: Any = None,
-    components: tuple[int, int] | None = None,
+    components: Sequence[int] | None = None,
     ellipses: Ellipses = "rows",
+    title: str | None = None,
+    ax: Axes | None = None,
 ) -> Figure:
     """Draw the scores of all parties' rows in two components, each party in its own colour and marker.
 
@@ -63,19 +69,25 @@ def scores(
 
     Parameters
     ----------
+    model : PCAModel, FederatedPCA or None
+        Model that computes the scores of tables, and the shares of variance in the axes' labels. None if the parties
+        are scores.
     parties : mapping of str to table, or list of tables
         Rows (n_i, d) of each party; or scores: an array (n_i, k) if there is no model, the file (``.npy`` or ``.csv``)
         that a run wrote at the site, or what `PCAModel.scores_frame` returns.
-    model : PCAModel or FederatedPCA, optional
-        Model that computes the scores of tables, and the shares of variance in the axes' labels.
-    labels : str, or mapping of str to array-like, or list of array-like, of shape (n_i,), optional
-        Class of each row, or the name of the column with the classes in the parties' data frames. Colours and ellipses
-        then stand for classes, and marks for parties, if there are at most ten.
+    labels : str, mapping or list of array-like of shape (n_i,), or array-like of shape (n,), optional
+        Label of each row, or the name of the column with the labels in the parties' data frames. Colours and ellipses
+        then stand for classes, and marks for parties, if there are at most ten. Numbers of more than ten different
+        values have a bar of colours.
     components : (int, int), optional
         Numbers of the components to draw, from 1; by default the first two, or the only component.
     ellipses : {"rows", "mean", "none"}, default "rows"
         Ellipse for each colour: it holds 95 % of normal rows with the mean and covariance of the colour's rows
         ("rows"), or is the 95 % confidence region of their mean ("mean"). The legend says which.
+    title : str, optional
+        By default the method, the number of rows, and whether they are scaled.
+    ax : Axes, optional
+        Axes to draw into.
 
     Returns
     -------
@@ -84,7 +96,7 @@ def scores(
     Raises
     ------
     ConfigError
-        If components, labels or ellipses do not fit the scores, or the model is none.
+        If components, labels or ellipses do not fit the scores, the model is none, or ``ax`` is given for panels.
     DataError
         If a file does not hold scores.
 
@@ -95,118 +107,57 @@ def scores(
     >>> from fedpca_flwr.figures import plots
     >>> wine = load_wine(as_frame=True).data
     >>> parties = {"north": wine[:90], "south": wine[90:]}
-    >>> figure = plots.scores(parties, run("p-cov", parties, n_components=2, scale=True))
+    >>> figure = plots.scores(run("p-cov", parties, n_components=2, scale=True), parties)
     """
     if ellipses not in ("rows", "mean", "none"):
         raise ConfigError(f"'ellipses' is {value_text(ellipses)}, expected 'rows', 'mean' or 'none'")
     if components is not None and (not isinstance(components, Sequence) or len(components) not in (1, 2)):
         raise ConfigError(f"'components' is {components!r}, expected one or two numbers from 1, such as (1, 2)")
     model = model_of(model)
-    if not isinstance(model, PCAModel | None) or isinstance(model_of(parties), PCAModel):
-        raise ConfigError("'parties' are tables of rows and 'model' is a PCAModel: give scores(parties, model)")
-    tables = tables_by_name(parties, {} if model is None else model.log)
-    if isinstance(labels, str):
-        labels, tables = _take_column(tables, labels, model)
-    points = {name: _points(name, item, model, components) for name, item in tables.items()}
+    if not isinstance(model, PCAModel | None):
+        kind = type(model).__name__
+        raise ConfigError(f"'model' is of type {kind}, expected PCAModel or None; it is first: scores(model, parties)")
+    tables, row_labels, column = tables_and_labels(parties, labels, model)
+    points = {name: points_of(name, item, model, components) for name, item in tables.items()}
     widths = {name: part.shape[1] for name, part in points.items()}
     if len(set(widths.values())) > 1:
         raise ConfigError(f"the parties' scores have one component here and several there: {widths}; name 'components'")
-    names = np.repeat(list(points), [len(part) for part in points.values()])
-    classes = names if labels is None else np.array([item for part in _classes(points, labels) for item in part])
-    order = list(points) if labels is None else sorted(set(classes.tolist()), key=_natural_key)
+    rows = {name: len(part) for name, part in points.items()}
+    names = np.repeat(list(rows), list(rows.values()))
+    by_party = Labels(names, list(rows))
+    shown = by_party if labels is None else label_rows(row_labels, rows, column)
     everything = np.concatenate(list(points.values()))
-    titles = [component_title(model, component) for component in components or (1, 2)]
+    axis_titles = [component_title(model, component) for component in components or (1, 2)]
     if 1 in widths.values():
-        return _strips(everything[:, 0], names, list(points), classes, order, titles[0])
-    if len(order) > len(COLOURS):
-        return _panels(everything, classes, order, titles, ellipses)
-    return _single(everything, names, list(points), classes, order, titles, ellipses)
-
-
-def _take_column(
-    tables: Mapping[str, Any], column: str, model: PCAModel | None
-) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Return a column's values, and the tables without it unless the model has it, by party, or raise ConfigError."""
-    features = () if model is None or model.feature_names_in_ is None else tuple(model.feature_names_in_)
-    values, rest = dict[str, list[Any]](), dict[str, Any]()
-    for name, table in tables.items():
-        frame = open_frame(table)
-        data: Any = None if frame is None or column not in frame.labels else frame.values()
-        if frame is None or not hasattr(data, "drop"):
-            has = f"has the columns {labels_text(frame.labels)}" if frame else "is no data frame"
-            raise ConfigError(
-                f"'labels' is {value_text(column)}, but the table of '{name}' {has}; name a column of every table, "
-                "or give a list of classes for each party"
-            )
-        values[name] = data[column].to_list()
-        rest[name] = table if column in features else data.drop(column).to_native()
-    return values, rest
-
-
-def _points(name: str, table: Any, model: PCAModel | None, components: tuple[int, int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
-
-    The table is a file of a run's scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else
-    rows. Components count from 1; None: the first two. Raise ConfigError for components that the scores do not have,
-    and DataError for another file.
-    """
-    if isinstance(table, str | os.PathLike):
-        path = Path(table)
-        try:
-            values = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-        except (OSError, ValueError) as error:  # whose text may quote a cell
-            raise DataError(f"{path} of '{name}' is no file of a run's scores ({type(error).__name__})") from None
+        figure = _strips(everything[:, 0], by_party, shown, axis_titles[0], ax)
+    elif len(shown.classes) > len(COLOURS):
+        refuse_axes(ax, len(shown.classes))
+        figure = _panels(everything, shown, axis_titles, ellipses)
     else:
-        is_scores = model is None or column_labels(table) == tuple(component_labels(model.n_components_))
-        values = np.asarray(table) if model is None or is_scores else model.transform(table)
-    k = values.shape[-1] if values.ndim == 2 else 0
-    shown = components or ((1,) if k == 1 else (1, 2))
-    if not all(1 <= component <= k for component in shown):
-        raise ConfigError(f"the scores of '{name}' have shape {values.shape}, but the components {shown} are asked")
-    return np.asarray(values[:, [component - 1 for component in shown]], dtype=np.float64)
-
-
-def _classes(points: Mapping[str, Array], labels: Any) -> list[list[str]]:
-    """Return the class of each row by party, as texts; raise ConfigError for labels of another number of rows."""
-    party_labels = [labels[name] for name in points] if isinstance(labels, Mapping) else labels
-    classes = [[str(label) for label in part] for part in party_labels]
-    rows = [len(part) for part in points.values()]
-    if [len(part) for part in classes] != rows:
-        raise ConfigError(f"'labels' are of {[len(part) for part in classes]} rows of the parties, expected {rows}")
-    return classes
-
-
-def _natural_key(text: str) -> list[tuple[int, str]]:
-    """Return a key by which "kind 2" comes before "kind 10"."""
-    return [(int(part or 0) if i % 2 else 0, part) for i, part in enumerate(re.split(r"([0-9]+)", text))]
-
-
-def component_title(model: PCAModel | None, component: int) -> str:
-    """Return the axis label of a component (from 1), with its share of the variance unless unknown (NaN, no model)."""
-    shares = [] if model is None else model.explained_variance_ratio_[component - 1 : component].tolist()
-    return f"PC{component}" + "".join(f" ({share:.1%} of the variance)" for share in shares if share == share)
+        figure = _single(everything, by_party, shown, axis_titles, ellipses, ax)
+    single = len(shown.classes) <= len(COLOURS) or 1 in widths.values()
+    add_title((ax or figure.axes[0]) if single else figure, title, model_title(model))
+    return figure
 
 
 def _single(
-    points: Array, names: Names, parties: Texts, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses
+    points: Array, by_party: Labels, labels: Labels, titles: Texts, ellipses: Ellipses, ax: Axes | None
 ) -> Figure:
-    """Draw all rows (n, 2) into the same axes: colours are of at most ten classes, and marks of at most ten parties.
-
-    ``names`` (n,) and ``classes`` (n,) are each row's, ``parties`` and ``order`` list the different ones.
-    """
-    colours, by_party = dict(zip(order, COLOURS, strict=False)), list(order) == list(parties)
-    few = len(parties) <= len(COLOURS)
-    marks = {name: mark if few else "o" for name, (_, mark) in zip(parties, looks(), strict=False)}
-    figure, axes = canvas(5.2, 4.6)
+    """Draw all rows (n, 2) into the same axes: colours are of labels, of at most ten classes, and marks of parties."""
+    names, parties = by_party.values, by_party.classes
+    few, alike = len(parties) <= len(COLOURS), by_party.classes == labels.classes
+    marks = {name: mark if few else "o" for name, (_, mark) in by_party.looks.items()}
+    figure, axes = canvas(5.2, 4.6, ax)
+    size, raster = 18 if len(points) <= 1000 else 8, len(points) > MAX_RASTER_FREE_MARKS
+    colours = labels.colours
     for name in parties:
         own = np.flatnonzero(names == name)
         shown = own[thin_rows(len(own), max(1, MAX_SCORE_MARKS // len(parties)))]
-        paint: dict[str, Any] = {"c": [colours[item] for item in classes[shown].tolist()], "alpha": 0.6}
-        raster = len(points) > MAX_RASTER_FREE_MARKS
-        size = 18 if len(points) <= 1000 else 8
+        how: dict[str, Any] = {"marker": marks[name], "linewidths": 0, "alpha": 0.6, "rasterized": raster}
         x, y = points[shown].T
-        axes.scatter(x, y, size, marker=marks[name], linewidths=0, rasterized=raster, **paint)
-    with_ellipse = [_draw_ellipse(axes, points[classes == item], ellipses, colours[item]) for item in order]
+        axes.scatter(x, y, size, colours[shown], **how)
+    hues = {item: colour for item, (colour, _) in labels.looks.items()}
+    with_ellipse = [_draw_ellipse(axes, points[labels.values == item], ellipses, hues[item]) for item in hues]
     axes.set(xlabel=titles[0], ylabel=titles[1])
     axes.set_aspect("equal", adjustable="datalim")
 
@@ -214,15 +165,17 @@ def _single(
         return [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, wrapped_names(items), strict=True)]
 
     dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}
-    named = list(parties) if by_party or (few and len(parties) > 1) else []
+    named = list(parties) if alike or (few and len(parties) > 1) else []
     handles: list[Artist] = [
-        Line2D([], [], marker=marks[name], color=colours[name] if by_party else GREY, label=text, **dot)
+        Line2D([], [], marker=marks[name], color=hues[name] if alike else GREY, label=text, **dot)
         for name, text in zip(named, texts(named, names), strict=True)
     ]
-    if not by_party:  # patches of colours, because a square is the mark of a party
-        entries = zip(order, texts(order, classes), strict=True)
-        handles = [*(Patch(color=colours[item], label=text) for item, text in entries), *handles]
-    add_legend(figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
+    if not alike:  # patches of colours, because a square is the mark of a party
+        entries = zip(labels.classes, texts(labels.classes, labels.values), strict=True)
+        handles = [*(Patch(color=hues[item], label=text) for item, text in entries), *handles]
+    if not labels.classes:
+        labels.entries(axes)
+    add_legend(ax or figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
     return figure
 
 
@@ -237,9 +190,9 @@ def _ellipse_entries(ellipses: Ellipses, drawn: Sequence[bool]) -> list[Line2D]:
     return handles
 
 
-def _panels(points: Array, classes: Names, order: Texts, titles: Texts, ellipses: Ellipses) -> Figure:
+def _panels(points: Array, labels: Labels, titles: Texts, ellipses: Ellipses) -> Figure:
     """Draw a panel of each class among all rows (n, 2) in grey; arguments as of `_single`."""
-    merged, order = _merge_smallest(classes, order)
+    merged, order, *_ = _merge_smallest(labels)
     columns = 6
     lines = -(-len(order) // columns)
     figure = Figure(figsize=(1.55 * columns + 0.6, 1.75 * lines + 0.6))
@@ -268,40 +221,36 @@ def _panels(points: Array, classes: Names, order: Texts, titles: Texts, ellipses
     return figure
 
 
-def _merge_smallest(classes: Names, order: Texts) -> tuple[Names, list[str]]:
+def _merge_smallest(labels: Labels) -> Labels:
     """Return classes and their order; if they are more than `MAX_PANELS`, the smallest are one class, the last."""
+    classes, order = labels.values, labels.classes
     if len(order) <= MAX_PANELS:
-        return classes, list(order)
+        return labels
     sizes = [int(np.sum(classes == item)) for item in order]
     largest = set(np.argsort([-size for size in sizes], kind="stable")[: MAX_PANELS - 1].tolist())
     own = [item for i, item in enumerate(order) if i in largest]
     rest = f"{len(order) - len(own)} others"
-    return np.array([item if item in own else rest for item in classes.tolist()]), [*own, rest]
+    return Labels(np.array([item if item in own else rest for item in classes.tolist()]), [*own, rest])
 
 
-def _strips(points: Array, names: Names, parties: Texts, classes: Names, order: Texts, title: str) -> Figure:
-    """Draw a strip of each party, in which rows (n,) lie one above the other only to be seen, coloured by classes."""
-    by_party = list(order) == list(parties)
-    merged, strips = _merge_smallest(names, parties)
-    figure, axes = canvas(5.8, max(2.4, 0.9 + 0.45 * len(strips) if len(strips) <= 8 else 1.2 + 0.24 * len(strips)))
-    look = dict(zip(strips if by_party else order, looks(), strict=False))
+def _strips(points: Array, by_party: Labels, labels: Labels, title: str, ax: Axes | None) -> Figure:
+    """Draw a strip of each party, in which rows (n,) lie one above the other only to be seen, coloured by labels."""
+    alike = by_party.classes == labels.classes
+    merged = _merge_smallest(by_party)
+    strips, painted = merged.classes, merged if alike else labels
+    height = max(2.4, 0.9 + 0.45 * len(strips) if len(strips) <= 8 else 1.2 + 0.24 * len(strips))
+    figure, axes = canvas(5.8, height, ax)
     for place, strip in enumerate(strips):
-        own = np.flatnonzero(merged == strip)
+        own = np.flatnonzero(merged.values == strip)
         own = own[thin_rows(len(own), MAX_SCORE_MARKS // len(strips))]
-        height = place + 0.7 * (np.arange(len(own)) * 0.618034 % 1 - 0.5)
-        keys = merged[own] if by_party else classes[own]
-        for item in dict.fromkeys(keys.tolist()):
-            members, (colour, mark) = keys == item, look[item]
-            raster = len(points) > MAX_RASTER_FREE_MARKS
-            paint: dict[str, Any] = {"color": colour, "marker": mark, "alpha": 0.6, "linewidths": 0}
-            axes.scatter(points[own[members]], height[members], 16, rasterized=raster, **paint)
-    texts = [f"{text} ({np.sum(merged == strip)})" for text, strip in zip(short_names(strips), strips, strict=True)]
-    axes.set_yticks(range(len(strips)), texts)
+        marks = np.column_stack([points[own], place + 0.7 * (np.arange(len(own)) * 0.618034 % 1 - 0.5)])
+        raster = len(points) > MAX_RASTER_FREE_MARKS
+        scatter(axes, marks, painted.of(own), s=16, alpha=0.6, linewidths=0, rasterized=raster)
+    counts = [np.sum(merged.values == strip) for strip in strips]
+    axes.set_yticks(range(len(strips)), [f"{text} ({n})" for text, n in zip(short_names(strips), counts, strict=True)])
     axes.set_ylim(len(strips) - 0.5, -0.5)
     axes.set(xlabel=title, ylabel="party (rows)")
-    if not by_party:
-        shown = [(text, *look[item]) for item, text in zip(order, short_names(order), strict=True)]
-        add_legend(figure, [Line2D([], [], linestyle="none", marker=m, color=c, label=t) for t, c, m in shown])
+    add_legend(ax or figure, [] if alike else labels.entries(axes))
     return figure
 
 

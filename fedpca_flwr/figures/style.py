@@ -8,15 +8,18 @@ multiply to 18.9, which is less than 4.5 times 4.5.
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, cycle
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#B43C48", "#605460", "#8478FC", "#C00C90")
@@ -51,10 +54,30 @@ STYLE: Any = {
 }
 
 
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a new figure of a size in inches, and its single axes."""
+MAX_PLOTTED_ROWS = 300  # rows of a scatter plot with names or pairs; more hide each other
+
+
+def canvas(width: float, height: float, ax: Axes | None = None) -> tuple[Figure, Axes]:
+    """Return a new figure of a size in inches and its single axes, or the axes ``ax`` with their figure."""
+    if ax is not None:
+        return cast(Figure, ax.figure), ax
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots()
+
+
+def refuse_axes(ax: Axes | None, panels: int) -> None:
+    """Raise ConfigError if a figure of several panels is to be drawn into ``ax``."""
+    if ax is not None and panels > 1:
+        raise ConfigError(f"'ax' is for one panel, and this figure has {panels}; leave out 'ax', or show less")
+
+
+def add_title(place: Figure | Axes, title: str | None, default: str = "") -> None:
+    """Write a title, in several lines if it is long, above axes or a figure; None stands for the default."""
+    text = "\n".join(textwrap.wrap(default if title is None else title, 50))
+    if isinstance(place, Axes):
+        place.set_title(text, fontsize=10)
+    elif text:
+        place.suptitle(text, fontsize=10)
 
 
 def thin_rows(rows: int, maximum: int) -> slice:
@@ -99,18 +122,30 @@ def wrapped_names(names: Iterable[object]) -> list[str]:
     return wrapped if sum(text.count("\n") + 1 for text in wrapped) <= MAX_LEGEND_LINES else short_names(full)
 
 
+def number_colours() -> Colormap:
+    """Return the colours of numbers, which are legible without hues, with grey for missing numbers."""
+    return colormaps["viridis"].with_extremes(bad=GREY)
+
+
 def looks() -> Iterator[tuple[str, str]]:
     """Return an endless iterator of pairs of a colour and a marker, of which the first 100 differ."""
     marks = (MARKERS[(i + i // len(COLOURS)) % len(MARKERS)] for i in count())
     return zip(cycle(COLOURS), marks, strict=False)
 
 
-def add_legend(figure: Figure, handles: Sequence[Any], *, below: bool = False) -> None:
-    """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure."""
-    shown = list(handles)
+def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = False, columns: int = 0) -> None:
+    """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure.
+
+    Axes that a caller gave have the legend inside.
+    """
+    if not (shown := list(handles)):
+        return
     if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:
         shown[MAX_LEGEND_ENTRIES:] = [Line2D([], [], linestyle="none", label=f"and {hidden} more")]
-    columns = len(shown) if below else -(-len(shown) // (MAX_LEGEND_LINES + 1))
+    if isinstance(figure, Axes):
+        figure.legend(handles=shown, fontsize="small")
+        return
+    columns = columns or len(shown) if below else -(-len(shown) // (MAX_LEGEND_LINES + 1))
     legend = figure.legend(handles=shown, loc="outside lower center" if below else "outside right upper", ncols=columns)
     width, height = np.array(legend.get_window_extent().size) / figure.dpi
     old_width, old_height = figure.get_size_inches()

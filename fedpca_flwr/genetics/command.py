@@ -103,5 +103,5 @@ def main(
             for person, scores, mark in zip(people, all_scores, related[name], strict=True)
         ]
         (output / f"{name}.csv").write_text("\n".join([heads, *lines, ""]), encoding="utf-8")
-    plots.scores(tables, model).savefig(output / "people.svg")
+    plots.scores(model, tables).savefig(output / "people.svg")
     return summary_report(model, file)

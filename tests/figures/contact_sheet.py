@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 
 from fedpca_flwr import analyses, run
-from fedpca_flwr.figures import analysis_plots, plots
+from fedpca_flwr.figures import plots
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -40,6 +40,8 @@ def named(part: np.ndarray) -> pd.DataFrame:
 
 FEATURES = {name: named(part) for name, part in PARTIES.items()}
 LONG = dict(zip(long_names("cohort", 3), FEATURES.values(), strict=True))
+AGED = {name: named(part).assign(age=20 + np.arange(len(part)) % 60) for name, part in PARTIES.items()}
+KEPT = run("p-cov", FEATURES, n_components=4, keep="moments")
 LONG_MODEL = run("p-cov", LONG, n_components=4)
 THIRTY = {f"clinic {i:02d}": X[i::30] + 0.3 * RNG.standard_normal(12) for i in range(30)}
 THIRTY_LONG = dict(zip(long_names("cohort", 30), THIRTY.values(), strict=True))
@@ -62,13 +64,13 @@ ALIKE_MOMENTS = SecondMoments.of(ALIKE)
 ODD = X * np.where(np.arange(300) % 50 == 0, 12.0, 1.0)[:, None]
 
 
-def mixed(columns: list[str], levels: int) -> tuple[analyses.Categories, np.ndarray]:
-    """Two numbers beside categories with some levels each: what relates to the components, and the rows' scores."""
+def mixed(columns: list[str], levels: int) -> tuple[PCAModel, pd.DataFrame]:
+    """Return the model of two numbers beside categories with some levels each, and its rows."""
     table = pd.DataFrame(X[:, :2], columns=["age", "mass"])
     for j, column in enumerate(columns):
         table[column] = [f"{column[:20]} {(i * (j + 3) + i // 7) % levels}" for i in range(300)]
     model = run("p-cov", [table], n_components=2, scale=True, levels=columns)
-    return analyses.categories(model), model.transform(table)
+    return model, table
 
 
 def curves(names: list[str], rounds: int = 12) -> dict[str, list[float]]:
@@ -83,6 +85,7 @@ def models(names: list[str]) -> dict[str, PCAModel]:
     return {name: pooled_pca(X[: 90 + 5 * i], 4) for i, name in enumerate(names)}
 
 
+OTHER = models(["one"])["one"]
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
 
@@ -98,54 +101,59 @@ def results_over(methods: list[str], panels: list[str]) -> Figure:
 
 FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     "scores": {
-        "plain": lambda: plots.scores(PARTIES, MODEL),
-        "classes": lambda: plots.scores(PARTIES, MODEL, labels=CLASSES),
-        "names of 58 letters": lambda: plots.scores(LONG, LONG_MODEL),
-        "30 parties of 58 letters": lambda: plots.scores(THIRTY_LONG, THIRTY_MODEL),
+        "plain": lambda: plots.scores(MODEL, PARTIES),
+        "classes": lambda: plots.scores(MODEL, PARTIES, labels=CLASSES),
+        "names of 58 letters": lambda: plots.scores(LONG_MODEL, LONG),
+        "30 parties of 58 letters": lambda: plots.scores(THIRTY_MODEL, THIRTY_LONG),
         "30 parties with classes": lambda: plots.scores(
-            THIRTY, THIRTY_MODEL, labels=[[f"class {i % 3}" for i in range(10)]] * 30
+            THIRTY_MODEL, THIRTY, labels=[[f"class {i % 3}" for i in range(10)]] * 30
         ),
-        "100 parties": lambda: plots.scores(HUNDRED, MODEL),
+        "100 parties": lambda: plots.scores(MODEL, HUNDRED),
         "30 classes": lambda: plots.scores(
-            PARTIES, MODEL, labels=[[f"kind {i % 30}" for i in range(len(part))] for part in PARTIES.values()]
+            MODEL, PARTIES, labels=[[f"kind {i % 30}" for i in range(len(part))] for part in PARTIES.values()]
         ),
-        "500 features": lambda: plots.scores(WIDE, WIDE_MODEL),
-        "one component": lambda: plots.scores(PARTIES, ONE_MODEL),
-        "one component, classes": lambda: plots.scores(PARTIES, ONE_MODEL, labels=CLASSES),
-        "one component, 30 parties": lambda: plots.scores(THIRTY_LONG, THIRTY_ONE),
-        "three clouds": lambda: plots.scores(CLOUDS, CLOUDS_MODEL),
-        "ellipses of means": lambda: plots.scores(PARTIES, MODEL, ellipses="mean"),
+        "numbers": lambda: plots.scores(KEPT, AGED, labels="age"),
+        "500 features": lambda: plots.scores(WIDE_MODEL, WIDE),
+        "one component": lambda: plots.scores(ONE_MODEL, PARTIES),
+        "one component, classes": lambda: plots.scores(ONE_MODEL, PARTIES, labels=CLASSES),
+        "one component, 30 parties": lambda: plots.scores(THIRTY_ONE, THIRTY_LONG),
+        "three clouds": lambda: plots.scores(CLOUDS_MODEL, CLOUDS),
+        "ellipses of means": lambda: plots.scores(MODEL, PARTIES, ellipses="mean"),
         "three clouds as classes": lambda: plots.scores(
-            CLOUDS,
             CLOUDS_MODEL,
+            CLOUDS,
             labels=[np.argmin([np.linalg.norm(part - kind, axis=1) for kind in KINDS], 0) for part in CLOUDS.values()],
         ),
-        "one to three rows": lambda: plots.scores(FEW, MODEL),
-        "12,000 rows": lambda: plots.scores(MANY, MODEL),
+        "one to three rows": lambda: plots.scores(MODEL, FEW),
+        "12,000 rows": lambda: plots.scores(MODEL, MANY),
     },
     "loadings": {
         "plain": lambda: plots.loadings(MODEL),
         "names of 58 letters": lambda: plots.loadings(LONG_MODEL),
         "500 features": lambda: plots.loadings(WIDE_MODEL),
-        "500 features, ten components": lambda: plots.loadings(WIDE_MODEL, most=10),
-        "twelve features, four components": lambda: plots.loadings(MODEL, most=4),
+        "500 features, ten components": lambda: plots.loadings(WIDE_MODEL, components=range(1, 11)),
+        "twelve features, four components": lambda: plots.loadings(MODEL, components=range(1, 5)),
         "one component": lambda: plots.loadings(ONE_MODEL),
     },
     "projection_overlay": {
-        "plain": lambda: plots.projection_overlay(MODEL, models(["one"])["one"], X, np.arange(300) % 3, title="a run"),
+        "plain": lambda: plots.projection_overlay(OTHER, X, reference=MODEL, labels=np.arange(300) % 3),
         "names of 58 letters": lambda: plots.projection_overlay(
-            MODEL, MODEL, X, np.array(long_names("kind", 3))[np.arange(300) % 3], title=long_names("method", 1)[0]
+            MODEL, X, reference=MODEL, labels=np.array(long_names("kind", 3))[np.arange(300) % 3], title=METHODS[0] * 3
         ),
-        "30 classes": lambda: plots.projection_overlay(MODEL, MODEL, X, np.arange(300) % 30),
-        "one component": lambda: plots.projection_overlay(ONE_MODEL, ONE_MODEL, X),
-        "three clouds": lambda: plots.projection_overlay(CLOUDS_MODEL, CLOUDS_MODEL, CLOUDS["north"]),
-    },
-    "projection_grid": {
-        "plain": lambda: plots.projection_grid(MODEL, models(["p-cov", "qr-pca"]), X, np.arange(300) % 3),
-        "one model": lambda: plots.projection_grid(MODEL, models(["p-cov"]), X),
-        "names of 58 letters": lambda: plots.projection_grid(MODEL, models(LONG_METHODS[:4]), X, np.arange(300) % 10),
-        "12 models": lambda: plots.projection_grid(MODEL, models(METHODS[:12]), X),
-        "one component": lambda: plots.projection_grid(ONE_MODEL, {"one": ONE_MODEL}, X),
+        "30 classes": lambda: plots.projection_overlay(
+            MODEL, X, reference=MODEL, labels=[f"kind {i % 30}" for i in range(300)]
+        ),
+        "one component": lambda: plots.projection_overlay(ONE_MODEL, X, reference=ONE_MODEL),
+        "three clouds": lambda: plots.projection_overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
+        "two models": lambda: plots.projection_overlay(
+            models(["p-cov", "qr-pca"]), X, reference=MODEL, labels=np.arange(300) % 3
+        ),
+        "one model": lambda: plots.projection_overlay(models(["p-cov"]), X, reference=MODEL),
+        "names of 58 letters, four models": lambda: plots.projection_overlay(
+            models(LONG_METHODS[:4]), X, reference=MODEL, labels=np.arange(300) % 10
+        ),
+        "12 models": lambda: plots.projection_overlay(models(METHODS[:12]), X, reference=MODEL),
+        "one component of one": lambda: plots.projection_overlay({"one": ONE_MODEL}, X, reference=ONE_MODEL),
     },
     "scree": {
         "plain": lambda: plots.scree(MODEL),
@@ -153,6 +161,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: plots.scree(models(LONG_METHODS)),
         "30 models": lambda: plots.scree(models(METHODS)),
         "500 features": lambda: plots.scree(WIDE_MODEL),
+        "all eigenvalues": lambda: plots.scree(KEPT),
         "one component": lambda: plots.scree(ONE_MODEL),
     },
     "angle_by_round": {
@@ -174,15 +183,21 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "plain": lambda: results_over(["p-cov", "sub-it"], ["4 clients"]),
         "names of 58 letters": lambda: results_over(LONG_METHODS, ["4 clients", "8 clients"]),
         "30 methods": lambda: results_over(METHODS, ["4 clients"]),
+        "methods without order": lambda: plots.results_over(
+            {"digits": {"p-cov and others": [(i, i / 10, 0.2) for i in range(12)]}},
+            xlabel="method",
+            ylabel="seconds",
+            ticks=LONG_METHODS,
+        ),
         "six panels": lambda: results_over(METHODS[:3], [f"{count} clients" for count in range(2, 14, 2)]),
     },
     "heterogeneity": {
-        "plain": lambda: plots.heterogeneity(PARTIES, MODEL),
-        "names of 58 letters": lambda: plots.heterogeneity(LONG, LONG_MODEL),
-        "30 parties": lambda: plots.heterogeneity(THIRTY, THIRTY_MODEL),
-        "30 parties of 58 letters": lambda: plots.heterogeneity(THIRTY_LONG, THIRTY_MODEL),
-        "100 parties": lambda: plots.heterogeneity(HUNDRED, MODEL),
-        "one component": lambda: plots.heterogeneity(PARTIES, ONE_MODEL),
+        "plain": lambda: plots.heterogeneity(MODEL, PARTIES),
+        "names of 58 letters": lambda: plots.heterogeneity(LONG_MODEL, LONG),
+        "30 parties": lambda: plots.heterogeneity(THIRTY_MODEL, THIRTY),
+        "30 parties of 58 letters": lambda: plots.heterogeneity(THIRTY_MODEL, THIRTY_LONG),
+        "100 parties": lambda: plots.heterogeneity(MODEL, HUNDRED),
+        "one component": lambda: plots.heterogeneity(ONE_MODEL, PARTIES),
     },
     "component_images": {
         "plain": lambda: plots.component_images(MODEL, (3, 4)),
@@ -191,41 +206,43 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "500 features": lambda: plots.component_images(WIDE_MODEL, (20, 25)),
     },
     "how_many": {
-        "plain": lambda: analysis_plots.how_many(analyses.how_many(MOMENTS)),
-        "500 features": lambda: analysis_plots.how_many(analyses.how_many(WIDE_MOMENTS, draws=5)),
-        "two features": lambda: analysis_plots.how_many(analyses.how_many(SecondMoments.of(X[:, :2]))),
+        "plain": lambda: plots.how_many(analyses.how_many(MOMENTS)),
+        "500 features": lambda: plots.how_many(analyses.how_many(WIDE_MOMENTS, draws=5)),
+        "two features": lambda: plots.how_many(analyses.how_many(SecondMoments.of(X[:, :2]))),
     },
     "outlier_map": {
-        "plain": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
-        "rows far off": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), ODD)),
-        "one component": lambda: analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 1), X)),
+        "plain": lambda: plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X)),
+        "rows far off": lambda: plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), ODD)),
+        "one component": lambda: plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 1), X)),
     },
     "biplot": {
-        "plain": lambda: analysis_plots.biplot(analyses.read(MOMENTS, 2), X),
-        "names of 58 letters": lambda: analysis_plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
-        "30 like features": lambda: analysis_plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),
-        "500 features": lambda: analysis_plots.biplot(analyses.read(WIDE_MOMENTS, 2), WIDE),
+        "plain": lambda: plots.biplot(analyses.read(MOMENTS, 2), X),
+        "classes, components 1 and 3": lambda: plots.biplot(KEPT, FEATURES, labels=CLASSES, components=(1, 3)),
+        "numbers": lambda: plots.biplot(KEPT, AGED, labels="age"),
+        "names of 58 letters": lambda: plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
+        "30 like features": lambda: plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),
+        "500 features": lambda: plots.biplot(analyses.read(WIDE_MOMENTS, 2), WIDE),
     },
     "variables": {
-        "plain": lambda: analysis_plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
-        "names of 58 letters": lambda: analysis_plots.variables(analyses.read(LONG_MOMENTS, 2)),
-        "500 features": lambda: analysis_plots.variables(analyses.read(WIDE_MOMENTS, 2)),
+        "plain": lambda: plots.variables(analyses.read(MOMENTS, 2, supplementary=[0])),
+        "names of 58 letters": lambda: plots.variables(analyses.read(LONG_MOMENTS, 2)),
+        "500 features": lambda: plots.variables(analyses.read(WIDE_MOMENTS, 2)),
     },
     "levels": {
-        "plain": lambda: analysis_plots.levels(*mixed(["ward", "sex"], 3)),
-        "names of 58 letters": lambda: analysis_plots.levels(*mixed(long_names("ward", 4), 4)),
-        "24 levels": lambda: analysis_plots.levels(*mixed(["ward"], 24)),
+        "plain": lambda: plots.levels(*mixed(["ward", "sex"], 3)),
+        "names of 58 letters": lambda: plots.levels(*mixed(long_names("ward", 4), 4)),
+        "24 levels": lambda: plots.levels(*mixed(["ward"], 24)),
     },
     "squared_correlations": {
-        "plain": lambda: analysis_plots.squared_correlations(mixed(["ward", "sex"], 3)[0]),
-        "names of 58 letters": lambda: analysis_plots.squared_correlations(mixed(long_names("ward", 4), 4)[0]),
-        "33 columns": lambda: analysis_plots.squared_correlations(mixed([f"item {j}" for j in range(31)], 3)[0]),
+        "plain": lambda: plots.squared_correlations(mixed(["ward", "sex"], 3)[0]),
+        "names of 58 letters": lambda: plots.squared_correlations(mixed(long_names("ward", 4), 4)[0]),
+        "33 columns": lambda: plots.squared_correlations(mixed([f"item {j}" for j in range(31)], 3)[0]),
     },
     "contributions": {
-        "plain": lambda: analysis_plots.contributions(analyses.read(MOMENTS, 2, supplementary=[0])),
-        "names of 58 letters": lambda: analysis_plots.contributions(analyses.read(LONG_MOMENTS, 2)),
-        "500 features": lambda: analysis_plots.contributions(analyses.read(WIDE_MOMENTS, 2)),
-        "two features": lambda: analysis_plots.contributions(analyses.read(SecondMoments.of(X[:, :2]), 1)),
+        "plain": lambda: plots.contributions(analyses.read(MOMENTS, 2, supplementary=[0])),
+        "names of 58 letters": lambda: plots.contributions(analyses.read(LONG_MOMENTS, 2)),
+        "500 features": lambda: plots.contributions(analyses.read(WIDE_MOMENTS, 2)),
+        "two features": lambda: plots.contributions(analyses.read(SecondMoments.of(X[:, :2]), 1)),
     },
 }
 """Functions that draw, by the figure's name and by what is hard about the input."""

@@ -60,7 +60,7 @@ def genotypes() -> str:
     sites = {
         name: rng.binomial(2, np.repeat(frequencies, counts, axis=0)).astype(float) for name, counts in shares.items()
     }
-    return as_svg(plots.scores(sites, run("qr-pca", sites, n_components=2, genotypes=True)))
+    return as_svg(plots.scores(run("qr-pca", sites, n_components=2, genotypes=True), sites))
 
 
 def single_cells() -> str:

@@ -23,20 +23,20 @@ def model():
 
 def test_each_mark_has_the_name_of_its_row(model):
     pytest.importorskip("plotly", reason="draws the figure")
-    figure = plots.hover({name: np.asarray(table) for name, table in TABLES.items()}, model, components=(3, 1))
+    figure = plots.hover(model, {name: np.asarray(table) for name, table in TABLES.items()}, components=(3, 1))
     north, south = figure.data
     np.testing.assert_allclose(np.column_stack([south.x, south.y]), model.transform(SOUTH)[:, [2, 0]])
     assert list(south.text) == [str(i) for i in range(20)]
     assert north.name == "north"
-    named, _ = plots.hover(TABLES, model).data
+    named, _ = plots.hover(model, TABLES).data
     assert named.text[7] == "patient &lt;7&gt;"
     assert "%" in figure.layout.xaxis.title.text
     with refused(ConfigError, "'components'", 4, 3):
-        plots.hover(TABLES, model, components=(1, 4))
+        plots.hover(model, TABLES, components=(1, 4))
 
 
 def test_without_plotly_the_error_says_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(ConfigError) as caught:
-        plots.hover(TABLES, model)
+        plots.hover(model, TABLES)
     assert "pip install plotly" in str(caught.value)

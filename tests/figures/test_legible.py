@@ -7,15 +7,14 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
-from fedpca_flwr.figures import analysis_plots, plots, score_plots
+from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import COLOURS, GREY, INK, MARKERS, PAPER, short_names
 from tests.figures.contact_sheet import FIGURES, long_names
 
 AXES = {
-    "scores": ["PC1", "PC2"],
-    "loadings": ["loading", "PC1", "PC2", "PC3"],
-    "projection_overlay": ["run", "PC1", "PC2"],
-    "projection_grid": ["PC1", "PC2", "p-cov", "qr-pca"],
+    "scores": ["p-cov, 300 rows", "PC1", "PC2"],
+    "loadings": ["PC1", "loading", "PC2", "loading", "PC3", "loading"],
+    "projection_overlay": ["90 rows", "PC1", "PC2"],
     "scree": ["component", "explained", "component", "cumulative"],
     "angle_by_round": ["round", "angle"],
     "bytes_against_error": ["B up", "angle"],
@@ -24,11 +23,11 @@ AXES = {
     "component_images": ["PC1", "PC2", "PC3", "PC4", "loading"],
     "how_many": ["component", "variance"],
     "outlier_map": ["T²", "SPE"],
-    "variables": ["PC1", "PC2"],
-    "levels": ["PC1", "PC2"],
-    "squared_correlations": ["PC1", "PC2"],
-    "contributions": ["PC1"],
-    "biplot": ["PC1", "PC2"],
+    "variables": ["300 rows", "PC1", "PC2"],
+    "levels": ["300 rows, scaled", "PC1", "PC2"],
+    "squared_correlations": ["300 rows, scaled", "PC1", "PC2"],
+    "contributions": ["300 rows", "PC1"],
+    "biplot": ["300 rows", "PC1", "PC2"],
 }
 """A word of each text at the axes of a figure: those of the whole figure, then each panel's title, x and y."""
 
@@ -80,13 +79,7 @@ SIGHT = {
 
 
 def test_every_figure_of_the_package_is_here():
-    public = {
-        name
-        for module in (plots, score_plots, analysis_plots)
-        for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-    }
-    assert public - {"component_title"} == set(FIGURES) == set(AXES)
+    assert {*plots.__all__} - {"hover"} == set(FIGURES) == set(AXES)
 
 
 MAX_NAMES = 45
@@ -95,9 +88,10 @@ MAX_NAMES = 45
 BY_NIGHT = {
     *(("scree", "30 models"), ("angle_by_round", "30 methods"), ("bytes_against_error", "30 methods")),
     *(("scores", what) for what in ("30 parties of 58 letters", "30 classes", "100 parties", "500 features")),
-    *((name, "names of 58 letters") for name in ("bytes_against_error", "projection_grid", "angle_by_round")),
+    *((name, "names of 58 letters") for name in ("bytes_against_error", "angle_by_round")),
     *((name, "500 features") for name in ("loadings", "biplot", "variables", "component_images")),
-    *(("scores", "30 parties with classes"), ("projection_overlay", "30 classes"), ("projection_grid", "12 models")),
+    *(("scores", "30 parties with classes"), ("projection_overlay", "30 classes"), ("projection_overlay", "12 models")),
+    ("projection_overlay", "names of 58 letters, four models"),
     *(("heterogeneity", "30 parties"), ("heterogeneity", "100 parties"), ("results_over", "six panels")),
     *(("biplot", "30 like features"), ("loadings", "500 features, ten components"), ("levels", "24 levels")),
     ("squared_correlations", "33 columns"),

@@ -1,6 +1,7 @@
 """Figures show what they are given: the data behind each mark, not its look (which is looked at by hand)."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 from matplotlib.collections import LineCollection, PathCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.markers import CARETDOWN, CARETDOWNBASE
 from matplotlib.patches import Patch
 from matplotlib.path import Path as MatplotlibPath
@@ -16,8 +18,8 @@ from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.figures import analysis_plots, markdown, plots, score_plots
-from fedpca_flwr.figures.style import COLOURS, MAX_NAME_LETTERS
+from fedpca_flwr.figures import analysis_plots, markdown, plots, score_plots, style
+from fedpca_flwr.figures.style import COLOURS, GREY, MAX_NAME_LETTERS
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
@@ -64,7 +66,7 @@ def overlap(boxes):
 
 
 def test_scores_are_those_of_each_party_with_its_colour_and_mark():
-    figure = plots.scores(dict(zip(NAMES, PARTS, strict=True)), MODEL, components=(2, 4))
+    figure = plots.scores(MODEL, dict(zip(NAMES, PARTS, strict=True)), components=(2, 4))
     (axes,) = figure.axes
     for found, rows_of_it in zip(points(axes), PARTS, strict=True):
         np.testing.assert_allclose(found, MODEL.transform(rows_of_it)[:, [1, 3]])
@@ -73,13 +75,13 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
     assert "PC4" in axes.get_ylabel()
     below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
-    assert plots.scores(PARTS, below_the_noise).axes[0].get_xlabel() == "PC1"
+    assert plots.scores(below_the_noise, PARTS).axes[0].get_xlabel() == "PC1"
     assert [axes.get_title() for axes in plots.loadings(below_the_noise).axes] == ["PC1", "PC2", "PC3"]
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
     labels = [LABELS[:180], LABELS[180:280], LABELS[280:]]
-    axes = plots.scores(PARTS, MODEL, labels=labels).axes[0]
+    axes = plots.scores(MODEL, PARTS, labels=labels).axes[0]
     colours: dict[Any, set[bytes]] = {}
     for mark, own in zip(axes.collections, labels, strict=True):
         for colour, label in zip(mark.get_facecolor(), own, strict=True):
@@ -89,13 +91,13 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
     assert len(axes.lines) == 3  # an ellipse for each class
 
 
-def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
+def test_ellipses_hold_95_percent_and_loadings_are_bars_of_the_largest():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
-    axes = plots.scores({"all": turned}).axes[0]
+    axes = plots.scores(None, {"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
-    assert sum(map(len, points(plots.scores([turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
-    panels = plots.loadings(MODEL, most=4).axes
+    assert sum(map(len, points(plots.scores(None, [turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
+    panels = plots.loadings(MODEL, components=range(1, 5)).axes
     assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
         np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
@@ -103,30 +105,28 @@ def test_ellipses_hold_95_percent_and_loadings_are_bars_or_a_map():
         assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
     assert panels[0].yaxis_inverted()  # the first feature stands above
     many = pooled_pca(rows(60, 40), 5)
-    image = plots.loadings(many, most=5).axes[0].images[0]
-    np.testing.assert_array_equal(image.get_array(), many.components_.T)
-    assert image.get_clim() == pytest.approx(np.abs(many.components_).max() * np.array([-1, 1]))
-    axes = plots.loadings(many, most=1).axes[0]
-    largest = np.sort(np.argsort(-np.abs(many.components_[0]))[:30])
-    assert [text.get_text() for text in axes.get_yticklabels()] == list(map(str, largest))
-    np.testing.assert_array_equal([bar.get_width() for bar in bars_of(axes)], many.components_[0, largest])
-    assert "30 of 40" in axes.get_ylabel()
+    for component, axes in zip((2, 5), plots.loadings(many, components=(2, 5)).axes, strict=True):
+        largest = np.argsort(-np.abs(many.components_[component - 1]))[:12]
+        assert [text.get_text() for text in axes.get_yticklabels()] == list(map(str, largest))
+        np.testing.assert_array_equal(
+            [bar.get_width() for bar in bars_of(axes)], many.components_[component - 1, largest]
+        )
 
 
 def test_more_parties_than_colours_have_a_panel_each():
     """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
     parties = {f"clinic {i}": X[i::12] for i in range(12)}
-    axes = plots.scores(parties, MODEL).axes
+    axes = plots.scores(MODEL, parties).axes
     for panel, (name, part) in zip(axes, parties.items(), strict=True):
         everyone, own = panel.lines[:2]
         np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
         assert len(everyone.get_xdata()) == 300
         assert panel.get_title() == f"{name}\n25 rows"
-    many = plots.scores([X[i::100] for i in range(100)], MODEL).axes
+    many = plots.scores(MODEL, [X[i::100] for i in range(100)]).axes
     assert len(many) == 36
     assert many[-1].get_title() == "65 others\n195 rows"
     classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
-    titles = [panel.get_title().split("\n")[0] for panel in plots.scores(PARTS, MODEL, labels=classes).axes]
+    titles = [panel.get_title().split("\n")[0] for panel in plots.scores(MODEL, PARTS, labels=classes).axes]
     assert titles == [f"kind {i}" for i in range(12)]
 
 
@@ -135,30 +135,30 @@ def test_ellipses_are_of_rows_or_of_means_and_say_which():
     outlines = [
         line
         for i in range(0, 100, 10)
-        for line in plots.scores(list(normal[i : i + 10]), ellipses="mean").axes[0].lines
+        for line in plots.scores(None, list(normal[i : i + 10]), ellipses="mean").axes[0].lines
     ]
     hits = [MatplotlibPath(np.asarray(line.get_xydata())).contains_point((0, 0)) for line in outlines]
     assert len(hits) == 100
     assert 0.91 <= np.mean(hits) <= 0.99
     for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
-        entries = texts_of(plots.scores({"all": normal[0]}, ellipses=kind))
+        entries = texts_of(plots.scores(None, {"all": normal[0]}, ellipses=kind))
         assert [text in entry for entry in entries[1:]] == [True] * (kind != "none")
     with refused(ConfigError, "'ellipses'", "'all'", "'mean'"):
-        plots.scores(PARTS, MODEL, ellipses="all")
+        plots.scores(MODEL, PARTS, ellipses="all")
 
 
 @pytest.mark.parametrize("clouds", [2, 3])
 def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
     rng = np.random.default_rng(0)
     people = 8 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(120) % clouds] + rng.standard_normal((120, 2))
-    figure = plots.scores({"site": people})
+    figure = plots.scores(None, {"site": people})
     assert not figure.axes[0].lines
     assert "several clouds" in texts_of(figure)[-1]
-    assert len(plots.scores({"site": people}, labels=[np.arange(120) % clouds]).axes[0].lines) == clouds
-    assert len(plots.scores({"site": people}, ellipses="mean").axes[0].lines) == 1
+    assert len(plots.scores(None, {"site": people}, labels=[np.arange(120) % clouds]).axes[0].lines) == clouds
+    assert len(plots.scores(None, {"site": people}, ellipses="mean").axes[0].lines) == 1
     normal = rng.standard_normal((200, 30, 2))
-    assert sum(len(plots.scores({"site": one}).axes[0].lines) for one in normal[:20]) >= 19
-    assert not plots.scores({"site": normal[0][:9]}).axes[0].lines  # too few rows
+    assert sum(len(plots.scores(None, {"site": one}).axes[0].lines) for one in normal[:20]) >= 19
+    assert not plots.scores(None, {"site": normal[0][:9]}).axes[0].lines  # too few rows
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
@@ -169,31 +169,31 @@ def test_classes_are_a_column_of_the_parties_tables(library):
     model = run("p-cov", [library(table(part)) for part in PARTS], n_components=2)
     wards = [[f"ward {i % 2}" for i in range(len(part))] for part in PARTS]
     tables = [library({**table(part), "ward": own}) for part, own in zip(PARTS, wards, strict=True)]
-    by_column = plots.scores(tables, model, labels="ward")
-    by_lists = plots.scores([library(table(part)) for part in PARTS], model, labels=wards)
+    by_column = plots.scores(model, tables, labels="ward")
+    by_lists = plots.scores(model, [library(table(part)) for part in PARTS], labels=wards)
     assert texts_of(by_column) == texts_of(by_lists)
     for marks, expected in zip(by_column.axes[0].collections, by_lists.axes[0].collections, strict=True):
         np.testing.assert_array_equal(marks.get_offsets(), expected.get_offsets())
         np.testing.assert_array_equal(marks.get_facecolor(), expected.get_facecolor())
     for column, parties in (("sex", tables), ("ward", PARTS)):
         with refused(ConfigError, "'labels'", column, "'party 0'"):
-            plots.scores(parties, model, labels=column)
+            plots.scores(model, parties, labels=column)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
     model = run("p-cov", PARTS[:2], n_components=4, scores=paths)
-    of_files, of_rows = plots.scores(paths, model), plots.scores(PARTS[:2], model)
+    of_files, of_rows = plots.scores(model, paths), plots.scores(model, PARTS[:2])
     for one, other in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
         np.testing.assert_allclose(one, other)
     assert texts_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
-        plots.scores([tmp_path / "other.csv"])
+        plots.scores(None, [tmp_path / "other.csv"])
     with refused(ConfigError, "'north'", "(180, 4)", 5):
-        plots.scores(paths, components=(1, 5))
+        plots.scores(None, paths, components=(1, 5))
     with refused(ConfigError, "'labels'", "[180, 99]", "[180, 100]"):
-        plots.scores(paths, labels=[LABELS[:180], LABELS[:99]])
+        plots.scores(None, paths, labels=[LABELS[:180], LABELS[:99]])
 
 
 def test_heterogeneity_measures_each_client_by_its_name():
@@ -201,47 +201,47 @@ def test_heterogeneity_measures_each_client_by_its_name():
         return [bar.get_width() for bar in bars_of(axes)]
 
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
-    counts, shift, kept = map(lengths, plots.heterogeneity(shifted, MODEL).axes)
+    counts, shift, kept = map(lengths, plots.heterogeneity(MODEL, shifted).axes)
     assert counts == [180, 100, 20]
     own = shifted[1] - shifted[1].mean(axis=0)
     distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
     np.testing.assert_allclose(shift[1], distance / np.sqrt(MODEL.total_variance))
     np.testing.assert_allclose(kept[1], 100 * np.sum((own @ MODEL.components_.T) ** 2) / np.sum(own**2))
     nothing = np.ones((6, 3))
-    axes = plots.heterogeneity([nothing[:2], nothing[2:]], pooled_pca(nothing, 1)).axes
+    axes = plots.heterogeneity(pooled_pca(nothing, 1), [nothing[:2], nothing[2:]]).axes
     assert lengths(axes[1]) == lengths(axes[2]) == [0, 0]
     scaled = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
-    axes = plots.heterogeneity(PARTS, scaled).axes
+    axes = plots.heterogeneity(scaled, PARTS).axes
     assert [text.get_text() for text in axes[0].get_yticklabels()] == NAMES
     distances = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / X.std(axis=0)) for part in PARTS]
     np.testing.assert_allclose(lengths(axes[1]), distances / np.sqrt(12 * 300 / 299))
 
 
 def test_an_exact_models_crosses_lie_in_their_circles():
-    figure = plots.projection_overlay(TRUTH, MODEL, X, LABELS)
+    figure = plots.projection_overlay(MODEL, X, reference=TRUTH, labels=LABELS)
     circles_and_crosses = points(figure.axes[0])
     assert len(circles_and_crosses) == 6
-    for circles, crosses in zip(circles_and_crosses[::2], circles_and_crosses[1::2], strict=True):
+    for circles, crosses in zip(circles_and_crosses[:3], circles_and_crosses[3:], strict=True):
         np.testing.assert_allclose(circles, crosses, atol=1e-9)
     assert sum(map(len, circles_and_crosses)) == 600
     assert texts_of(figure) == ["pooled PCA", "federated", "0", "1", "2"]
     (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
     assert len(joins.get_segments()) == 300
-    of_ten = plots.projection_overlay(TRUTH, MODEL, X, np.arange(300) % 10).axes[0].collections
+    of_ten = plots.projection_overlay(MODEL, PARTS, reference=TRUTH, labels=np.arange(300) % 10).axes[0].collections
     drawn = [one for one in of_ten if isinstance(one, PathCollection) and len(one.get_offsets())]
-    assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[::2]}) == 10
+    assert len({one.get_paths()[0].vertices.tobytes() for one in drawn[:10]}) == 10
     turned = replace(MODEL, components_=MODEL.components_ * [[-1], [1], [1], [1]])
-    circles, crosses = points(plots.projection_overlay(TRUTH, turned, X).axes[0])
+    circles, crosses = points(plots.projection_overlay(turned, X, reference=TRUTH).axes[0])
     np.testing.assert_allclose(circles, crosses, atol=1e-9)
-    figure = plots.projection_grid(TRUTH, dict.fromkeys("abcd", MODEL), X, LABELS)
+    figure = plots.projection_overlay(dict.fromkeys("abcd", MODEL), X, reference=TRUTH, labels=LABELS)
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == list("abcd")
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sparse.coo_array, sparse.csc_matrix, np.ndarray.tolist])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.coo_array, sparse.csc_matrix, pd.DataFrame])
 def test_overlays_thin_many_rows_of_any_kind(kind):
     many = np.tile(X, (20, 1))
-    shown = points(plots.projection_overlay(TRUTH, MODEL, kind(many)).axes[0])[0]
-    thinned = many[:: -(-len(many) // plots.MAX_PLOTTED_ROWS)]
+    shown = points(plots.projection_overlay(MODEL, kind(many), reference=TRUTH).axes[0])[0]
+    thinned = many[:: -(-len(many) // style.MAX_PLOTTED_ROWS)]
     np.testing.assert_allclose(shown, TRUTH.transform(thinned)[:, :2], atol=1e-12)
 
 
@@ -279,14 +279,14 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
 
 def test_components_as_images():
     turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
-    figure = plots.component_images(turned, (3, 4), count=3)
+    figure = plots.component_images(turned, (3, 4), components=(1, 2, 3))
     *panels, scale = figure.axes
     assert scale.get_ylabel() == "loading"
     for panel, component in zip(panels, turned.components_[:3], strict=True):
         np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
         assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
     assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
-    coloured = plots.component_images(MODEL, (2, 2, 3), count=2).axes[0].images[0].get_array()
+    coloured = plots.component_images(MODEL, (2, 2, 3), components=(1, 2)).axes[0].images[0].get_array()
     loadings = MODEL.components_[0].reshape(2, 2, 3)
     np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
     with refused(ConfigError, "(5, 5)", 25, 12):
@@ -301,18 +301,21 @@ def test_a_table_in_markdown_is_its_head_and_its_lines():
 
 def test_a_scree_has_the_band_and_a_line_for_each_rule():
     found = analyses.how_many(MOMENTS)
-    figure = analysis_plots.how_many(found)
+    figure = plots.how_many(found)
     (axes,) = figure.axes
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
     band = axes.collections[0].get_datalim(axes.transData)
     assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
-    assert texts_of(figure)[2:] == [f"{k}: {rule}" for rule, k in found.by_rule.items()]
+    assert sorted(rule.strip() for text in texts_of(figure)[2:] for rule in text.split("\n")) == sorted(
+        f"{k}: {rule}" if rule == next(name for name in found.by_rule if found.by_rule[name] == k) else rule
+        for rule, k in found.by_rule.items()
+    )
     rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
     found = analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8))
-    figure = analysis_plots.how_many(found)
+    figure = plots.how_many(found)
     (axes,) = figure.axes
-    assert texts_of(figure)[2:] == ["2: near", "8: last", "0: none"]
-    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [2, 8, 0]  # behind so many components
+    assert texts_of(figure)[2:] == ["0: none", "2: near", "8: last"]
+    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [0, 2, 8]  # behind so many components
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
@@ -320,7 +323,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     odd = X.copy()
     odd[3] *= 20
     found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
-    figure = analysis_plots.outlier_map(found)
+    figure = plots.outlier_map(found)
     (axes,) = figure.axes
     even, crosses = axes.lines[:2]
     assert len(even.get_xdata()) + len(crosses.get_xdata()) == 300
@@ -329,15 +332,15 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     named = [text.get_text() for text in axes.texts]
     assert named == [str(row) for row in found.oddest[:10]]
     assert named[0] == "3"
-    people = analysis_plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
+    people = plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
     assert people.axes[0].texts[0].get_text() == "$person 3"
     people.draw_without_rendering()
     assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
-    looser = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
+    looser = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
     assert texts_of(looser)[2] == "limits of 95 % of new rows"
     assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
     assert axes.lines[3].get_ydata()[0] == found.spe_limit
-    figure = analysis_plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
+    figure = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
@@ -353,7 +356,7 @@ def test_names_of_arrows_do_not_overprint():
     alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((300, 30)))
     alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]
     moments = SecondMoments.of(alike)
-    figure = analysis_plots.biplot(analyses.read(moments, 2), alike)
+    figure = plots.biplot(analyses.read(moments, 2), alike)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     inside = axes.get_window_extent()
@@ -374,7 +377,7 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     correlations = lengths * [np.cos(angles), np.sin(angles)]
     wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
     found = replace(wide, correlations=correlations, features=tuple(f"f{j}" for j in range(40)))
-    (axes,) = analysis_plots.variables(found).axes
+    (axes,) = plots.variables(found).axes
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
     assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
@@ -382,36 +385,36 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
 
 def test_arrows_are_of_the_first_two_components(monkeypatch):
     found = analyses.read(MOMENTS, 3)
-    for figure in (analysis_plots.biplot(found, X[:5]), analysis_plots.variables(found)):
+    for figure in (plots.biplot(found, X[:5]), plots.variables(found)):
         assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
     # Of many features those of the largest correlations.
     monkeypatch.setattr(analysis_plots, "SHOWN", 3)
     found = analyses.read(MOMENTS, 2)
     longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
-    figure = analysis_plots.variables(found)
+    figure = plots.variables(found)
     assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:, longest].T))
     assert texts_of(figure)[1] == "features (3 of 12): correlations"
-    assert analysis_plots.contributions(found).axes[0].get_ylabel() == "the largest 3 of 12 features"
+    assert plots.contributions(found).axes[0].get_ylabel() == "the largest 3 of 12 features"
 
 
 def test_a_biplot_has_arrows_of_correlations():
     """The fault: arrows of a rotated reading over the scores of a PCA that is not rotated."""
     found = analyses.read(MOMENTS, 2, rotation="varimax")
-    (axes,) = analysis_plots.biplot(found, {"north": X[:20], "south": X[20:]}).axes
-    drawn = axes.lines[0].get_xydata()
+    (axes,) = plots.biplot(found, {"north": X[:20], "south": X[20:]}).axes
+    (drawn,) = points(axes)
     np.testing.assert_allclose(np.abs(drawn).max(axis=0), 1)
     np.testing.assert_allclose(np.corrcoef(np.c_[drawn, X].T)[:2, 2:], found.correlations, atol=1e-9)
     assert tips_of(axes) == set(map(tuple, found.correlations.T))
     assert {text.get_text() for text in axes.texts} == {"", *map(str, range(12))}
-    with refused(ConfigError):
-        analysis_plots.biplot(analyses.read(MOMENTS, 1), X)
+    with refused(ConfigError, "'components'", (1, 2)):
+        plots.biplot(analyses.read(MOMENTS, 1), X)
     with refused(DataError, 12, 2):  # scores are no rows
-        analysis_plots.biplot(found, found.scores(X))
+        plots.biplot(found, found.scores(X))
 
 
 def test_a_correlation_circle_has_an_arrow_for_each_feature():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
-    (axes,) = analysis_plots.variables(found).axes
+    (axes,) = plots.variables(found).axes
     np.testing.assert_allclose(np.hypot(*axes.lines[0].get_data()), 1)
     assert tips_of(axes) == set(map(tuple, found.correlations.T))
     arrows: list[Any] = [text for text in axes.texts if not text.get_text()]
@@ -423,21 +426,21 @@ def test_levels_are_drawn_at_their_coordinates():
     three = np.arange(6.0).reshape(2, 3)
     shares, cosines = np.array([0.2, 0.8]), np.array([[0.2, 0.3, 0.9], [0.1, 0.6, 0.0]])
     found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
-    (axes,) = analysis_plots.levels(found, X[:, :3]).axes
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), X[:, :2])
-    np.testing.assert_array_equal(axes.lines[1].get_xydata(), three[::-1, :2])  # those first of which two hold most
+    (axes,) = plots.levels(found, X[:, :3]).axes
+    np.testing.assert_array_equal(points(axes)[0], X[:, :2])
+    np.testing.assert_array_equal(axes.lines[0].get_xydata(), three[::-1, :2])  # those first of which two hold most
     assert [text.get_text() for text in axes.texts] == ["sex=m", "sex=f"]
-    (axes,) = analysis_plots.squared_correlations(found).axes
+    (axes,) = plots.squared_correlations(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), cosines[::-1, :2])
     assert [text.get_text() for text in axes.texts] == ["sex", "mass"]
     turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
-    for figure in (analysis_plots.levels(turned, X[:, :3]), analysis_plots.squared_correlations(turned)):
+    for figure in (plots.levels(turned, X[:, :3]), plots.squared_correlations(turned)):
         assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
 
 
 def test_contributions_are_shares_of_those_that_take_part():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
-    axes: Any = analysis_plots.contributions(found, 2).axes[0]
+    axes: Any = plots.contributions(found, 2).axes[0]
     shares = found.contributions[1][:11]
     np.testing.assert_allclose([bar.get_width() for bar in axes.patches], 100 * np.sort(shares)[::-1])
     assert [text.get_text() for text in axes.get_yticklabels()] == [str(j) for j in np.argsort(-shares)]
@@ -447,47 +450,47 @@ def test_contributions_are_shares_of_those_that_take_part():
     assert texts_of(axes.figure) == ["9.09 %, if all features had the same"]
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
-            analysis_plots.contributions(found, component)
+            plots.contributions(found, component)
 
 
 @pytest.mark.parametrize("labels", [None, LABELS])
 def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
     model, truth = run("p-cov", PARTS, n_components=1), pooled_pca(X, 1)
     own = None if labels is None else np.split(labels, [180, 280])
-    axes = plots.scores(PARTS, model, labels=own).axes[0]
+    axes = plots.scores(model, PARTS, labels=own).axes[0]
     drawn = np.concatenate(points(axes))
     for place, part in enumerate(PARTS):
         strip = drawn[np.round(drawn[:, 1]) == place, 0]
         np.testing.assert_allclose(np.sort(strip), np.sort(model.transform(part)[:, 0]))
     names = [f"party {i} ({len(part)})" for i, part in enumerate(PARTS)]
     assert [text.get_text() for text in axes.get_yticklabels()] == names
-    grid = plots.projection_grid(truth, {"one": model, "four": MODEL}, X, labels)
-    for figure in (plots.projection_overlay(truth, model, X, labels), grid):
+    grid = plots.projection_overlay({"one": model, "four": MODEL}, X, reference=truth, labels=labels)
+    for figure in (plots.projection_overlay(model, X, reference=truth, labels=labels), grid):
         assert "number of the row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
         drawn = np.concatenate(points(figure.axes[0]))
         expected = np.abs(model.transform(X)[:, 0])
         np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)
-    for figure in (plots.loadings(model), plots.scree(model), plots.heterogeneity(PARTS, model)):
+    for figure in (plots.loadings(model), plots.scree(model), plots.heterogeneity(model, PARTS)):
         assert figure.axes
     with refused(ConfigError, "(180, 1)"):
-        plots.scores(PARTS, model, components=(1, 2))
+        plots.scores(model, PARTS, components=(1, 2))
 
 
 WRONG = [
     (lambda: plots.loadings(None), ["'model'", "NoneType", "PCAModel"]),
-    (lambda: plots.heterogeneity([X], "model.npz"), ["'model'", "str", "PCAModel"]),
+    (lambda: plots.heterogeneity([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
     (lambda: plots.scree({}), ["'models'"]),
     (lambda: plots.scree({"a": 3}), ["'models'", "'a'", "PCAModel"]),
-    (lambda: plots.projection_grid(MODEL, [MODEL], X), ["'models'", "list", "Mapping"]),
-    (lambda: plots.projection_overlay(MODEL, MODEL, None), ["'X'", "NoneType"]),
+    (lambda: plots.projection_overlay([MODEL], X, reference=MODEL), ["'models'", "list", "Mapping", "first"]),
+    (lambda: plots.projection_overlay(MODEL, None, reference=MODEL), ["'parties'", "NoneType"]),
     (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
-    (lambda: analysis_plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
-    (lambda: analysis_plots.biplot(MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
-    (lambda: plots.scores(MODEL, [X]), ["'parties'", "'model'", "scores(parties, model)"]),
-    (lambda: plots.scores([X], "model.npz"), ["'parties'", "'model'", "scores(parties, model)"]),
-    (lambda: plots.scores([X], MODEL, components=(1, 2, 3)), ["'components'", "(1, 2, 3)"]),
-    (lambda: plots.scores([X], MODEL, components=2), ["'components'", 2]),
-    (lambda: analysis_plots.outlier_map(X), ["'outliers'", "ndarray", "Outliers"]),
+    (lambda: plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
+    (lambda: plots.biplot(MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
+    (lambda: plots.scores([X], MODEL), ["'model'", "list", "scores(model, parties)"]),
+    (lambda: plots.scores(None, MODEL), ["'parties'", "scores(model, parties)"]),
+    (lambda: plots.scores(MODEL, [X], components=(1, 2, 3)), ["'components'", "(1, 2, 3)"]),
+    (lambda: plots.scores(MODEL, [X], components=2), ["'components'", 2]),
+    (lambda: plots.outlier_map(X), ["'model'", "ndarray", "Outliers"]),
 ]
 
 
@@ -495,13 +498,13 @@ def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
     parties = {"north": PARTS[1], "south": PARTS[0]}
     estimator = FederatedPCA(3).fit(parties)
     model = estimator.model_
-    drawn = points(plots.scores(parties, model, components=(2, 3)).axes[0])
+    drawn = points(plots.scores(model, parties, components=(2, 3)).axes[0])
     frame = model.scores_frame(parties)
     for other in (
-        plots.scores(parties, estimator, components=(2, 3)),
+        plots.scores(estimator, parties, components=(2, 3)),
         plots.scores(model=model, parties=parties, components=(2, 3)),
-        plots.scores(frame, components=(2, 3)),
-        plots.scores(frame, model, components=(2, 3)),
+        plots.scores(None, frame, components=(2, 3)),
+        plots.scores(model, frame, components=(2, 3)),
     ):
         for one, two in zip(points(other.axes[0]), drawn, strict=True):
             np.testing.assert_allclose(one, two)
@@ -517,9 +520,8 @@ def test_an_argument_of_another_type_is_named(draw, named):
 
 
 def test_the_names_of_a_module_of_plots_are_its_plots():
-    for module in (plots, analysis_plots):
-        assert dir(module) == sorted(module.__all__)
-        assert all(callable(getattr(module, name)) for name in dir(module))
+    assert dir(plots) == sorted(plots.__all__)
+    assert all(callable(getattr(plots, name)) for name in dir(plots))
 
 
 def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logarithmic_axis():
@@ -540,20 +542,52 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
 
 
 def test_a_figure_counts_what_it_shows():
-    panels = [len(plots.scores([X[i::n] for i in range(n)], MODEL, ellipses="none").axes) for n in (10, 11, 36, 37)]
+    panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
     assert panels == [1, 12, 36, 36]
-    assert len(plots.scores({"a": np.random.default_rng(0).standard_normal((10, 2))}).axes[0].lines) == 1
+    assert len(plots.scores(None, {"a": np.random.default_rng(0).standard_normal((10, 2))}).axes[0].lines) == 1
     entries = [texts_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
     assert entries == ["m39", "and 1 more", "and 2 more"]
-    for d, label in ((30, ""), (31, "30 of 31 features, of the largest loadings")):
+    for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
         assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 def test_a_legend_has_whole_names_of_parties_and_no_mark_of_a_party_for_a_class():
     names = [f"Hospital of the University of the {part} of the Country" for part in ("North", "South", "West")]
     parties = dict(zip(names, PARTS, strict=True))
-    figure = plots.scores(parties, MODEL, labels=cut(LABELS, 180, 100, 20))
+    figure = plots.scores(MODEL, parties, labels=cut(LABELS, 180, 100, 20))
     entries = [" ".join(text.split()) for text in texts_of(figure)]
     assert entries[3:6] == [f"{name} ({len(part)} rows)" for name, part in parties.items()]
     (legend,) = figure.legends
     assert [isinstance(handle, Patch) for handle in legend.legend_handles[:6]] == [True] * 3 + [False] * 3
+
+
+def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():
+    """The fault: an age was a class for each year, with a panel for each class."""
+    frame = pd.DataFrame(X).rename(columns=str)
+    model = run("p-cov", [frame], n_components=3, keep="moments", scale=True)
+    parties = [part.assign(age=np.where(part["0"] > 0, part["0"], np.nan)) for part in (frame[:180], frame[180:])]
+    for draw in (plots.scores, plots.biplot, partial(plots.projection_overlay, reference=model)):
+        axes, bar = draw(model, parties, labels="age", components=(1, 3)).axes
+        colours = np.concatenate([mark.get_facecolors() for mark in axes.collections if len(mark.get_offsets()) > 1])
+        assert bar.get_ylabel() == "age"
+        assert np.isclose(colours[:, :3], to_rgb(GREY)).all(axis=1).any()  # of unknown ages
+        assert "PC3" in axes.get_ylabel()
+        assert axes.get_title() == "p-cov, 300 rows, scaled"
+    codes = list(range(10)) * 30  # of ten classes
+    assert len(plots.scores(model, [frame], labels=codes).axes[0].lines) == 10
+    hollow = plots.scores(model, [frame], labels=codes, title="mine", ax=(given := Figure().subplots()))
+    assert (hollow.axes, given.get_title(), len(hollow.legends)) == ([given], "mine", 0)
+    for panels in (
+        lambda: plots.loadings(model, ax=given),
+        lambda: plots.scores(MODEL, [X[i::11] for i in range(11)], ax=given),
+    ):
+        with refused(ConfigError, "'ax'"):
+            panels()
+
+
+def test_a_scree_has_all_eigenvalues_that_the_moments_have():
+    kept = run("p-cov", PARTS, n_components=4, keep="moments")
+    shares, cumulated = plots.scree(kept).axes
+    np.testing.assert_allclose(shares.lines[0].get_ydata(), 100 * pooled_pca(X, 12).explained_variance_ratio_)
+    assert shares.lines[1].get_xdata()[0] == 4.5
+    assert cumulated.lines[0].get_ydata()[-1] == pytest.approx(100)

@@ -112,12 +112,13 @@ def refusal(call, given):
 @pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
 def test_figures_of_frames_take_every_order_of_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
-    found = plots.heterogeneity([turned(kind, part) for part in PARTS], model)
-    np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(PARTS, bare)), rtol=1e-9)
+    found = plots.heterogeneity(model, [turned(kind, part) for part in PARTS])
+    np.testing.assert_allclose(heights(found), heights(plots.heterogeneity(bare, PARTS)), rtol=1e-9)
     assert max(heights(found)[1]) < 1
     other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
-    expected = points(plots.projection_overlay(of_arrays, bare, X))
-    for figure in (plots.projection_overlay(truth, model, other), plots.projection_grid(truth, {"a": model}, other)):
+    expected = points(plots.projection_overlay(bare, X, reference=of_arrays))
+    for of in (model, {"a": model}):
+        figure = plots.projection_overlay(of, other, reference=truth)
         np.testing.assert_allclose(points(figure), expected, atol=1e-9)
     labels = (X[:, 4] > 170).astype(int)
     assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)

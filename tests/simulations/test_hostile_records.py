@@ -9,8 +9,9 @@ import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import FedPCAError
-from fedpca_flwr.simulations import measuring, report_drawing
+from fedpca_flwr.simulations import measuring
 from fedpca_flwr.simulations.comparing import compare
+from fedpca_flwr.simulations.report import figures
 from fedpca_flwr.simulations.runs_file import RUNS
 from tests.foreign import replaced
 from tests.simulations.test_compare import WINE, undrawn
@@ -66,9 +67,10 @@ def test_wrong_data_of_a_setting_are_refused_in_a_sentence(records, values):
 def test_extreme_numbers_have_figures(records):
     _, first, second = records
     extremes = [{**first, "MB up": 1e15, "alpha": 1e-300}, {**second, "max angle": 0.0, "MB up": 1e-9, "alpha": 1e9}]
-    for figure, _ in report_drawing.run_figures(extremes):
+    drawn = figures(extremes)
+    assert len(drawn) == 2
+    for figure, _ in drawn:
         figure.savefig(BytesIO(), format="svg")
-    assert len(report_drawing.figures_across(extremes)) == 1
     for record in extremes:
         record["seed"] = 2**63 - 1
         assert len(measuring.parties_of(record, measuring.pooled_reference(*measuring.pool_key(record))[0])) == 3

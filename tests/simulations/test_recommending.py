@@ -6,9 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.simulations import engines, measuring, records, report, report_drawing, report_page
+from fedpca_flwr.simulations import engines, measuring, records
 from fedpca_flwr.simulations.comparing import compare
 from fedpca_flwr.simulations.recommending import Choice, choices
 from fedpca_flwr.simulations.records import run_identity
@@ -77,7 +76,7 @@ def test_runs_of_another_setting_are_other_runs():
     assert run_identity(turned) == run_identity({**one, "options": {"a": 2, "b": 1}})
 
 
-def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
+def test_a_setting_has_a_title_with_all_that_it_is():
     options = {"scale": True, "center": False}
     source = {"dataset": "images", "data root": "/a b"}
     setting = {**source, "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
@@ -86,43 +85,8 @@ def test_a_setting_has_a_title_and_a_command_with_all_that_it_is():
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
-    assert records.repeat_command([one]) == (
-        "fedpca compare --methods 'p-cov center=false scale=true' --datasets images --data-root '/a b' --partitions "
-        "quantity --alphas 0.25 --clients 3 --n-components 4 --seeds 7 --engine ray --bounds 12.3456789 --knn"
-    )
     others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
     assert len(records.group_by_setting([one, *others])) == 4
-
-
-def test_a_report_finds_data_that_have_moved(tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(report, "write_report", lambda folder, runs: given.extend(runs))
-    for root in (".", "/old"):
-        append_record(tmp_path, {**WHOLE, "data root": root})
-    assert main(["report", str(tmp_path), "--data-root", "/new"]) == 0
-    assert [one["data root"] for one in given] == [".", "/new"]
-
-
-@pytest.mark.parametrize(
-    ("exact", "angle", "is_so"),
-    [(True, 0.0, True), (True, 1e-6, True), (True, 2e-6, False), (True, None, False), (False, 0.0, False)],
-)
-def test_the_filter_of_exact_runs_looks_at_the_angle_too(exact, angle, is_so):
-    assert ("exact" in report_page._kinds(record(exact=exact, angle=angle)).split()) == is_so
-    # Of a run that failed its method says so.
-    assert report_page._kinds(record(error="no", exact=exact, angle=angle)) == "exact"
-    assert report_page._kinds(record("dp-pca", exact=False)) == "private"
-
-
-@pytest.mark.parametrize(
-    ("angles", "farthest"),
-    [([50.0, 1.0, 30.0, None], "ap-cov"), ([0.0, 40.0, 30.0, None], "sub-it"), ([0.0, 1.0, None, 2.0], "qr-pca")],
-)
-def test_the_figure_overlays_the_first_model_and_the_farthest(angles, farthest):
-    methods = ["p-cov", "sub-it", "ap-cov", "qr-pca"]
-    runs = [record(method, angle=angle) for method, angle in zip(methods, angles, strict=True)]
-    found = report_drawing._select_models(runs, dict.fromkeys(map(records.method_text, runs)))
-    assert [*found] == ["p-cov", farthest]
 
 
 def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):

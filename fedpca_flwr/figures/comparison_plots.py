@@ -1,0 +1,238 @@
+"""Figures of comparisons, as in `fedpca_flwr.figures.plots`: angles, bytes and other results of several methods."""
+
+from collections.abc import Mapping, Sequence
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
+from numpy.typing import NDArray
+
+from fedpca_flwr.analyses.inputs import takes
+from fedpca_flwr.figures.style import (
+    GREY,
+    STYLE,
+    add_legend,
+    add_title,
+    canvas,
+    few_ticks,
+    looks,
+    number_axis,
+    refuse_axes,
+    short_names,
+)
+from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
+
+
+@takes("curves", Mapping, "give the angle after each round by the method's name: {'sub-it': [9.1, 0.2]}")
+@rc_context(STYLE)
+def angle_by_round(
+    curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None, title: str = "", ax: Axes | None = None
+) -> Figure:
+    """Draw the largest angle to the exact components after each round.
+
+    Parameters
+    ----------
+    curves : mapping of str to sequence of float
+        Angles in degrees after each round, by the name of the method.
+    tolerance : float, optional
+        Angle in degrees at which the figure has a line.
+    title, ax : optional
+        Title, by default none, and axes to draw into.
+
+    Returns
+    -------
+    Figure
+    """
+    figure, axes = canvas(5.4, 4, ax)
+    for name, angles, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
+        axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
+    if tolerance is not None:
+        axes.axhline(tolerance, color=GREY, linestyle="--", label=f"tolerance: {tolerance:g} degrees")
+    axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
+    number_axis(axes.xaxis, max(map(len, curves.values())))
+    add_title(axes, title)
+    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
+    return figure
+
+
+@takes("points", Mapping, "give pairs of MB and degrees by the method's name: {'sub-it': [(0.5, 1e-3)]}")
+@rc_context(STYLE)
+def bytes_against_error(
+    points: Mapping[str, Sequence[tuple[float, ...]]], *, title: str = "", ax: Axes | None = None
+) -> Figure:
+    """Draw bytes sent per client against the largest angle to the exact components, with the Pareto front.
+
+    The line joins the points that no other point beats in both numbers. Angles below `EXACT_ANGLE_DEGREES` are drawn as
+    equal, because they are only rounding. An arrow points down from a mean whose interval reaches zero.
+
+    Parameters
+    ----------
+    points : mapping of str to sequence of (MB, degrees) or (MB, degrees, half of the interval)
+        By method. The third number is half of the 95 % interval of an angle that is a mean over several runs.
+    title, ax : optional
+        Title, by default none, and axes to draw into.
+
+    Returns
+    -------
+    Figure
+    """
+    curves = {name: np.array([(*point, 0.0)[:3] for point in line]) for name, line in points.items()}
+    everything = np.concatenate(list(curves.values()))
+    unit = 1e3 if (small := everything[:, 0].max() < 1) else 1.0
+    sizes = unit * everything[:, 0]
+    figure, axes = canvas(5.2, 4.2, ax)
+    axes.set(xscale="log", yscale="log")
+    handles = list[Artist]()
+    for name, line, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
+        how = {"color": colour, "marker": marker, "label": name, "linestyle": "none"}
+        handles.append(_draw_intervals(axes, unit * line[:, 0], line[:, 1], line[:, 2], EXACT_ANGLE_DEGREES, how))
+    front = _pareto_front(everything[:, :2] * [unit, 1.0])
+    handles += axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
+    exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
+    band: dict[str, Any] = {"color": GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
+    handles.append(axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, **band))
+    axes.set(
+        xlabel=f"{'kB' if small else 'MB'} up per client",
+        ylabel="largest angle to the exact components (degrees)",
+        xlim=(sizes.min() / 1.3, 1.3 * sizes.max()),
+        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, everything[:, 1:].sum(axis=1).max())),
+    )
+    few_ticks(axes.xaxis, sizes)
+    add_title(axes, title)
+    add_legend(ax or figure, handles + _interval_entries(everything[:, 1:], EXACT_ANGLE_DEGREES, logarithmic=True))
+    return figure
+
+
+@rc_context(STYLE)
+def results_over(
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    angles: bool = False,
+    ticks: Sequence[str] = (),
+    title: str = "",
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw means of several methods along an axis, with bars for the 95 % intervals of the means.
+
+    Methods stand side by side at each position. An axis that spans more than a factor of ten is logarithmic. On such an
+    axis an arrow points down from a mean whose interval reaches zero, and the legend says so.
+
+    Parameters
+    ----------
+    panels : mapping of str to mapping of str to sequence of (position, mean, half of the interval)
+        Points by the name of the method, by the title of a panel. The interval is that of 95 % confidence.
+    xlabel, ylabel : str
+        Labels of the axes.
+    angles : bool, default False
+        Whether means are angles in degrees. Angles below `EXACT_ANGLE_DEGREES` are then drawn as equal, because they
+        are only rounding.
+    ticks : sequence of str, default ()
+        Names of the positions 0, 1, ... of results that have no order, such as those of methods. No line joins them.
+    title : str, default ""
+    ax : Axes, optional
+        Axes to draw into, for a single panel.
+
+    Returns
+    -------
+    Figure
+    """
+    refuse_axes(ax, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    width = max(6.5 if columns == 1 else 3.6 * columns, columns * (1 + 0.4 * len(ticks)))
+    figure = Figure(figsize=(width, 1 + 3.2 * lines)) if ax is None else canvas(0, 0, ax)[0]
+    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    points = np.array([point for curves in panels.values() for line in curves.values() for point in line])
+    floor = EXACT_ANGLE_DEGREES if angles else -np.inf
+    positions, means = np.unique(points[:, 0]), points[:, 1].clip(min=floor)
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    on_log = [values.min() > 0 and values.max() >= 10 * values.min() for values in (positions, means)]
+    for axes, (heading, curves) in zip(grid, panels.items(), strict=False):
+        axes.set(xscale="log" if on_log[0] and not ticks else "linear", yscale="log" if on_log[1] else "linear")
+        axes.set_title("\n".join(wrap(heading, 40)), fontsize=10)
+        if angles and means.min() <= floor:
+            axes.axhspan(floor / 3, floor * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
+        for i, (name, label, (colour, marker)) in enumerate(zip(names, short_names(names), looks(), strict=False)):
+            if name in curves:
+                shift = (i - (len(names) - 1) / 2) / len(names)
+                how = {"color": colour, "marker": marker, "label": label, "linestyle": "none" if ticks else "-"}
+                _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
+        axes.set_xticks(positions, short_names(ticks) or [f"{position:g}" for position in positions], minor=False)
+        axes.tick_params(axis="x", labelrotation=45 if ticks else 0)
+        for label in axes.get_xticklabels() if ticks else ():
+            label.set(ha="right", rotation_mode="anchor")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    for axes in grid[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel(xlabel)
+        axes.tick_params(labelbottom=True)
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
+    add_title(figure, title)
+    entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    entries.pop("", None)
+    add_legend(ax or figure, list(entries.values()) + _interval_entries(points[:, 1:], floor, logarithmic=on_log[1]))
+    return figure
+
+
+def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list[Line2D]:
+    """Return the entries of a legend that say what bars and arrows are, for means and half widths (n, 2)."""
+    how: dict[str, Any] = {"linestyle": "none", "markersize": 14, "color": GREY}
+    entries = [Line2D([], [], label="bar: 95 % interval\nof the mean", marker="|", **how)] if points[:, 1].any() else []
+    if logarithmic and _reaches_zero(points[:, 0], points[:, 1], floor).any():
+        entries.append(Line2D([], [], label="the interval reaches 0", marker="$\\downarrow$", **how))
+    return entries
+
+
+def _reaches_zero(means: Array, half_widths: Array, floor: float) -> NDArray[np.bool_]:
+    """Return for which means (n,) above the floor the interval reaches zero, which a logarithmic axis has not."""
+    return np.asarray((means > floor) & (half_widths > 0) & (means - half_widths <= max(floor, 0.0)))
+
+
+def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: float, how: dict[str, Any]) -> None:
+    """Draw a method's line (n, 3) of positions, means and half widths, shifted by a share of the least gap."""
+    x, means, half_widths = line.T
+    gap = np.diff(np.log(positions) if axes.get_xscale() == "log" else positions).min(initial=np.inf)
+    step = 0.15 * shift * (gap if np.isfinite(gap) else 1.0)
+    x = x * np.exp(step) if axes.get_xscale() == "log" else x + step
+    _draw_intervals(axes, x, means, half_widths, floor, {"linewidth": 1.2, **how})
+
+
+def _draw_intervals(
+    axes: Axes, x: Array, means: Array, half_widths: Array, floor: float, how: Mapping[str, Any]
+) -> Line2D:
+    """Draw means with their intervals as bars; means below the floor are drawn at the floor, without a bar.
+
+    On a logarithmic axis an arrow points down where an interval reaches zero. Return the entry of the legend.
+    """
+    shown = means.clip(min=floor)
+    low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
+    low = np.where(shown >= 0, low.clip(min=0.0), low)  # no result of a comparison is below zero
+    endless = _reaches_zero(means, half_widths, floor) & (axes.get_yscale() == "log")
+    bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"], "color": how["color"]}
+    entry = axes.plot(x, shown, fillstyle="none", **how)[0]
+    if half_widths.any():
+        axes.errorbar(x, shown, yerr=[np.where(endless, 0.0, shown - low), high - shown], capsize=3, **bars)
+    if endless.any():
+        axes.errorbar(x[endless], shown[endless], yerr=shown[endless] * 2 / 3, uplims=True, **bars)
+    return entry
+
+
+def _pareto_front(pairs: Array) -> list[tuple[float, float]]:
+    """Return the pairs (size, degrees) of (n, 2) that no other beats in both, by size; exact angles count as equal."""
+    best, front = np.inf, []
+    for size, degrees in sorted((size, max(degrees, EXACT_ANGLE_DEGREES)) for size, degrees in pairs.tolist()):
+        if degrees < best:
+            best = degrees
+            front.append((size, degrees))
+    return front
