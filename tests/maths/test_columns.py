@@ -97,3 +97,15 @@ def test_default_gamma_and_a_centred_kernel():
     assert columns.default_gamma(np.ones((3, 2))) == 1
     centred = columns.centre_kernel(X @ X.T)
     np.testing.assert_allclose(centred, (X - X.mean(axis=0)) @ (X - X.mean(axis=0)).T, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "f", "unit"), [(300, 5, 1e-85), (300, 1, 1.0), (40, 90, 1.0)])
+def test_few_columns_and_blocks_of_rows_give_what_all_at_once_do(n, f, unit):
+    """With a tiny unit squares of products vanish; rows far from zero cost the kernel few digits."""
+    X, start = unit * RNG.standard_normal((n, f)) * np.linspace(2, 1, f), np.ones(n)
+    value, vector = columns.gram_power_iteration(X, start, 6)
+    expected = columns.power_iteration(lambda a: X @ (X.T @ a), start, 6)
+    np.testing.assert_allclose([value, *vector], [expected[0], *expected[1]], rtol=1e-10, atol=1e-12 * unit**2)
+    assert columns.gram_power_iteration(0 * X, start, 6) == (0.0, pytest.approx(0 * start))
+    kernel = np.exp(-0.1 * np.square(X[:, None] - X).sum(axis=2) / unit**2)
+    np.testing.assert_allclose(columns.Kernel("rbf", 0.1).matrix(X / unit + 1e4), kernel, rtol=0, atol=1e-10)

@@ -1,10 +1,13 @@
 """What fields may hold, and who is named where replies do not go together."""
 
+import io
+import math
+
 import numpy as np
 import pytest
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload, check_together
+from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload, check_together, write_array
 from tests.refusals import refused
 
 MEAN = Field("mean", ("d",))
@@ -72,3 +75,13 @@ def test_lengths_and_bytes_follow_from_the_sizes():
     assert payload.nbytes(sizes) == 2 * HEADER_BYTES + 4 * 3
     assert payload.nbytes(sizes, with_optional=True) == 2 * HEADER_BYTES + 4 * 3 + 8 * 2
     assert Payload((OPTIONAL, MEAN)).count_features({"remainder": np.zeros(0), "mean": np.zeros(3)}) == 3
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (1, 5), (3, 4, 2)])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_travel_as_numpy_writes_them(shape, order):
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    for array in (numbers.astype(float, order=order), np.stack([numbers] * 4, axis=-1).astype(">u2")[..., ::2]):
+        file = io.BytesIO()
+        np.save(file, array)
+        assert write_array(array) == file.getvalue()

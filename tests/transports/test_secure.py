@@ -156,7 +156,7 @@ COUNT_UNIT = 2 ** (63 - int(np.frexp(float(MAX_ROWS))[1]))
 @pytest.mark.parametrize(
     ("place", "number", "named", "match"),
     [
-        (1 - 12 * 13, 2**20, [], "fit"),
+        (1 - 12 * 13, 2 ** (20 + row_limits.SPARE_BITS), [], "fit"),
         *((1, count * COUNT_UNIT, [3, "4,294,967,296"], None) for count in (-300, -301, 2**32)),
     ],
 )
