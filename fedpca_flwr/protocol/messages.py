@@ -159,10 +159,10 @@ def answer_message(message: Message, client: PartyClient) -> tuple[Message, Load
 def refusal_message(message: Message, context: Context, client: RefusingClient) -> Message:
     """Return a refusal as the reply to any message: as a report to a question of this project, else as an error."""
     if message.metadata.message_type in (QUERY, TRAIN):
-        content = RecordDict({"party": ConfigRecord(client.report)})
+        records: dict[str, Any] = {"party": ConfigRecord(client.report)}
         if message.metadata.message_type == TRAIN:
-            content["arrays"], content["metrics"] = ArrayRecord(), MetricRecord({"num-examples": 0})
-        return Message(content, reply_to=message)
+            records |= {"arrays": ArrayRecord(), "metrics": MetricRecord({"num-examples": 0})}
+        return Message(RecordDict(records), reply_to=message)
     if question_config(message) is not None:
         with suppress(Exception):  # the question may hold anything
             return ClientApp(lambda _: client.to_client())(message, context)

@@ -59,10 +59,10 @@ class Custodian(Site):
         table = self.load(self.node, self.config)
         digest, _, content = stored.decode().partition("\n")
         if not digest and table.digest:
-            content = local_table.content_digest(self.node.data, table.digest)
+            content = local_table.file_digest(self.node.data, table.digest)
             self.journal.store_secret("rows", f"{table.digest}\n{content}".encode())
         elif digest != table.digest:  # a file with the same bytes may have another time of change
-            require_same_rows(content or digest, local_table.content_digest(self.node.data, table.digest))
+            require_same_rows(content or digest, local_table.file_digest(self.node.data, table.digest))
         return local_table.adapt(table, self.node, self.config)
 
     @cached_property

@@ -91,7 +91,7 @@ def _own_table(node: NodeConfig, config: RunConfig, keep: RowsHook) -> Table:
     return adapt(table._replace(digest=stamp, split=node.split), node, config, FILE_STEPS)
 
 
-def content_digest(path: str, stamp: str) -> str:
+def file_digest(path: str, stamp: str) -> str:
     """Return the SHA-256 of a file's bytes; empty without a file, or if its stamp was not this one all the time."""
     if not stamp or _file_stamp(path) != stamp:
         return ""
