@@ -175,38 +175,39 @@ def test_the_journal_tells_what_a_run_asked_and_got():
 
 
 QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
-NOW, A_MINUTE_AGO, AN_HOUR_AGO, LONG_AGO = (datetime.now(UTC) - timedelta(seconds=s) for s in (0, 60, 3600, 172800))
+NOW, A_MINUTE, AN_HOUR, LONG = (timedelta(seconds=s) for s in (0, 60, 3600, 172800))  # ago
 BRIEF, LASTING = (("run", f"p-cov; round-deadline={seconds}; an app") for seconds in ("59.5", "1e+300"))
 
 
 @pytest.mark.parametrize(
-    ("lines", "began", "status", "text"),
+    ("lines", "ago", "status", "text"),
     [
         ([QUESTION, FIRST, QUESTION, SECOND, ("completed", "")], NOW, "completed", "completed"),
         ([QUESTION, FIRST], NOW, "running", "running"),
-        ([QUESTION, FIRST], LONG_AGO, "broke off", "broke off after phase 1 of 2"),
+        ([QUESTION, FIRST], LONG, "broke off", "broke off after phase 1 of 2"),
         ([QUESTION, FIRST, ("ended", "DataError")], NOW, "broke off", "broke off after phase 1 of 2: DataError"),
         ([("run", "p-cov"), ("refused", "DisclosureError")], NOW, "refused", "refused: DisclosureError"),
-        ([QUESTION, ("answer", "sums")], LONG_AGO, "answered", "answered"),  # of a version that noted no phase
+        ([QUESTION, ("answer", "sums")], LONG, "answered", "answered"),  # of a version that noted no phase
         ([QUESTION, ("answer", "sums")], NOW, "running", "running"),
-        ([BRIEF, QUESTION, FIRST], A_MINUTE_AGO, "silent", f"silent since {A_MINUTE_AGO.isoformat()}"),
-        ([LASTING, QUESTION, FIRST], A_MINUTE_AGO, "running", "running"),
-        ([QUESTION, FIRST], AN_HOUR_AGO, "silent", f"silent since {AN_HOUR_AGO.isoformat()}"),
+        ([BRIEF, QUESTION, FIRST], A_MINUTE, "silent", "silent since {began}"),
+        ([LASTING, QUESTION, FIRST], A_MINUTE, "running", "running"),
+        ([QUESTION, FIRST], AN_HOUR, "silent", "silent since {began}"),
         ([("ended", "ConfigError")], NOW, "refused", "refused: ConfigError"),
-        ([("opened", "a sum")], LONG_AGO, "asked nothing", "asked nothing"),
+        ([("opened", "a sum")], LONG, "asked nothing", "asked nothing"),
     ],
 )
-def test_the_journal_tells_how_a_run_ended(lines, began, status, text):
-    events = [Event(i, began.isoformat(), "11", 3, kind, about, "", 0, "") for i, (kind, about) in enumerate(lines)]
+def test_the_journal_tells_how_a_run_ended(lines, ago, status, text):
+    began = (datetime.now(UTC) - ago).isoformat()
+    events = [Event(i, began, "11", 3, kind, about, "", 0, "") for i, (kind, about) in enumerate(lines)]
     (run,) = Audit(events, 0).runs()
     assert run["status"] == status
-    assert Audit(events, 0).status().endswith(f" bytes left, {text}")
+    assert Audit(events, 0).status().endswith(f" bytes left, {text.format(began=began)}")
 
 
 def test_a_run_that_another_one_followed_broke_off():
     """A run of another party, whose journal is the same, ends none."""
     asked = [(run, party, *line) for run, party in (("11", 3), ("12", 3), ("13", 4)) for line in (QUESTION, FIRST)]
-    events = [Event(i, NOW.isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
+    events = [Event(i, datetime.now(UTC).isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
     assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running", "running"]
 
 
