@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +179,8 @@ def stack_factors(parts: list[Factor]) -> Factor:
     pooled, between = rows_between([part.head for part in parts])
     extra = float(sum(np.vdot(row, row) for row in between))
     blocks = [*(part.rows for part in parts), between]
-    rows = _stack_triangles(blocks) if sum(map(len, blocks)) > pooled.mean.size else np.vstack(blocks)
+    d = pooled.mean.size
+    rows = reduce(_append_rows, blocks, np.zeros((d, d))) if sum(map(len, blocks)) > d else np.vstack(blocks)
     trace = sum(part.trace for part in parts) + extra
     return Factor(pooled, rows, trace, sum(part.omitted for part in parts), sum(part.floor for part in parts))
 
@@ -262,27 +264,10 @@ def _append_rows(R: Array, rows: Array) -> Array:
             return _wide_triangle(stack, np.arange(d))
         _, triangle = qr(stack, mode="raw", check_finite=False)
         return triangle
-    return _reflect_below(R, rows)
-
-
-def _reflect_below(R: Array, rows: Array, trapezoidal: int = 0) -> Array:
-    """Return the triangular factor of R (d, d) and rows (m, d), without work on zeros of R or of trapezoidal rows."""
-    triangle: Array
-    triangle, _, _, info = lapack.dtpqrt(trapezoidal, min(QR_PANEL_COLUMNS, len(R)), R, rows)
+    is_dense = rows[-1:, 0].any() or np.tril(rows, -1).any()  # else the zeros of rows are spared, as those of R
+    triangle, _, _, info = lapack.dtpqrt(0 if is_dense else min(rows.shape), min(QR_PANEL_COLUMNS, d), R, rows)
     assert info == 0, info
     return triangle
-
-
-def _stack_triangles(blocks: list[Array]) -> Array:
-    """Return the triangular factor (d, d) of stacked blocks (m, d), of which triangular ones cost a third.
-
-    The rounding of a column is relative to its own size, whatever the order of the columns.
-    """
-    d = blocks[0].shape[1]
-    R = np.zeros((d, d), order="F")
-    for block in blocks:
-        R = _reflect_below(R, block, 0 if np.tril(block, -1).any() else min(block.shape))
-    return R
 
 
 def _wide_triangle(rows: Array, order: NDArray[np.intp]) -> Array:

@@ -62,9 +62,7 @@ class Layout:
     words: int | Mapping[str, Digits] = 1  # digits a value, a word each; or by field, values that share a word by digit
     short: Mapping[str, ShortWords] = field(default_factory=dict)  # further fields, encoded last
     parties: int = 2**16  # largest number of vectors that are added up
-    spare_bits: Mapping[str, int] = field(
-        default_factory=dict
-    )  # by field: larger sums than 2^-bits of the limit are lost
+    spare_bits: Mapping[str, int] = field(default_factory=dict)  # by field: sums are at most 2^-bits of limits
 
     @property
     def size(self) -> int:

@@ -17,8 +17,7 @@ from inspect import Parameter, Signature
 from typing import Any, ClassVar, Protocol, Self
 
 from flwr.client import NumPyClient
-from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar
-from flwr.common.constant import SType
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -271,7 +270,7 @@ class PCAStrategy(Strategy):
             raise ContractError(
                 f"this strategy of '{self.card.name}' has already run: make a new strategy for another run"
             )
-        return Parameters([], SType.NUMPY)
+        return ndarrays_to_parameters([])
 
     def __repr__(self) -> str:
         options = {"n_components": self.config.n_components, **self.options.model_dump(exclude_defaults=True)}

@@ -227,14 +227,6 @@ def moments_limits(reach: Array) -> SumLimits:
     return {**sums_limits(reach), "scatter": scatter}
 
 
-def fits_leading_digits(squares: Array, reach: Array) -> bool:
-    """Check that no sum of products, by Cauchy and Schwarz, needs the `SPARE_BITS` of its limit.
-
-    Shapes: sums of squares and reach (d,).
-    """
-    return bool((squares <= MAX_ROWS * 2.0**-SPARE_BITS * (1 - 2.0**-20) * reach**2).all())
-
-
 def product_limits(reach: Array, columns: int) -> SumLimits:
     """Return twice the limits of a scatter's ``product`` (d, columns) with orthonormal columns; ``reach`` has (d,)."""
     limit = 2 * MAX_ROWS * reach * np.linalg.norm(reach)

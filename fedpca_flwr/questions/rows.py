@@ -389,8 +389,9 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
     allowed = MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
-    fitting = row_limits.fits_leading_digits(sums["squares"], row_limits.reach({}, run.public))
-    if "digits" in run.script and not (fitting and (error_bound / unit**2).sum() <= allowed):
+    limit = row_limits.sums_limits(row_limits.reach({}, run.public))["squares"] * 2.0**-row_limits.SPARE_BITS
+    is_lost = (sums["squares"] > limit * (1 - 2.0**-20)).any()  # by Cauchy and Schwarz no product is larger
+    if "digits" in run.script and (is_lost or (error_bound / unit**2).sum() > allowed):
         sums = yield SumRound("digits", {"centre": pooled.centre})
         head, error_bound = shift_head(head, pooled.centre), SCATTER_PARTS * sums.error_bounds["scatter"][positions]
     double = sums["scatter"], sums.low["scatter"]
