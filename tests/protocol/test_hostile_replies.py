@@ -18,43 +18,31 @@ def of(*sizes, **options):
     return server_of("p-cov", cut(rows(90), *sizes), n_components=2, **options)
 
 
-STATEMENTS = [
-    *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
-    *({"num-partitions": wrong} for wrong in (None, 2.0, 9)),
-    *(
-        {"simulated": "yes"},
-        {"simulated": False},
-        {"columns": "a,b"},
-        {"covariates": "1"},
-        {"name": "a\x1b[2J"},
-        {"stranger": 1},
-    ),
-    *({"error": name, "message": "no"} for name in ("ContractError", "Strange")),
-    *({"error": "ContractError"}, {"error": "ContractError", "message": "\x1b[2J"}, {"messages": -1}, {"journal": "?"}),
-]
-PAYLOADS = {
-    "no arrays": lambda reply: reply.parameters.tensors.clear(),
-    "an array more": lambda reply: reply.parameters.tensors.append(reply.parameters.tensors[0]),
-    "no rows": lambda reply: setattr(reply, "num_examples", 0),
-    "a status": lambda reply: setattr(reply, "status", Status(Code.FIT_NOT_IMPLEMENTED, "within its deadline")),
-    **{
-        f"{kind} of array {place}": lambda reply, place=place, change=change: change(reply.parameters.tensors, place)
-        for place in (0, 1)
-        for kind, change in {
-            "garbage": lambda tensors, i: operator.setitem(tensors, i, b"\x93NUMPY garbage"),
-            "half": lambda tensors, i: operator.setitem(tensors, i, tensors[i][:-4]),
-            "objects": lambda tensors, i: operator.setitem(tensors, i, npy(np.array([{}], dtype=object))),
-            "texts": lambda tensors, i: operator.setitem(tensors, i, npy(np.array(["a"]))),
-            "another shape": lambda tensors, i: operator.setitem(tensors, i, npy(np.ones((2, 3, 4)))),
-        }.items()
-    },
-}
-
-
 def npy(array):
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+OTHERS = [{"simulated": False}, {"covariates": "1"}, {"name": "a\x1b[2J"}, {"stranger": 1}, {"messages": -1}]
+STATEMENTS = [
+    *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
+    *({"num-partitions": wrong} for wrong in (None, 2.0, 9)),
+    *(*OTHERS, {"simulated": "yes"}, {"columns": "a,b"}, {"journal": "?"}, {"error": "ContractError"}),
+    *({"error": name, "message": text} for name, text in (("ContractError", "no"), ("X", "no"), ("X", "\x1b[2J"))),
+]
+TENSORS = [b"\x93NUMPY garbage", b"", *map(npy, (np.array([{}], dtype=object), np.array(["a"]), np.ones((2, 3, 4))))]
+PAYLOADS = [
+    lambda reply: reply.parameters.tensors.clear(),
+    lambda reply: reply.parameters.tensors.append(npy(np.ones(3))),
+    lambda reply: setattr(reply, "num_examples", 0),
+    lambda reply: setattr(reply, "status", Status(Code.FIT_NOT_IMPLEMENTED, "within its deadline")),
+    *(
+        lambda reply, place=place, content=content: operator.setitem(reply.parameters.tensors, place, content)
+        for place in (0, 1)
+        for content in TENSORS
+    ),
+]
 
 
 @pytest.mark.parametrize("phase", ["moments", "project"])
@@ -65,7 +53,7 @@ def test_every_fault_of_one_reply_names_its_sender(fault, phase):
     if isinstance(fault, dict):
         say(server, 1, phase, **fault)
     else:
-        tamper(server, 1, lambda reply: PAYLOADS[fault](reply) or reply, phase)
+        tamper(server, 1, lambda reply: fault(reply) or reply, phase)
     with pytest.raises(FedPCAError) as caught:
         finish(server)
     for line in str(caught.value).splitlines():
