@@ -73,7 +73,8 @@ def parties_of(data: Any, split: str) -> Parties:
     names_by_party = dict(zip(party_names, result.names, strict=True))
     repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), result.rows)
     fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
-    return result._replace(tables=list(checked.values()), notes=[*result.notes, *repeated, *read, *fault_notes])
+    summarised = [table._replace(summary=None) for table in checked.values()]
+    return result._replace(tables=summarised, notes=[*result.notes, *repeated, *read, *fault_notes])
 
 
 def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, ...]]) -> dict[str, Table]:
@@ -81,7 +82,7 @@ def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, 
     tables, faults = {}, []
     for (party, rows), columns in zip(rows_by_party.items(), names, strict=True):
         try:
-            tables[party] = check_rows(rows, columns)
+            tables[party] = check_rows(rows, columns, sampled=True)
         except DataError as error:
             faults.append(f"{party}: {error}{f' ({error.local})' if error.local else ''}")
     if faults:
@@ -116,7 +117,7 @@ def _tables_of(files: Iterable[str]) -> dict[str, Any]:
         try:
             tables[name] = read(str(file))
         except FedPCAError as error:
-            faults.append(f"{file}: {error}{f' ({error.local})' if error.local else ''}")
+            faults.append(f"{error}{f' ({error.local})' if error.local and error.local not in str(error) else ''}")
     if faults:
         raise ConfigError("\n".join(faults))
     return tables

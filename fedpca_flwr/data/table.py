@@ -46,11 +46,12 @@ class ColumnSummary:
     sample: list[NDArray[Any]] = field(default_factory=list)  # every `step`-th row
     count: int = 0  # rows
     step: int = 1
+    sampled: bool = True  # whether rows are kept
 
     @classmethod
-    def empty(cls, d: int) -> Self:
+    def empty(cls, d: int, *, sampled: bool) -> Self:
         """Return the summary of no rows."""
-        return cls(np.full(d, np.nan), np.full(d, np.nan), np.zeros(d, np.int64))
+        return cls(np.full(d, np.nan), np.full(d, np.nan), np.zeros(d, np.int64), sampled=sampled)
 
     def update(self, block: Block, names: Sequence[str]) -> None:
         """Add a block of rows (m, d), dense or CSR; raise DataError for integers that float64 does not hold."""
@@ -72,10 +73,13 @@ class ColumnSummary:
             np.fmax(self.high, np.fmax.reduce(block, axis=0), out=self.high)
             if block.dtype.kind == "f":
                 self.missing += np.isnan(block).sum(axis=0)
-        while (self.count + m - 1) // self.step >= max(20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))):
+        while self.sampled and (self.count + m - 1) // self.step >= max(
+            20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))
+        ):
             self.step *= 2
             self.sample = self.sample[::2]
-        self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
+        if self.sampled:
+            self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
         self.count += m
 
     def require_squares(self, names: Sequence[str]) -> None:
@@ -180,8 +184,11 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
     return f"columns (from 0): {positions}"
 
 
-def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
-    """Check that rows (n, d) are numbers that can be squared, or NaN if missing, and return them as a `Table`."""
+def check_rows(rows: Rows, names: Sequence[str] = (), *, sampled: bool = False) -> Table:
+    """Check that rows (n, d) are numbers that can be squared, or NaN if missing, and return them as a `Table`.
+
+    If ``sampled``, it has the summary of its columns, from which notes on them follow.
+    """
     if rows.ndim != 2:
         raise DataError(
             f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "
@@ -191,12 +198,12 @@ def check_rows(rows: Rows, names: Sequence[str] = ()) -> Table:
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
     rows = rows if isinstance(rows, Blocks) or 0 in rows.shape else row_major(rows)
     if isinstance(rows, Blocks):
-        return _check_blocks(rows, tuple(names))
-    summary = ColumnSummary.empty(rows.shape[1])
+        return _check_blocks(rows, tuple(names), sampled)
+    summary = ColumnSummary.empty(rows.shape[1], sampled=sampled)
     for chunk in chunks(rows):
         summary.update(chunk, names)
     summary.require_squares(names)
-    return Table(rows, summary.missing, tuple(names), summary=summary)
+    return Table(rows, summary.missing, tuple(names), summary=summary if sampled else None)
 
 
 def require_complete(table: Table, advice: str = "") -> Rows:
@@ -207,13 +214,13 @@ def require_complete(table: Table, advice: str = "") -> Rows:
     return table.rows
 
 
-def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
+def _check_blocks(rows: Blocks, names: tuple[str, ...], sampled: bool) -> Table:
     """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
 
     Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become
     dense blocks.
     """
-    summary = ColumnSummary.empty(rows.width)
+    summary = ColumnSummary.empty(rows.width, sampled=sampled)
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are
         missing = sum((block.count_missing() for block in rows.read()), summary.missing)
         replace(summary, count=len(rows)).require_squares(names)
@@ -235,7 +242,7 @@ def _check_blocks(rows: Blocks, names: tuple[str, ...]) -> Table:
         checked = replace(rows, read=partial(_reread_blocks, rows, count), count=count)
     if rows.sparse and entries > MAX_SPARSE_DENSITY * count * rows.width:
         checked = Blocks(partial(chunks, checked), rows.width, rows.dtype, count=count)
-    return Table(checked, summary.missing, names, summary=summary)
+    return Table(checked, summary.missing, names, summary=summary if sampled else None)
 
 
 def _check_block(block: Any, rows: Blocks) -> None:

@@ -162,8 +162,10 @@ class Quorum:
         if duplicates := [member for member, times in members.items() if times > 1]:
             raise QuorumError(f"several clients have the name '{duplicates[0]}': give each client its own name")
         if missing := self._missing_parties(set(map(attrgetter("party"), replies)), infos):
-            reasons = {failure_reason(failure): self._label(getattr(failure, "cid", "")) for failure in failures}
-            named = [f"{label}: {reason}" if len(reasons) > 1 else reason for reason, label in sorted(reasons.items())]
+            reasons = sorted({(failure_reason(each), self._label(getattr(each, "cid", ""))) for each in failures})
+            named = sorted({reason for reason, _ in reasons})
+            if len(named) > 1:
+                named = [f"{label}: {reason}" for reason, label in reasons]
             self._drop(missing, "; ".join(named) or "no reply", self.config.survivors)
             self._member_ids = frozenset(nodes)
         parties = [{"party": r.party, "name": r.name, "rows": r.rows} for r in replies]
@@ -194,7 +196,8 @@ class Quorum:
             key = "minimum" if self.config.minimum else "survivors"
             why = f"{remaining} are left, and the run needs at least '{key}' = {sufficient} of them"
         if not sufficient or remaining < sufficient:
-            raise QuorumError(f"{len(missing)} of {self.expected} clients did not answer: {who} ({reasons}). {why}")
+            silent = f"{len(missing)} of {self.expected} clients did not answer"
+            raise QuorumError(f"{silent}: {who}, since {reasons}. {why}")
         self.expected = remaining
         self.dropped.update({party: admission.party_labels([party], self._names) for party in missing})
         log(WARNING, "%s dropped out (%s); %s parties go on", who, reasons, remaining)

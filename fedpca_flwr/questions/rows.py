@@ -389,7 +389,9 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found
     allowed = MAX_ROUNDING_SHARE * (MIN_RESIDUAL_SHARE if retain_all else 1.0) * variance
-    limit = row_limits.sums_limits(row_limits.reach({}, run.public))["squares"] * 2.0**-row_limits.SPARE_BITS
+    question = run.script["moments"]
+    assert question.limits is not None
+    limit = question.limits({}, run.public)["squares"] * 2.0 ** -question.spare_bits.get(SCATTER.name, 0)
     is_lost = (sums["squares"] > limit * (1 - 2.0**-20)).any()  # by Cauchy and Schwarz no product is larger
     if "digits" in run.script and (is_lost or (error_bound / unit**2).sum() > allowed):
         sums = yield SumRound("digits", {"centre": pooled.centre})

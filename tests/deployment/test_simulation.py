@@ -132,5 +132,5 @@ def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):
 
 def test_a_process_that_dies_in_the_simulation_is_named(monkeypatch):
     instead_of(monkeypatch, 1, lambda answers, *question: os._exit(1))
-    with refused(QuorumError, 3, "client 1", match="process"):
+    with refused(QuorumError, 3, "party 1", match="process"):
         run("p-cov", hospitals(250, 100, 50), n_components=2, engine="ray")

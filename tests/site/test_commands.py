@@ -105,7 +105,7 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
         (["certificates", "new", "--host", "localhost", "--days", "0"], ["days is 0", "1 to 36500"]),
         (["certificates", "new", "--host", "localhost", "--days", "36501"], ["days is 36501", "1 to 36500"]),
         (["rehearse", ".", "--app", "."], ["is not empty"]),
-        (["rehearse", "new", "--app", "nowhere"], ["nowhere is not this project's folder"]),
+        (["rehearse", "new", "--app", "nowhere"], ["nowhere is not the folder of fedpca-flwr"]),
         (["variants", "mine.bim"], ["mine.bim"]),
         *((["levels", file], ["levels"]) for file in ("no.json", "list.json", "empty.json")),
         (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),

@@ -182,7 +182,7 @@ def test_what_fixed_point_missed_is_told_of_what_is_left():
 
     bound, d, total = MASKED["bound"], ROWS.shape[1], (residuals(ROWS, [], "variances")[0] ** 2).sum()
     model = adjusted(adjust_for="", harmonise="variances", **MASKED)
-    steps = 3 * 3 * 2.0**-121 * 2**32 * bound**2 * d  # three parts of each of three parties, in two words a value
+    steps = 3 * 3 * 2.0**-131 * 2**32 * bound**2 * d  # three parts of each of three parties, in two words a value
     assert told(model) == pytest.approx(steps / total, rel=1e-5, abs=0)
     model = adjusted(keep="moments", **MASKED)
     missed = analyses.adjusted(model.moments_, [AGE, SEX]).moments.error_bound

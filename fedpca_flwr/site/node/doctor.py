@@ -218,7 +218,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
-    checked = check_rows(table.rows, table.names)
+    checked = check_rows(table.rows, table.names, sampled=True)
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")

@@ -98,7 +98,8 @@ class Audit:
                 run["status"] = "asked nothing"
             deadline = DEADLINE.search(run["about"])
             seconds = min(float(deadline[1]) if deadline else DEFAULT_DEADLINE, SECRETS_TIMEOUT.total_seconds())
-            if run["status"] == "running" and run["last"] < (now - timedelta(seconds=seconds)).isoformat():
+            too_old = (now - timedelta(seconds=seconds)).isoformat()
+            if run["status"] == "running" and key not in by_post and run["last"] < too_old:
                 run["status"] = "silent"
             run["compared"] |= bool(run["phase"]) or not run["bytes"] or "; only sums" in run["about"]
         return list(runs.values())

@@ -156,7 +156,7 @@ def test_a_superlink_that_starts_late_is_answered_by_what_to_do(program, capsys)
     for words, advised in (("within 15s", True), (": exited with 1", False)):
         program(f"import sys\nsys.exit('Error: Failed to start local SuperLink {words}')")
         assert main(["launch", "."]) == 1
-        assert ("docs/flwr-run.md" in capsys.readouterr().err) == advised
+        assert ("docs/flower-app.md" in capsys.readouterr().err) == advised
 
 
 def test_without_an_app_nothing_is_run(capsys):

@@ -229,7 +229,6 @@ FRAMES = {
     "masked texts": (lambda: np.ma.masked_array(X.astype(str), X > 1), "<U"),
     "a dict": (lambda: {"a": [4711]}, "dict"),
     "a set": (lambda: {1, 2}, "set"),
-    "a path": (lambda: "4711.csv", "str.*numpy.load"),
     "bytes": (lambda: b"4711", "bytes"),
     "nothing": (lambda: None, "NoneType"),
     "a generator": (lambda: iter([[1, 2]]), "list_iterator"),
