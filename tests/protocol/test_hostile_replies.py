@@ -46,7 +46,7 @@ PAYLOADS = [
 
 
 @pytest.mark.parametrize("phase", ["moments", "project"])
-@pytest.mark.parametrize("fault", [*STATEMENTS, *PAYLOADS], ids=str)
+@pytest.mark.parametrize("fault", [*STATEMENTS, *PAYLOADS])
 def test_every_fault_of_one_reply_names_its_sender(fault, phase):
     """In every line of the error, also before the reply is read."""
     server = of(30, 30, 30)
