@@ -117,7 +117,8 @@ def _tables_of(files: Iterable[str]) -> dict[str, Any]:
         try:
             tables[name] = read(str(file))
         except FedPCAError as error:
-            faults.append(f"{error}{f' ({error.local})' if error.local and error.local not in str(error) else ''}")
+            detail = f" ({error.local})" if error.local and error.local not in str(error) else ""
+            faults.append(f"{file}: {error}{detail}")
     if faults:
         raise ConfigError("\n".join(faults))
     return tables

@@ -120,7 +120,7 @@ def test_command_lines_of_the_documentation_are_understood():
         whole = page.read_text(encoding="utf-8")
         for block in re.findall(r"^```bash\n(.*?)^```", whole, re.M | re.S) + re.findall(r"`(fedpca \w+ -.*)`", whole):
             text = block.replace("\\\n", " ").replace("$i", "0")
-            for line in re.findall(r"(?:python -m fedpca_flwr|^fedpca) ([^>#|;)\n]+)", text, re.M):
+            for line in re.findall(r"(?:python -m fedpca_flwr|(?:^|[;{] | do )\s*fedpca) ([^>#|;)\n]+)", text, re.M):
                 name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
                 cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
                 understood.add(name)
