@@ -172,8 +172,8 @@ def options_page() -> str:
     sums = "".join(
         f"- `{word}`, for the option `{option}`: {text}.\n" for word, (option, text) in _shared_sums().items()
     )
-    keys = NodeConfig.keys()
-    described = [key for key in keys if key.replace("-", "_") in descriptions(NodeConfig)]
+    declared = NodeConfig.keys()
+    described = [key for key in declared if key.replace("-", "_") in descriptions(NodeConfig)]
     site = table(("key", *OPTION), _options(NodeConfig, described))
     supernode = table(("key", *OPTION), _options(SuperNodeConfig, SuperNodeConfig.keys()))
     keys = f"{SITE_KEYS}\n{site}\n\nThe section `[supernode]` says how the site is connected:\n\n{supernode}\n"
