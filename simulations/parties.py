@@ -73,8 +73,8 @@ def parties_of(data: Any, split: str) -> Parties:
     names_by_party = dict(zip(party_names, result.names, strict=True))
     repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), result.rows)
     fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
-    summarised = [table._replace(summary=None) for table in checked.values()]
-    return result._replace(tables=summarised, notes=[*result.notes, *repeated, *read, *fault_notes])
+    run_tables = [table._replace(summary=None) for table in checked.values()]  # a run needs no summary
+    return result._replace(tables=run_tables, notes=[*result.notes, *repeated, *read, *fault_notes])
 
 
 def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, ...]]) -> dict[str, Table]:

@@ -80,7 +80,7 @@ def pca(
         log_entries,
         n_components=count,
         center=centred,
-        scale=prepared.divides(scale) and not prepared.divided,
+        scale=prepared.must_divide(scale),
         indicators=prepared.indicators,
         divisor=prepared.divisor,
         error_bound=moments.error_bound,

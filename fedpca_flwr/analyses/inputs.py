@@ -82,7 +82,7 @@ def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[An
 
 def in_unit(moments: SecondMoments, scale: bool | None) -> SecondMoments:
     """Return moments with features divided by their deviations if the analysis, or by default the run, divides them."""
-    return moments.scaled() if moments.preparation.divides(scale) and not moments.preparation.divided else moments
+    return moments.scaled() if moments.preparation.must_divide(scale) else moments
 
 
 def component_count(moments: SecondMoments, k: int | None, maximum: float) -> int:

@@ -139,6 +139,6 @@ def sparse_components(
         require_resolved(np.array([component.variance for component in components]))
         covariance = deflate(covariance, components[-1].loadings)
     vectors, variances, bounds, exact = map(np.array, zip(*components, strict=True))
-    divides = moments.preparation.divides(scale) and not moments.preparation.divided
-    unit, text = moments.deviation if divides else np.ones(d), moments.preparation.unit(scale)
+    unit = moments.deviation if moments.preparation.must_divide(scale) else np.ones(d)
+    text = moments.preparation.unit(scale)
     return SparseComponents(vectors, variances, bounds, exact, total, moments.mean, unit, moments.features, text)

@@ -73,14 +73,17 @@ class ColumnSummary:
             np.fmax(self.high, np.fmax.reduce(block, axis=0), out=self.high)
             if block.dtype.kind == "f":
                 self.missing += np.isnan(block).sum(axis=0)
-        while self.sampled and (self.count + m - 1) // self.step >= max(
-            20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))
-        ):
+        if self.sampled:
+            self._keep(block)
+        self.count += m
+
+    def _keep(self, block: Block) -> None:
+        """Add rows of a block to the sample, of which half go where it would become too large."""
+        m, d = block.shape
+        while (self.count + m - 1) // self.step >= max(20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))):
             self.step *= 2
             self.sample = self.sample[::2]
-        if self.sampled:
-            self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
-        self.count += m
+        self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
 
     def require_squares(self, names: Sequence[str]) -> None:
         """Raise DataError for no rows or columns, infinite values, and columns whose squares overflow or vanish."""
@@ -121,7 +124,7 @@ class Table(NamedTuple):
     excluded: NDArray[np.bool_] | None = None  # (n,) rows that only get scores, if a site names any
     order: NDArray[np.int64] | None = None  # (d,) column of the file that each column is, if a run has an order
     notes: tuple[str, ...] = ()  # on how the rows were read, for their reader
-    summary: ColumnSummary | None = None  # of the rows as they were checked; None for packed rows
+    summary: ColumnSummary | None = None  # of the rows, for notes on columns; None for packed rows, and at a site
 
     @property
     def names_digest(self) -> str:

@@ -20,6 +20,7 @@ from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.figures.style import COLOURS, looks, number_colours, short_names
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.measurements import is_scaled
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.tables import component_labels, tables_by_name
 
@@ -166,8 +167,7 @@ def model_title(model: PCAModel | None) -> str:
     """Return the default title of a figure: the model's method, its number of rows, and whether they are scaled."""
     if model is None:
         return ""
-    scaled = model.scale_ is not None or bool(model.log.get("options", {}).get("scale"))
-    return f"{model.log.get('method', 'PCA')}, {model.n_samples_:,.10g} rows{', scaled' if scaled else ''}"
+    return f"{model.log.get('method', 'PCA')}, {model.n_samples_:,.10g} rows{', scaled' if is_scaled(model) else ''}"
 
 
 def scatter(axes: Axes, points: Array, labels: Labels, *, mark: str = "", hollow: bool = False, **how: Any) -> None:

@@ -38,7 +38,7 @@ MOMENTS_ARRAYS = ("mean", "remainder", "scatter")
 
 
 class Preparation(NamedTuple):
-    """What a run did before its PCA: analyses of its moments do the same unless they are told otherwise."""
+    """Steps of a run before its PCA, which analyses of its moments repeat unless their arguments say otherwise."""
 
     n_components: int | None = None
     center: bool = True
@@ -56,6 +56,10 @@ class Preparation(NamedTuple):
     def divides(self, scale: bool | None) -> bool:
         """Return whether an analysis takes features that are divided by their deviations, by it or before it."""
         return self.divided or bool(self.scale if scale is None else scale)
+
+    def must_divide(self, scale: bool | None) -> bool:
+        """Return whether an analysis still has to divide features: it `divides`, and nothing has before it."""
+        return self.divides(scale) and not self.divided
 
     def differences(self, scale: bool | None, *, center: bool = True) -> list[str]:
         """Write in what an analysis differs from the PCA of the run, a text each; none without a run."""
