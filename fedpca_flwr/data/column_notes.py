@@ -161,20 +161,22 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
 
     Extremes and a sorted ``sample`` (d, m) tell; all values that are not in it can only divide gaps.
     """
-    (d, m), low, high = sample.shape, summary.low, summary.high
-    last = np.maximum(0, m - np.isnan(sample).sum(axis=1) - 1)
-    steps, end = np.diff(sample, axis=1), sample[np.arange(d), last]
-    gaps = np.nan_to_num(np.column_stack([sample[:, 0] - low, steps, high - end]))
-    widest = gaps.max(axis=1, initial=0)
-    wide = (widest >= (high - low) / 2) & ((gaps > 0).sum(axis=1) > 1)
-    for column in np.flatnonzero(wide & (widest < 0.9 * (high - low))).tolist():
-        ends = float(low[column]), float(high[column])
-        wide[column] = any(map(_is_code, ends)) or (ends[0] < 0 and ends[0] == int(ends[0]))
-    columns = np.arange(d)
-    fifth, fourth = sample[columns, last // 5], sample[columns, last - last // 5]
-    usual = MIN_GAP_RATIO * (fourth - fifth)
-    far = (usual > 0) & ((high - fourth > usual) | (fifth - low > usual))
-    return np.array([wide, far, (steps > 0).all(axis=1) & (sample % 1 == 0).all(axis=1)])
+    low, high, columns = summary.low, summary.high, np.arange(len(sample))
+    last = np.maximum(0, sample.shape[1] - np.isnan(sample).sum(axis=1) - 1)
+    steps, above = np.diff(sample, axis=1, prepend=low[:, None]), high - sample[columns, last]
+    widest = np.fmax(np.fmax.reduce(steps, axis=1), above)
+    wide = (widest >= (high - low) / 2) & ((steps > 0).sum(axis=1) + (above > 0) > 1)
+    near = wide & (widest < 0.9 * (high - low))
+    ends = np.array([low[near], high[near]])
+    marks = [end for end in np.unique(ends).tolist() if _is_code(end)]
+    wide[near] = np.isin(ends, marks).any(axis=0) | ((ends[0] < 0) & (ends[0] % 1 == 0))
+    outer = (MAX_ISOLATED_SHARE * (last + 1)).astype(np.int64)  # the range that `_count_isolated` extends
+    first, final = sample[columns, outer], sample[columns, last - outer]
+    far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
+    far &= sample[columns, last - last // 5] > sample[columns, last // 5]
+    unique = np.flatnonzero((steps[:, 1:] > 0).all(axis=1))
+    whole = unique[(sample[unique] % 1 == 0).all(axis=1)]
+    return np.array([wide, far, np.isin(columns, whole)])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:

@@ -30,7 +30,7 @@ MAX_MAGNITUDE = 1e140  # largest absolute value; sums of squares stay below the 
 MIN_COLUMN_MAGNITUDE = 1e-140  # of a column's largest value, unless all are zero: squares of differences are not 0
 INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"  # in errors
 HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so that what is small is read once
-SAMPLE_ROWS = 1000  # rows, and
+SAMPLE_ROWS = 250  # rows, and
 SAMPLE_ELEMENTS = 2**21  # values at most, of the sample that a pass keeps
 MAX_SPARSE_DENSITY = 0.1  # of entries that are not zero; denser rows are decoded before they are multiplied: faster
 
@@ -83,7 +83,7 @@ class ColumnSummary:
         while (self.count + m - 1) // self.step >= max(20, min(SAMPLE_ROWS, SAMPLE_ELEMENTS // max(1, d))):
             self.step *= 2
             self.sample = self.sample[::2]
-        self.sample += [row.copy() for row in block_to_array(block[-self.count % self.step :: self.step])]
+        self.sample += list(np.array(block_to_array(block[-self.count % self.step :: self.step])))
 
     def require_squares(self, names: Sequence[str]) -> None:
         """Raise DataError for no rows or columns, infinite values, and columns whose squares overflow or vanish."""

@@ -20,6 +20,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations.benchmarks import harness, memory
 from fedpca_flwr.simulations.benchmarks.harness import COMPONENTS, Lines, Program, Rows
+from fedpca_flwr.simulations.benchmarks.trees import compare_trees
 from fedpca_flwr.simulations.engines import run
 
 PAGE = "docs/benchmarks.md"
@@ -27,13 +28,18 @@ Pair = tuple[str, Program, Program]  # title, our program and the one beside it
 
 
 @harness.benchmark(PAGE, data_root="", repeats=1, blas_threads=1)
-def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2) -> Lines:
+def _speed(data_root: harness.Required, repeats: int = 7, threads: int = 2, beside: str = "", only: str = "") -> Lines:
     """Measure a client's moments, the server and a whole run, each beside the fastest program for the same task.
 
     The folder holds MNIST/ and cifar10-jpeg/ (--quick: the digits stand for both). The ratios are what we claim: the
     median over the repetitions, with the least and the largest. The last table has the wall time of a site's work with
     one of its `threads` over that with several: with fewer idle cores than threads the ratio is less.
+
+    --beside measures whole runs beside those of another checkout in place of all that; --only has words of a task.
     """
+    if beside:
+        yield from compare_trees(beside, data_root, repeats, only)
+        return
     yield from _tabulate(_pairs_of_images(data_root, repeats), repeats)
     pixels = datasets.load("mnist" if data_root else "digits", data_root).all_rows()[:40_000]
     numbers = pixels.astype(np.float64)

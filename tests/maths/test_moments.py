@@ -136,7 +136,7 @@ def test_a_triangle_unpacks_in_its_own_memory():
 
 @pytest.mark.parametrize("chunk_rows", [10, 100])
 def test_moments_of_rows_need_little_beside_a_matrix(chunk_rows, monkeypatch):
-    d = 700
+    d = 1400  # two stripes
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk_rows * d)
     X = rows(50, d)
     Moments.from_rows(X)
