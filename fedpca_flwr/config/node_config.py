@@ -24,7 +24,7 @@ from fedpca_flwr.config.run_config import (
 MISSING_METRICS_EXTRA = (
     "'metrics' needs prometheus-client, which is not installed; run pip install 'fedpca-flwr[metrics]'"
 )
-POSTGRESQL, DUCKDB = "postgresql", "duckdb"
+POSTGRESQL, DUCKDB, OTHER_DATABASE = "postgresql", "duckdb", "sqlalchemy"
 _URL = re.compile(r"[A-Za-z][\w+.-]+:/")  # a drive of Windows has one letter
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@/?,\s]*)(?::\d+)?"
 _URL_PATTERNS = {
@@ -32,6 +32,9 @@ _URL_PATTERNS = {
         rf"postgresql(?:\+psycopg)?://(?:[^:@/?\s]*@)?{_HOST}(?:,{_HOST})*(?:/[^@?\s]*)?(?:\?[^@\s]*)?"
     ),
     DUCKDB: re.compile(r"duckdb:///[^?]+"),
+    OTHER_DATABASE: re.compile(
+        rf"sqlite:///[^?]+|(?:mysql|mariadb|mssql|oracle)(?:\+\w+)?://(?:[^:@/?\s]*@)?{_HOST}(?:/[^@?\s]*)?(?:\?[^@\s]*)?"
+    ),
 }
 _USER_AND_PASSWORD = re.compile(r":/+[^@]*:[^@]*@|\bpassword\s*=")
 _SECRET = re.compile(r"password|secret|scram_\w+_key", re.IGNORECASE)
@@ -51,7 +54,7 @@ def is_url(text: str) -> bool:
 
 
 def database_kind(url: str) -> str:
-    """Return `POSTGRESQL` or `DUCKDB` by the form of a database URL; empty for any other text."""
+    """Return a kind of database by the form of its URL; empty for any other text."""
     return next((kind for kind, pattern in _URL_PATTERNS.items() if pattern.fullmatch(url)), "")
 
 
@@ -64,8 +67,8 @@ def _check_data_location(text: str) -> str:
     if _USER_AND_PASSWORD.search(text) or any(_SECRET.search(name) for name, _ in parameters):
         raise refusal(
             "a node-config must not hold a password, because lists of processes show it. Put the password into the "
-            "file that PGPASSFILE names (~/.pgpass), or into a service in the file that PGSERVICEFILE names, on the "
-            "machine of this node"
+            "file that PGPASSFILE names (~/.pgpass), or into a service in the file that PGSERVICEFILE names, or for "
+            "another database into the file of its driver, on the machine of this node"
         )
     if not is_url(text):
         return require_possible_path(text)
@@ -73,7 +76,8 @@ def _check_data_location(text: str) -> str:
         raise refusal(
             "this is not the url of a database, expected "
             "'postgresql://[user@]host[:port]/database[?sslmode=verify-full]' or 'duckdb:///path' "
-            "('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over files); in a "
+            "('duckdb:////data/cohort.duckdb' from the root, 'duckdb:///:memory:' for a query over files), or one of "
+            "SQLAlchemy for sqlite, mysql, mariadb, mssql or oracle ('mssql+pyodbc://host/database?driver=...'); in a "
             "user's name write : / ? # @ as %3A %2F %3F %23 %40"
         )
     return text
@@ -113,7 +117,7 @@ class NodeConfig(Config):
     name: Name = ""
     data: Annotated[str, AfterValidator(_check_data_location)] = ""
     """Rows of the site: path of a file (docs/data.md lists the formats), or url of a database (postgresql://,
-    duckdb:///) without a password. If empty, the site has a partition of the run's data set."""
+    duckdb:///, or of SQLAlchemy) without a password. If empty, the site has a partition of the run's data set."""
     query: Annotated[str, AfterValidator(_check_query)] = ""
     """With a database: SELECT that returns the rows, with one number for each feature and without a password."""
     label: str = ""
@@ -267,7 +271,9 @@ class NodeConfig(Config):
                 "rows"
             )
         if self.query and not database:
-            raise refusal("'query' is set, but 'data' does not name a database (postgresql://... or duckdb:///...)")
+            raise refusal(
+                "'query' is set, but 'data' does not name a database (postgresql://..., duckdb:///..., sqlite:///...)"
+            )
         file_values = {"layer": self.layer, "variants": self.variants, "apart": self.apart, **self.file_keys}
         for key, value in file_values.items():
             if value not in ("", None) and database:

@@ -1,4 +1,4 @@
-"""The rows of a site's own query, from PostgreSQL or DuckDB, in blocks (extra ``sql``).
+"""The rows of a site's own query, from PostgreSQL, DuckDB or another database, in blocks (extra ``sql``).
 
 The database converts every number to float64 and every NULL to NaN, so that a block is what the server sent, viewed as
 an array. A column that is not numeric is refused before a row is read.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL, database_kind
+from fedpca_flwr.config.node_config import DUCKDB, OTHER_DATABASE, POSTGRESQL, database_kind
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.arrays import Array
@@ -46,7 +46,24 @@ class Column(NamedTuple):
     is_integer: bool = False  # whether the SQL makes infinity of integers that float64 does not hold
 
 
-TEXT_SQL = "coalesce(CAST({} AS VARCHAR), '')"  # a text of the column ``{}``, empty for NULL
+class Selection(NamedTuple):
+    """A query, its columns, and the positions of those that are features and of the ids, if any."""
+
+    query: str
+    columns: list[Column]
+    features: list[int]
+    ids: int | None
+
+    @property
+    def source(self) -> str:
+        """The query as a table, whose columns have names of ours: its own may be any text."""
+        names = ", ".join(f"c{position}" for position in range(len(self.columns)))
+        return f"FROM ({self.query}\n) AS q({names}){'' if self.ids is None else f' ORDER BY c{self.ids}'}"
+
+    @property
+    def numbers(self) -> list[str]:
+        """SQL that makes a float64 of each feature."""
+        return [self.columns[position].number_sql.format(f"c{position}") for position in self.features]
 
 
 @dataclass
@@ -56,19 +73,29 @@ class Session(ABC):
     connection: Any  # of the database's driver
 
     @abstractmethod
-    def columns(self, select: str) -> list[Column]:
-        """Return the columns of a SELECT without running it; raise ConfigError if the text is not a single SELECT."""
+    def columns(self, query: str) -> list[Column]:
+        """Return the columns of a query, before its rows; raise ConfigError if the text is not a single SELECT."""
 
     @abstractmethod
-    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
-        """Yield blocks (m, d) of about `rows` rows of d float64 SQL expressions, selected ``FROM`` `source`."""
+    def numbers(self, selection: Selection, rows: int) -> Iterator[Array]:
+        """Yield blocks (m, d) of about `rows` rows of d features; whole numbers that float64 lacks are infinite."""
 
-    def texts(self, column: str, source: str) -> list[str]:
-        """Return for each row the text of an SQL expression, from ``SELECT column source``."""
-        return [text for (text,) in self.connection.execute(f"SELECT {column} {source}").fetchall()]
+    def ids(self, selection: Selection) -> list[str]:
+        """Return the text of each row's id, empty for NULL."""
+        select = f"SELECT coalesce(CAST(c{selection.ids} AS VARCHAR), '') {selection.source}"
+        return [text for (text,) in self.connection.execute(select).fetchall()]
 
 
-def _query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
+def connection_error(local: str) -> DataError:
+    """Return the error for a database that does not answer; the driver's words go to the site's log only."""
+    return DataError(
+        "the database that node-config 'data' names cannot be reached, or does not let this site in (the site's log "
+        "says which)",
+        local=local,
+    )
+
+
+def query_error(local: str, *, too_long: bool = False, refusal: str = "") -> FedPCAError:
     """Return the error for a failed query; the database's own message `refusal` goes to the site's log only."""
     if too_long:
         return DataError(TOO_LONG_TEXT, local=local)
@@ -136,7 +163,7 @@ def duckdb_session(url: str) -> Iterator[DuckDB]:
                 local=local,
             ) from None
         text_errors = duckdb.CatalogException | duckdb.BinderException | duckdb.ParserException | duckdb.IOException
-        raise _query_error(
+        raise query_error(
             local,
             too_long=isinstance(error, duckdb.InterruptException),
             refusal=str(error).partition("\n")[0] if isinstance(error, text_errors) else "",  # of files too, no values
@@ -147,8 +174,9 @@ class DuckDB(Session):
     """Session with DuckDB."""
 
     @override
-    def columns(self, select: str) -> list[Column]:
+    def columns(self, query: str) -> list[Column]:
         """Return the columns of a single SELECT, with no SQL if not numeric; raise ConfigError for another text."""
+        select = f"SELECT * FROM ({query}\n) AS q LIMIT 0"
         statements = self.connection.extract_statements(select)
         if [statement.type.name for statement in statements] != ["SELECT"]:  # `sql` would run each
             raise ConfigError(
@@ -168,11 +196,11 @@ class DuckDB(Session):
         return columns
 
     @override
-    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+    def numbers(self, selection: Selection, rows: int) -> Iterator[Array]:
         """Yield blocks of about `rows` rows (m, d) with float64 values, selected as a list for each row."""
-        select = f"SELECT [{', '.join(columns)}] {source}"  # a list of numbers for each row
+        select = f"SELECT [{', '.join(selection.numbers)}] {selection.source}"  # a list of numbers for each row
         for batch in self.connection.sql(select).to_arrow_reader(rows):
-            yield np.asarray(batch.column(0).flatten()).reshape(-1, len(columns))
+            yield np.asarray(batch.column(0).flatten()).reshape(-1, len(selection.features))
 
 
 POSTGRESQL_NUMBER_SQL = {
@@ -216,11 +244,7 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
             message = re.sub(r"\s+", " ", str(error))
             if user := str(parameters.get("user") or ""):
                 message = re.sub(rf"(?<!\w){re.escape(user)}(?!\w)", "...", message)
-            raise DataError(
-                "the database that node-config 'data' names cannot be reached, or does not let this site in (the "
-                "site's log says which)",
-                local=message,
-            ) from None
+            raise connection_error(message) from None
         code = error.sqlstate or ""
         local = f"{type(error).__name__} {code}".strip()
         if connection.broken:
@@ -231,15 +255,16 @@ def postgresql_session(url: str) -> Iterator[PostgreSQL]:
             ) from None
         # class 42: syntax or access errors, raised before any row is read
         refusal = str(error.diag.message_primary) if code.startswith("42") else ""
-        raise _query_error(local, too_long=code == "57014", refusal=refusal) from None
+        raise query_error(local, too_long=code == "57014", refusal=refusal) from None
 
 
 class PostgreSQL(Session):
     """Session with PostgreSQL, in a single read-only transaction."""
 
     @override
-    def columns(self, select: str) -> list[Column]:
+    def columns(self, query: str) -> list[Column]:
         """Return the columns of a SELECT with the SQL that converts each to float64; "" if not numeric."""
+        select = f"SELECT * FROM ({query}\n) AS q LIMIT 0"
         # in the extended protocol, which takes one statement: so no text that holds several ever comes to `numbers`
         description = self.connection.execute(select.encode(), binary=True).description
         columns = []
@@ -249,13 +274,13 @@ class PostgreSQL(Session):
         return columns
 
     @override
-    def numbers(self, columns: list[str], source: str, rows: int) -> Iterator[Array]:
+    def numbers(self, selection: Selection, rows: int) -> Iterator[Array]:
         """Yield blocks of about `rows` rows (m, d) with float64 values, parsed from binary COPY."""
-        width = len(columns)
+        width = len(selection.features)
         # a row has the number of its fields (int16), then of each field the size (int32) and the value (float64)
         row = np.dtype([("width", ">i2"), ("values", [("size", ">i4"), ("value", ">f8")], (width,))])
         buffer = bytearray()
-        copy = f"COPY (SELECT {', '.join(columns)} {source}) TO STDOUT (FORMAT BINARY)"
+        copy = f"COPY (SELECT {', '.join(selection.numbers)} {selection.source}) TO STDOUT (FORMAT BINARY)"
         with self.connection.cursor().copy(copy.encode()) as parts:
             buffer += parts.read()
             _require_copy_format(buffer.startswith(COPY_HEADER))
@@ -284,10 +309,28 @@ def _require_copy_format(is_valid: bool) -> None:
         raise DataError("the database does not answer as PostgreSQL does (COPY in its binary format)")
 
 
+def _sql_session(url: str) -> AbstractContextManager[Session]:
+    """Open a session with a database of SQLAlchemy."""
+    with require_extra("sql", "this database needs SQLAlchemy"):
+        from fedpca_flwr.site.readers.sql_databases import sql_session
+    return sql_session(url)
+
+
 SESSIONS: dict[str, Callable[[str], AbstractContextManager[Session]]] = {
     POSTGRESQL: postgresql_session,
     DUCKDB: duckdb_session,
+    OTHER_DATABASE: _sql_session,
 }
+
+
+def require_numbers(columns: Sequence[Column], texts: Sequence[Column]) -> None:
+    """Raise DataError if any of the columns are texts."""
+    if texts:
+        raise DataError(
+            f"of the query's {len(columns)} columns, {len(texts)} are not numbers (the site's log names them): leave "
+            "them out, or convert them to numbers in the query; 'label' may name one of them",
+            local=", ".join(f"{column.name} ({column.type_name})" for column in texts),
+        )
 
 
 class Query:
@@ -300,26 +343,20 @@ class Query:
 
     def __init__(self, url: str, query: str, label: str = "", ids: str = "") -> None:
         """Read the columns of the query, and choose the features."""
-        self._open_session = SESSIONS[database_kind(url)]
-        self._url, self._query = url, query.strip().rstrip(";")
+        self._open_session, self._url = SESSIONS[database_kind(url)], url
+        query = query.strip().rstrip(";")
         with self._open_session(url) as session:
-            columns = session.columns(f"SELECT * FROM ({self._query}\n) AS q LIMIT 0")
+            columns = session.columns(query)
         column_names = [column.name for column in columns]
-        self._features = ColumnSelection(label, ids).positions(column_names, len(columns))
-        self._columns = columns
-        self._ids = column_position(ids, column_names, len(columns), "ids") if ids else None
-        self.names = [column_names[position] for position in self._features]  # of the features
+        features = ColumnSelection(label, ids).positions(column_names, len(columns))
+        id_column = column_position(ids, column_names, len(columns), "ids") if ids else None
+        self._selection = Selection(query, columns, features, id_column)
+        self.names = [column_names[position] for position in features]
         self.ids: list[str] = []  # as the last pass found them, without surrounding spaces
         self.digest = ""  # SHA-256 of the rows and ids of the first pass, from the end of it on
-        if not self._features:
+        if not features:
             raise DataError("the query returns no column that is a feature")
-        texts = [columns[position] for position in self._features if not columns[position].number_sql]
-        if texts:
-            raise DataError(
-                f"of the query's {len(columns)} columns, {len(texts)} are not numbers (the site's log names "
-                "them): leave them out, or convert them to numbers in the query; 'label' may name one of them",
-                local=", ".join(f"{column.name} ({column.type_name})" for column in texts),
-            )
+        require_numbers(columns, [columns[position] for position in features if not columns[position].number_sql])
         doubled = sorted({name for name in self.names if self.names.count(name) > 1})
         if doubled:
             raise DataError(
@@ -329,20 +366,13 @@ class Query:
     def blocks(self) -> Iterator[Array]:
         """Yield blocks (m, d) of all rows, and compare the digest of the rows with the first pass."""
         digest = hashlib.sha256()
-        # the query as a table, whose columns have names of ours: its own may be any text
-        names = ", ".join(f"c{position}" for position in range(len(self._columns)))
-        order = "" if self._ids is None else f" ORDER BY c{self._ids}"
-        source = f"FROM ({self._query}\n) AS q({names}){order}"
         with self._open_session(self._url) as session:
-            if self._ids is not None:
-                self.ids = [text.strip() for text in session.texts(TEXT_SQL.format(f"c{self._ids}"), source)]
+            if self._selection.ids is not None:
+                self.ids = [text.strip() for text in session.ids(self._selection)]
                 digest.update("\0".join(self.ids).encode())
-            features = [self._columns[position] for position in self._features]
-            numbers = [
-                c.number_sql.format(f"c{position}") for c, position in zip(features, self._features, strict=True)
-            ]
-            integers = [index for index, column in enumerate(features) if column.is_integer]
-            for block in session.numbers(numbers, source, max(64, CACHE_ELEMENTS // len(numbers))):
+            features = self._selection.features
+            integers = [i for i, position in enumerate(features) if self._selection.columns[position].is_integer]
+            for block in session.numbers(self._selection, max(64, CACHE_ELEMENTS // len(features))):
                 if np.isinf(block[:, integers]).any():
                     raise DataError(f"the query gives {INEXACT_INTEGERS}: {INEXACT_ADVICE}")
                 digest.update(np.ascontiguousarray(block).data)

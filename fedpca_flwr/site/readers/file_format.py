@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpca_flwr.config.entries import Entries
-from fedpca_flwr.config.node_config import DUCKDB, POSTGRESQL
+from fedpca_flwr.config.node_config import DUCKDB, OTHER_DATABASE, POSTGRESQL
 from fedpca_flwr.data.frames import labels_text
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import DataError
@@ -51,7 +51,7 @@ FORMATS: Entries[FileFormat] = Entries(
 """Kinds of files (`FileFormat`), by the ending of their names."""
 
 DATABASE_READERS: Entries[Callable[..., tuple[Table, list[str]]]] = Entries(
-    dict.fromkeys((POSTGRESQL, DUCKDB), f"{_READERS}.databases:read_query")
+    dict.fromkeys((POSTGRESQL, DUCKDB, OTHER_DATABASE), f"{_READERS}.databases:read_query")
 )
 """Functions that read the rows of a query, by the kind of the database."""
 

@@ -1,7 +1,9 @@
 """A site's query, of a real PostgreSQL and of DuckDB: the rows that a file of them would give, and no secret told."""
 
 import csv
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -68,16 +70,29 @@ def file(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def sqlite(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sqlite") / "cohort: 1.sqlite"
+    columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(NAMES, KINDS, strict=True))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE visit (id integer, name varchar, born date, {columns})")
+        cells = [[i, f"patient {i}", "2000-01-01", *X[i]] for i in reversed(range(len(X)))]  # it reads no literal well
+        connection.executemany("INSERT INTO visit VALUES (?, ?, ?, ?, ?, ?, ?)", cells)
+        connection.commit()
+    return path
+
+
 @pytest.fixture
 def postgres(server, monkeypatch):
     monkeypatch.setenv("PGPASSFILE", str(server.passfile))
     return server.url
 
 
-@pytest.fixture(params=["postgresql", "duckdb"])
+@pytest.fixture(params=["postgresql", "duckdb", "sqlite"])
 def url(request):
-    postgres = request.param == "postgresql"
-    return request.getfixturevalue("postgres") if postgres else f"duckdb:///{request.getfixturevalue('file')}"
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres")
+    return f"{request.param}:///{request.getfixturevalue('file' if request.param == 'duckdb' else 'sqlite')}"
 
 
 def as_csv(path, chosen=slice(None)):
@@ -143,6 +158,7 @@ def test_columns_of_one_cohort_meet_by_their_ids(url, tmp_path):
     np.testing.assert_allclose(model.explained_variance_, np.linalg.eigvalsh(np.cov(together.T))[::-1][:2])
 
 
+@pytest.mark.parametrize("url", ["postgresql", "duckdb"], indirect=True)
 def test_numbers_of_every_type_are_those_of_their_texts(url):
     large = "123456789012345678901.2345678901"
     select = f"SELECT CAST({{}} AS bigint) a, CAST({large} AS numeric(38, 10)) b, CAST(0.1 AS real) c"
@@ -164,13 +180,42 @@ def test_numbers_of_every_type_are_those_of_their_texts(url):
 # What is refused
 
 
+@pytest.mark.parametrize("url", ["postgresql", "duckdb"], indirect=True)  # SQLite makes zeros of them
+@pytest.mark.parametrize("value", ["CAST('infinity' AS double precision)", "CAST(name AS integer)"])
+def test_no_value_is_in_an_error(value, url):
+    with refused(DataError) as caught:
+        read_query(url, f"SELECT {value} a FROM visit")
+    assert "patient" not in str(caught.value) + caught.value.local
+
+
+def test_sqlite_is_read_as_it_is_typed(sqlite, tmp_path):
+    url = f"sqlite:///{sqlite}"
+    with refused(DataError, 4, 1) as caught:
+        read_query(url, "SELECT age, dose, CASE id WHEN 7 THEN 'patient 7' ELSE id END AS id, smokes FROM visit")
+    assert caught.value.local == "id (str)"
+    some, _ = read_query(url, "SELECT nullif(age, age) AS a, 'a:b' = 'a:b' AS b, 100 % 7 AS c FROM visit")
+    assert some.missing.tolist() == [200, 0, 0]
+    np.testing.assert_array_equal(some.rows[:, 1:], [[1, 2]] * 200)
+    with refused(DataError, "2^53"):
+        read_query(url, "SELECT 9007199254740993 AS a")
+    before = sqlite.read_bytes()
+    for query in ("SELECT 1 AS a; DELETE FROM visit", "DELETE FROM visit", "WITH v AS (SELECT 1) DELETE FROM visit"):
+        with pytest.raises((ConfigError, DataError)):
+            read_query(url, query)
+    assert sqlite.read_bytes() == before
+    with refused(DataError, "'data'"):
+        read_query(f"sqlite:///{tmp_path}/none.sqlite", SELECT)
+    with refused(ConfigError, "'data'", "mysql+nodriver", "mysql+pymysql://..."):
+        read_query("mysql+nodriver://site@db/x", SELECT)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("select", "kind", "named", "local"),
     [
         ("SELECT age, name, born FROM visit", DataError, [3, 2], "name ("),
         ("SELECT age FROM visit WHERE id < 0", DataError, ["(0, 1)"], ""),
-        ("SELECT CAST('infinity' AS double precision) a", DataError, [], ""),
-        ("SELECT CAST(name AS integer) a FROM visit", DataError, [], ""),
+        ("SELECT 9e999 * dose AS a FROM visit", DataError, [], ""),
         ("SELECT weigth FROM visit", ConfigError, ["'query'"], "weigth"),
         ("SELECT age FROM nowhere", ConfigError, ["'query'"], "nowhere"),
         ("DELETE FROM visit", ConfigError, ["'query'"], ""),
@@ -359,7 +404,15 @@ def test_a_service_names_all_of_it(server, monkeypatch, tmp_path):
 # What a node-config may say
 
 PASSWORD = "hunter2"
-UNKNOWN = ["mysql://db/x", "postgresql:/db/x", f"postgresql://db:{PASSWORD}/x", "duckdb://cohort.duckdb", "duckdb:///"]
+UNKNOWN = [
+    "mongodb://db/x",
+    "sqlite://x",
+    f"mssql://db:{PASSWORD}/x",
+    "postgresql:/db/x",
+    f"postgresql://db:{PASSWORD}/x",
+    "duckdb://cohort.duckdb",
+    "duckdb:///",
+]
 UNKNOWN += [f"postgresql://me@{PASSWORD}@db/x", "https://example.org/x.parquet", "postgresql://[::1/x", "duckdb:///x?y"]
 WITH_PASSWORD = [
     f"postgresql://site:{PASSWORD}@db/x",
@@ -428,7 +481,8 @@ def test_a_database_has_no_layer_and_a_query_is_the_sites():
 URLS = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
 URLS += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
 URLS += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
-URLS += ["duckdb:////data/a b.duckdb"]
+URLS += ["duckdb:////data/a b.duckdb", "sqlite:////data/a b.sqlite", "oracle+oracledb://db/?service_name=x"]
+URLS += ["mssql+pyodbc://db/x?driver=ODBC+Driver+18+for+SQL+Server&Trusted_Connection=yes"]
 WITHOUT_PASSWORD = [
     'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
     "SELECT a, password FROM visit",
