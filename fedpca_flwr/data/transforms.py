@@ -109,5 +109,6 @@ def _domain_text(name: str) -> str:
 def _faults_text(lost: NDArray[np.integer], columns: Sequence[object]) -> str:
     """Write the columns, by name or number from 0, that lose values, with the number of these; empty for none."""
     labels, wrong = columns or range(lost.size), np.flatnonzero(lost)
-    texts = [f"{labels[column]!r} ({lost[column]} value{'s' * (lost[column] > 1)})" for column in wrong[:MAX_COLUMNS]]
+    counts = [f"{count} value{'s' * (count > 1)}" for count in lost[wrong].tolist()]
+    texts = [f"{labels[column]!r} ({count})" for column, count in zip(wrong[:MAX_COLUMNS], counts, strict=False)]
     return ", ".join(texts) + (f" and {wrong.size - MAX_COLUMNS} more" if wrong.size > MAX_COLUMNS else "")
