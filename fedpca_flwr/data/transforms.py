@@ -1,7 +1,7 @@
 """Functions of single rows that a run applies before its PCA: log1p, sqrt, asinh, and the centred log-ratio of parts.
 
 With g(x) the geometric mean of the d parts of a row x, ``clr(x) = log(x / g(x))`` (Aitchison 1986, The Statistical
-Analysis of Compositional Data). The row's total is lost: the inverse returns parts that add up to 1.
+Analysis of Compositional Data). The row's total is faults: the inverse returns parts that add up to 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -67,9 +67,9 @@ def _transform_values(values: NDArray[np.generic], name: str) -> Array:
 def transform_array(rows: NDArray[np.generic], name: str, columns: Sequence[object] = ()) -> Array:
     """Apply a function to rows X (n, d); raise DataError, which names columns, for values that it does not take."""
     values = _transform_values(rows, name)
-    lost = np.isnan(values).sum(axis=0) - (name != "clr") * np.isnan(rows).sum(axis=0)
-    if faults := _faults_text(lost, columns):
-        raise DataError(f"{_domain_text(name)}: X has others in {faults}")
+    faults = np.isnan(values).sum(axis=0) - (name != "clr") * np.isnan(rows).sum(axis=0)
+    if text := _columns_text(faults, columns):
+        raise DataError(f"{_domain_text(name)}: X has others in {text}")
     return values
 
 
@@ -95,9 +95,9 @@ def transform_table(table: Table, name: str) -> Table:
 
     rows: Rows = replace(blocks, read=read, dtype=np.dtype(np.float64), sparse=is_sparse)
     checked = check_rows(rows, table.names)
-    lost = checked.missing - (name != "clr") * table.missing
-    if faults := _faults_text(lost, table.names):
-        raise DataError(f"{_domain_text(name)}, and the data hold others", local=f"columns: {faults}")
+    faults = checked.missing - (name != "clr") * table.missing
+    if text := _columns_text(faults, table.names):
+        raise DataError(f"{_domain_text(name)}, and the data hold others", local=f"columns: {text}")
     return table._replace(rows=checked.rows, missing=checked.missing)
 
 
@@ -106,9 +106,9 @@ def _domain_text(name: str) -> str:
     return f"transform='{name}' takes {TRANSFORMS[name].domain} ({TRANSFORMS[name].advice})"
 
 
-def _faults_text(lost: NDArray[np.integer], columns: Sequence[object]) -> str:
-    """Write the columns, by name or number from 0, that lose values, with the number of these; empty for none."""
-    labels, wrong = columns or range(lost.size), np.flatnonzero(lost)
-    counts = [f"{count} value{'s' * (count > 1)}" for count in lost[wrong].tolist()]
+def _columns_text(faults: NDArray[np.integer], columns: Sequence[object]) -> str:
+    """Write the columns, by name or number from 0, with faults, and how many; empty without faults."""
+    labels, wrong = columns or range(faults.size), np.flatnonzero(faults)
+    counts = [f"{count} value{'s' * (count > 1)}" for count in faults[wrong].tolist()]
     texts = [f"{labels[column]!r} ({count})" for column, count in zip(wrong[:MAX_COLUMNS], counts, strict=False)]
     return ", ".join(texts) + (f" and {wrong.size - MAX_COLUMNS} more" if wrong.size > MAX_COLUMNS else "")

@@ -67,8 +67,8 @@ class Loadings:
         with open_site_file("loadings", target) as stream:
             arrays: dict[str, Any] = {"components": self.components, "mean": self.mean, "scale": self.scale}
             remainder = np.zeros_like(self.mean) + self.remainder
-            run, texts = np.asarray(self.run, np.uint64), {"columns": self.columns, "transform": self.transform}
-            np.savez(stream, **arrays, remainder=remainder, run=run, **texts)
+            arrays |= {"columns": self.columns, "transform": self.transform}
+            np.savez(stream, **arrays, remainder=remainder, run=np.asarray(self.run, np.uint64))
         return target
 
     @classmethod

@@ -84,8 +84,8 @@ class PCAModel(FittedPCA):
         `loadings` names. `save` does not write them.
     log : dict
         Log of the run: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, for checks of
-        new rows), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes`` (texts for the reader of the
-        model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
+        new rows), ``transform`` (of rows, if any), ``parties``, ``rounds`` (bytes and seconds of each round),
+        ``notes`` (texts for the reader of the model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
         log also has ``influence`` (of each party, see `fedpca_flwr.maths.influence.Influence`) and, if a party has
         other units, ``other_units`` (see `fedpca_flwr.model.notes.unit_notes`).
     """
@@ -233,10 +233,10 @@ class PCAModel(FittedPCA):
             scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
             scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
             steps.insert(0, scaler)
-        if name := open_log(self).get("transform"):
+        if transform := open_log(self).get("transform"):
             from fedpca_flwr.data.transforms import TRANSFORMS
 
-            function, inverse, *_ = TRANSFORMS[name]
+            function, inverse, *_ = TRANSFORMS[transform]
             step = FunctionTransformer(function, inverse, validate=True, feature_names_out="one-to-one")
             step.n_features_in_ = self.n_features_in_
             steps.insert(0, step)
