@@ -84,10 +84,11 @@ class PCAModel(FittedPCA):
         `loadings` names. `save` does not write them.
     log : dict
         Log of the run: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, for checks of
-        new rows), ``transform`` (of rows, if any), ``parties``, ``rounds`` (bytes and seconds of each round),
-        ``notes`` (texts for the reader of the model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
-        log also has ``influence`` (of each party, see `fedpca_flwr.maths.influence.Influence`) and, if a party has
-        other units, ``other_units`` (see `fedpca_flwr.model.notes.unit_notes`).
+        new rows), ``transform`` (of rows, if any), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes``
+        (texts for the reader of the model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server
+        sees the parties' moments, the log also has ``influence`` (of each party, see
+        `fedpca_flwr.maths.influence.Influence`) and, if a party has other units, ``other_units`` (see
+        `fedpca_flwr.model.notes.unit_notes`).
     """
 
     @classmethod
