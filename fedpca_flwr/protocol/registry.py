@@ -223,7 +223,6 @@ def _require_transformable(config: RunConfig, card: MethodCard, options: PCAOpti
     """Raise ConfigError for a `transform` of columns or methods whose numbers have another meaning afterwards."""
     conflicts = {
         "'levels', whose indicators stay 0 and 1": config.levels,
-        "genotypes=true, which has a scale of its own": getattr(options, "genotypes", False),
         f"'{card.name}', which adds moments of runs with and without it": card.open_membership,
     }
     if config.transform == "clr":
