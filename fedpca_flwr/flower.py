@@ -45,7 +45,7 @@ from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.strategies import FACTORY, METHODS
 
-LOADINGS_ARRAYS = ("components", "mean", "scale", "remainder")  # of a party's loadings in an app's state
+LOADINGS_ARRAYS = ("components", "mean", "scale", "remainder", "transform")  # of a party's loadings in an app's state
 STATE_SEPARATOR = ": "  # between the name of a PCA, which has no colon, and that of a record in an app's state
 
 MakeClient = Callable[[Context, Context], PCAClient | RefusingClient]
@@ -425,7 +425,7 @@ def client_loadings(context: Context, name: str = DEFAULT_PCA_NAME) -> Loadings:
     if record is None:
         raise ContractError(f"no PCA '{name}' has ended at this client: run FedPCA(..., name='{name}') first")
     arrays: dict[str, Any] = {name: record[name].numpy() for name in LOADINGS_ARRAYS}
-    return Loadings(**arrays)
+    return Loadings(**{**arrays, "transform": str(arrays["transform"])})
 
 
 def run_on(grid: Grid, strategy: PCAStrategy) -> PCAModel:

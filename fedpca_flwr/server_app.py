@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpca_flwr.data import datasets
+from fedpca_flwr.data.transforms import transform_array
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.flower import run_on
 from fedpca_flwr.model.model import PCAModel
@@ -69,6 +70,8 @@ def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, fl
     of rows (which a differentially private model does not tell).
     """
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
+    if strategy.config.transform:
+        rows = transform_array(rows, strategy.config.transform)
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
     if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
         return {}

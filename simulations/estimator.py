@@ -163,7 +163,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         moments = result.moments_
         options = result.log["options"]
         refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
-        refused += ["levels"] if result.log.get("levels") else []
+        refused += [key for key in ("levels", "transform") if result.log.get(key)]
         if refused:
             names = labels_text(refused)
             raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {names}: use fit")

@@ -134,8 +134,8 @@ class VerticalScoresClient(method.Client):
     def fitted_loadings(self) -> Loadings:
         """Loadings that this party stored in the earlier run.
 
-        Raise ConfigError if the site names no file or the file no run, ContractError for a file that is missing or
-        damaged, and DataError if the number or the names of the new rows' columns differ.
+        Raise ConfigError if the site names no file, or the file no run or another `transform`, ContractError for a file
+        that is missing or damaged, and DataError if the number or the names of the new rows' columns differ.
         """
         path, width = self.site.node.loadings, self.selection.shape[1]
         if not path:
@@ -156,6 +156,11 @@ class VerticalScoresClient(method.Client):
             raise method.DataError(
                 "this site's new rows have other column names, or another order of them, than the rows that its "
                 "loadings are of"
+            )
+        if loadings.transform != self.site.config.transform:
+            raise method.ConfigError(
+                f"this site's loadings are of a run with transform='{loadings.transform}', and this run has "
+                f"'{self.site.config.transform}': give both runs the same"
             )
         if not loadings.run:
             raise method.ConfigError("this site's loadings do not say of which run they are; fit again with 'vertical'")

@@ -73,6 +73,7 @@ def pca(
         "method": "second moments",
         "columns": names_digest(moments.features),
         "parties": [{"party": i, "name": key, "rows": party.count} for i, (key, party) in enumerate(parties)],
+        **({"transform": prepared.transform} if prepared.transform else {}),
     }
     centred = prepared.center if center is None else center
     model = PCAModel.of_moments(

@@ -514,6 +514,7 @@ def party_model(party: RowsClient, pairs: Eigenpairs, motion: Motion) -> PCAMode
         "measured": {},
         "columns": party.site.table.names_digest,
         **({"levels": config.levels_by_column} if config.levels else {}),
+        **({"transform": config.transform} if config.transform else {}),
         "notes": [noise_note(pairs), *assessment.notes],
     }
     return PCAModel.of(solution, log).named(config.feature_names or party.site.table.names)

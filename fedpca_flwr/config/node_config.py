@@ -15,6 +15,7 @@ from fedpca_flwr.config.run_config import (
     FeatureNames,
     LocalPath,
     Name,
+    RowTransform,
     refusal,
     require_distinct_names,
     require_possible_path,
@@ -153,6 +154,9 @@ class NodeConfig(Config):
     categories: FeatureNames = ""
     """Columns of a .csv or .parquet file that contain categories ('sex, "ward, bed"'). A run may declare `levels` for
     these columns only, and a run without levels leaves them out."""
+    transform: RowTransform = ""
+    """Function of each value before the PCA (docs/data.md). A site with data of its own refuses a run with another
+    `transform`, and with this key a run without any."""
     layer: str = ""
     """Layer of an .h5ad file. If empty, the site reads X."""
     variants: LocalPath = ""

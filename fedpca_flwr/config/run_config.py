@@ -142,6 +142,7 @@ SharedPath = Annotated[str, AfterValidator(refuse_home_path), AfterValidator(req
 """A path that a run-config gives to all sites."""
 
 NAME_CHARACTERS = r"[\w .,'&()\u2013\u2014\u2019-]"  # also dashes and the typographer's apostrophe
+RowTransform = Literal["", "log1p", "sqrt", "asinh", "clr"]
 Name = Annotated[str, Field(max_length=64, pattern=f"^{NAME_CHARACTERS}*$")]
 
 
@@ -300,6 +301,9 @@ class RunConfig(Config):
     levels: Annotated[str, AfterValidator(require_levels)] = ""
     """Levels of the columns of categories, as JSON: '{"sex": ["female", "male"]}' (docs/mixed.md). If empty, all
     columns are numbers."""
+    transform: RowTransform = ""
+    """Function of each value that all sites apply before the PCA; 'clr' is the log-ratio of each value to the geometric
+    mean of its row (docs/data.md). If empty, rows stay as they are."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
     """Likeness of the parties with partition='dirichlet' or 'quantity'. With a smaller value the parties differ
     more."""

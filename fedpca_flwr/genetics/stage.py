@@ -151,6 +151,7 @@ class GenotypesStage(Genotypes, RowsStage):
             for name, value in REQUIRED_OPTIONS.items()
             if chosen.get(name, value) != value
         ]
+        conflicts += [f"transform='' (not '{config.transform}')"] * bool(config.transform)
         if conflicts:
             raise ConfigError(
                 "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "

@@ -144,10 +144,11 @@ class FittedPCA:
         return align_rows(table, self.n_features_in_, names, digest=open_log(self).get("columns", ""))
 
     def centred(self, X: ArrayLike) -> Array:
-        """Return rows (n, d) minus the mean, divided by the scale, with missing values filled.
+        """Return rows (n, d) after the run's `transform`, minus the mean, over the scale, with missing values filled.
 
         A model of `em` replaces missing values (NaN) by their expected values, and a model of genotypes by the mean.
-        Raise DataError for other columns than the model's, infinity, text, and NaN that the model cannot fill.
+        Raise DataError for other columns than the model's, infinity, text, NaN that the model cannot fill, and values
+        that the `transform` does not take.
         """
         return self._centre_rows(self.aligned(X))
 
@@ -163,6 +164,10 @@ class FittedPCA:
         incomplete = of_genotypes or keep_gaps or self.covariance_ is not None or self.factors_ is not None
         names = () if self.feature_names_in_ is None else self.feature_names_in_.tolist()
         rows = finite_matrix(aligned, mean.size, "X", names, incomplete=incomplete)
+        if step := open_log(self).get("transform"):
+            from fedpca_flwr.data.transforms import transform_array  # of few runs
+
+            rows = transform_array(rows, step, names)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.covariance_ is not None or self.factors_ is not None:
             from fedpca_flwr.maths.incomplete_rows import fill_rows  # of models of `em` only
@@ -214,12 +219,18 @@ class FittedPCA:
     def inverse_transform(self, scores: ArrayLike) -> Array:
         """Compute rows (n, d) in the units of the data from their scores (n, k): scores times components plus mean.
 
-        Raise DataError unless the scores are finite numbers in k columns, ContractError if only parties have loadings.
+        The inverse of the run's `transform` follows: of 'sqrt' with negative roots as 0, and of 'clr', which loses the
+        sum of each row, with a sum of 1. Raise DataError unless the scores are finite numbers in k columns,
+        ContractError if only parties have loadings.
         """
         components, mean = self.loadings()
         rows = finite_matrix(scores, self.n_components_, "scores") @ components
         if self.scale_ is not None:
             rows *= self.scale_
+        if step := open_log(self).get("transform"):
+            from fedpca_flwr.data.transforms import TRANSFORMS  # of few runs
+
+            return TRANSFORMS[step].inverse(rows + mean)
         return rows + mean
 
     @property

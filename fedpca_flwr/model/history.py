@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from fedpca_flwr.config.run_config import RowTransform
+
 Number = Annotated[int | float, Field(ge=-1e308, le=1e308)]
 Natural = Annotated[int, Field(ge=0, le=2**62)]
 ByteCounts = list[Natural]
@@ -122,6 +124,7 @@ class History(Entry):
     notes: list[str] = []
     measured: dict[str, Number | Literal["infinity"]] = {}
     levels: dict[str, list[str]] = {}
+    transform: RowTransform = ""
     other_units: list[Unit] = []
     influence: list[Influence] = []
     outliers: list[OutlierCounts] = []

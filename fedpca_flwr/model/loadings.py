@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.frames import check_names_digest, finite_matrix
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
@@ -33,6 +34,7 @@ class Loadings:
     run: int = 0  # `run_digest` of the run that made the loadings, equal at all parties; 0 if unknown
     columns: str = ""  # digest of the names of the party's columns; empty if its file has no names
     remainder: Array | float = 0.0  # (f,) or 0: what rounding the mean lost, subtracted from the columns too
+    transform: str = ""  # function of new rows before that (`fedpca_flwr.data.transforms`); empty: none
 
     def part_of_scores(self, X: ArrayLike) -> Array:
         """Compute this party's summand (n, k) of the scores of new rows (n, f): its scaled columns times its loadings.
@@ -44,9 +46,16 @@ class Loadings:
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """Centre and scale new rows (n, f) as the run did; raise DataError for other columns, and infinity or NaN."""
+        """Transform, centre and scale new rows (n, f) as the run did.
+
+        Raise DataError for other columns, infinity or NaN, and values that the run's `transform` does not take.
+        """
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
+        if self.transform:
+            from fedpca_flwr.data.transforms import transform_array  # of few runs
+
+            rows = transform_array(rows, self.transform)
         centred: Array = np.subtract(rows, self.mean, dtype=np.float64)
         return (centred - self.remainder) / self.scale
 
@@ -58,8 +67,8 @@ class Loadings:
         with open_site_file("loadings", target) as stream:
             arrays: dict[str, Any] = {"components": self.components, "mean": self.mean, "scale": self.scale}
             remainder = np.zeros_like(self.mean) + self.remainder
-            run, columns = np.asarray(self.run, np.uint64), np.asarray(self.columns)
-            np.savez(stream, **arrays, remainder=remainder, run=run, columns=columns)
+            arrays |= {"columns": self.columns, "transform": self.transform}
+            np.savez(stream, **arrays, remainder=remainder, run=np.asarray(self.run, np.uint64))
         return target
 
     @classmethod
@@ -68,11 +77,12 @@ class Loadings:
         try:
             with np.load(Path(path).expanduser(), allow_pickle=False) as archive:
                 run = int(archive["run"]) if "run" in archive else 0
-                columns = str(archive["columns"]) if "columns" in archive else ""
+                columns, step = (str(archive[name]) if name in archive else "" for name in ("columns", "transform"))
                 # NumPy may give bytes instead of an array
                 components, mean, scale = (np.asarray(archive[name]) for name in ("components", "mean", "scale"))
                 remainder = np.asarray(archive["remainder"]) if "remainder" in archive else np.zeros_like(mean)
-                loadings = cls(components, mean, scale, run, columns, remainder)
+                loadings = cls(components, mean, scale, run, columns, remainder, step)
+            RunConfig.parse({"transform": step})
         except Exception as error:  # a damaged file can make its readers fail in any way
             raise ContractError(f"{path} is not a whole file of loadings ({type(error).__name__})") from None
         if components.ndim != 2 or not mean.shape == remainder.shape == scale.shape == components.shape[1:]:

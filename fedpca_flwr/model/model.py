@@ -84,10 +84,11 @@ class PCAModel(FittedPCA):
         `loadings` names. `save` does not write them.
     log : dict
         Log of the run: ``method``, ``exact``, ``columns`` (digest of the features' names at the sites, for checks of
-        new rows), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes`` (texts for the reader of the
-        model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server sees the parties' moments, the
-        log also has ``influence`` (of each party, see `fedpca_flwr.maths.influence.Influence`) and, if a party has
-        other units, ``other_units`` (see `fedpca_flwr.model.notes.unit_notes`).
+        new rows), ``transform`` (of rows, if any), ``parties``, ``rounds`` (bytes and seconds of each round), ``notes``
+        (texts for the reader of the model), and ``measured`` (numbers, see ``docs/measurements.md``). If the server
+        sees the parties' moments, the log also has ``influence`` (of each party, see
+        `fedpca_flwr.maths.influence.Influence`) and, if a party has other units, ``other_units`` (see
+        `fedpca_flwr.model.notes.unit_notes`).
     """
 
     @classmethod
@@ -200,12 +201,13 @@ class PCAModel(FittedPCA):
         return cls(components_=None, mean_=None, scores_=scores, log=log, **variances)
 
     def to_sklearn(self) -> PCA | Pipeline:
-        """Convert the model to scikit-learn's fitted PCA, after a StandardScaler if the features are scaled.
+        """Convert the model to scikit-learn's fitted PCA, after steps for the run's `transform` and scaled features.
 
         Returns
         -------
         sklearn.decomposition.PCA or sklearn.pipeline.Pipeline
-            With ``scale_`` a pipeline of a `StandardScaler` and a `PCA`.
+            With ``scale_`` a pipeline of a `StandardScaler` and a `PCA`; a `FunctionTransformer` comes first if the run
+            had a `transform`.
 
         Raises
         ------
@@ -215,7 +217,7 @@ class PCAModel(FittedPCA):
         # Here, for a party's sake: its SuperNode starts a process for every message, and this import takes seconds.
         from sklearn.decomposition import PCA
         from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
+        from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
         _, mean = self.loadings()
         if self.adjustment_ is not None:
@@ -226,15 +228,22 @@ class PCAModel(FittedPCA):
         for name in ("noise_variance_", "n_samples_", "n_components_", "n_features_in_"):
             setattr(pca, name, getattr(self, name))
         pca.mean_ = mean.copy() if self.scale_ is None else np.zeros_like(mean)
-        scaler = StandardScaler()
+        steps: list[Any] = [pca]
+        if self.scale_ is not None:
+            scaler = StandardScaler()
+            scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
+            scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
+            steps.insert(0, scaler)
+        if transform := open_log(self).get("transform"):
+            from fedpca_flwr.data.transforms import TRANSFORMS
+
+            function, inverse, *_ = TRANSFORMS[transform]
+            step = FunctionTransformer(function, inverse, validate=True, feature_names_out="one-to-one")
+            step.n_features_in_ = self.n_features_in_
+            steps.insert(0, step)
         if self.feature_names_in_ is not None:
-            first = pca if self.scale_ is None else scaler
-            first.feature_names_in_ = self.feature_names_in_.copy()
-        if self.scale_ is None:
-            return pca
-        scaler.mean_, scaler.scale_, scaler.var_ = mean.copy(), self.scale_.copy(), self.scale_**2
-        scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
-        return make_pipeline(scaler, pca)
+            steps[0].feature_names_in_ = self.feature_names_in_.copy()
+        return make_pipeline(*steps) if steps[1:] else pca
 
     def frozen(self) -> FrozenEstimator:
         """Convert the model to a scikit-learn transformer whose `fit` changes nothing, for pipelines.

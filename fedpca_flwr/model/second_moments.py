@@ -12,11 +12,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpca_flwr.config.run_config import RowTransform
 from fedpca_flwr.data.frames import as_rows, column_names
 from fedpca_flwr.data.table import check_rows, require_complete
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
@@ -46,11 +47,13 @@ class Preparation(NamedTuple):
     indicators: tuple[int, ...] = ()  # positions of indicators of levels, which have a unit of their own
     divisor: Literal["n-1", "n"] = "n-1"  # of the scatter, for variances
     divided: bool = False  # whether the features of the moments are divided already
+    transform: RowTransform = ""  # function of each row before the moments
     adjusted: bool = False  # whether the run took out covariates or differences of parties, which the moments have
 
     def unit(self, scale: bool | None = None) -> str:
         """Write in which unit an analysis about the mean takes the features, and in what it differs from the run."""
         text = "features divided by their deviations" if self.divides(scale) else "features in their own units"
+        text += f" after {self.transform}" if self.transform else ""
         return f"{text} ({'; '.join(differences)})" if (differences := self.differences(scale)) else text
 
     def divides(self, scale: bool | None) -> bool:
@@ -138,13 +141,15 @@ class SecondMoments:
             object.__setattr__(self, "error_bound", np.zeros(d))
 
     @classmethod
-    def of(cls, rows: ArrayLike) -> SecondMoments:
+    def of(cls, rows: ArrayLike, *, transform: RowTransform = "") -> SecondMoments:
         """Compute the moments of rows, such as the rows of a party that joins late or leaves.
 
         Parameters
         ----------
         rows : array-like of shape (n, d)
             Array or data frame. The moments keep the column names of a data frame.
+        transform : {"", "log1p", "sqrt", "asinh", "clr"}
+            Function of each row before that, as in a run.
 
         Returns
         -------
@@ -153,9 +158,14 @@ class SecondMoments:
         Raises
         ------
         DataError
-            If the rows are not finite numbers.
+            If the rows are not finite numbers, or have values that the function does not take.
         """
-        return cls(validate_moments("these rows", rows), column_names(rows))
+        names = column_names(rows)
+        if transform:
+            from fedpca_flwr.data.transforms import transform_table  # of few runs
+
+            rows = cast(ArrayLike, transform_table(check_rows(as_rows(rows, "these rows"), names), transform))
+        return cls(validate_moments("these rows", rows), names, preparation=NO_RUN._replace(transform=transform))
 
     # Contents
 
@@ -489,7 +499,10 @@ class SecondMoments:
         return self.error_bound
 
     def _require_same_features(self, other: SecondMoments) -> None:
-        """Raise ContractError for another number of features, and ConfigError for other names, or another order."""
+        """Raise ContractError for another number of features, ConfigError for another `transform`, names or order."""
+        steps = [moments.preparation.transform or "none" for moments in (self, other)]
+        if steps[0] != steps[1]:
+            raise ConfigError(f"the rows had the transforms {' and '.join(steps)}: SecondMoments.of takes 'transform'")
         if self.n_features != other.n_features:
             raise ContractError(f"the rows have {self.n_features} and {other.n_features} features, expected as many")
         numbers = tuple(map(str, range(self.n_features)))  # of columns without names
@@ -540,7 +553,8 @@ def _parse_archive(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, An
         raise ValueError("its parts are not of the same features")
     features = tuple(map(str, metadata["features"]))
     preparation = Preparation(**metadata.get("preparation", {}))  # an earlier version wrote none
-    if any(not isinstance(value, bool | None) for value in (preparation.center, preparation.scale)):
+    flags = preparation.center, preparation.scale
+    if not all(isinstance(flag, bool | None) for flag in flags) or preparation.transform not in get_args(RowTransform):
         raise ValueError("the preparation is none")
     indicators = tuple(range(total.n_features)[place] for place in preparation.indicators)
     named = dict(zip(map(str, names), parties, strict=True))

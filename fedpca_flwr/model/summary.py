@@ -56,6 +56,7 @@ def summary(model: FittedPCA, *, full: bool = False) -> str:
     ]
     scaled = "features divided by their deviations, divisor n (in table() n - 1, as in R)"
     lines.append(("scaled", f"yes: {scaled}" if measurements.is_scaled(model) else "no"))
+    lines += [("transform", f"{step} of the rows")] if (step := log.get("transform")) else []
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
     return "\n".join(f"  {name:<22}{printable_text(text)}" for name, text in lines)
@@ -108,10 +109,11 @@ def _short_summary(model: FittedPCA) -> str:
     if count := len(log.get("notes", [])):
         sure.append(f"{count} note{'s' * (count > 1)} in summary(full=True)")
     parties = len(log["parties"])
+    transform_text = f"; transform: {log['transform']}" if log.get("transform") else ""
     texts = {
         "what": f"{model.n_components_} components of {model.n_features_in_} features in {model.n_samples_} rows of "
         f"{parties} part{'ies' if parties != 1 else 'y'}, by {_method_text(model)}; scaled: "
-        f"{'yes' if measurements.is_scaled(model) else 'no'}",
+        f"{'yes' if measurements.is_scaled(model) else 'no'}{transform_text}",
         "how much": _shares_text(model),
         "how sure": "; ".join(sure),
     }

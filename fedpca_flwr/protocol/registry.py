@@ -186,8 +186,9 @@ def _load_entry_point(point: EntryPoint) -> Method:
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
     """Raise ConfigError for keys of the run-config that the method or its options do not support.
 
-    Such keys are `features`, `minimum`, `weights`, `levels`, `blind` and `max-share`. Most errors list the methods that
-    accept the key. Every site applies these rules too: a rule of the server's half alone would protect no row.
+    Such keys are `features`, `minimum`, `weights`, `levels`, `transform`, `blind` and `max-share`. Most errors list the
+    methods that accept the key. Every site applies these rules too: a rule of the server's half alone would protect no
+    row.
     """
     if config.features and card.split != "rows":
         raise ConfigError(
@@ -212,8 +213,26 @@ def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions,
             "run-config: 'levels' is set, so the run must divide indicators by the roots of their proportions: set "
             "scale=true and center=true, or adjust for the columns ('adjust-for')"
         )
+    if config.transform:
+        _require_transformable(config, card, options)
     if config.max_share:
         _require_visible_shares(config, card, methods)
+
+
+def _require_transformable(config: RunConfig, card: MethodCard, options: PCAOptions) -> None:
+    """Raise ConfigError for a `transform` of columns or methods whose numbers have another meaning afterwards."""
+    conflicts = {
+        "'levels', whose indicators stay 0 and 1": config.levels,
+        f"'{card.name}', which adds moments of runs with and without it": card.open_membership,
+    }
+    if config.transform == "clr":
+        conflicts["'adjust-for', whose covariates are no parts of the row"] = options.covariates
+        conflicts[f"'{card.name}', whose sites have some columns of each row only"] = card.split == "columns"
+    if faults := [text for text, is_set in conflicts.items() if is_set]:
+        raise ConfigError(
+            f"run-config: 'transform' is {value_text(config.transform)}, which does not go with {'; '.join(faults)}: "
+            "leave out one or the other"
+        )
 
 
 def _require_visible_shares(config: RunConfig, card: MethodCard, methods: Mapping[str, Method]) -> None:

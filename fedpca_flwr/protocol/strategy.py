@@ -183,8 +183,8 @@ class PCAStrategy(Strategy):
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """Return the model's ``log``, by key: method, options, parties, rounds, measurements, notes and more.
 
-        The keys of `measured` are names of `fedpca_flwr.model.measurements`. ``levels`` and ``provenance`` are there if
-        the run has them. A party's ``rows`` are None if the server does not see them.
+        The keys of `measured` are names of `fedpca_flwr.model.measurements`. ``levels``, ``transform`` and
+        ``provenance`` are there if the run has them. A party's ``rows`` are None if the server does not see them.
         """
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
@@ -207,6 +207,7 @@ class PCAStrategy(Strategy):
             "measured": {**measured, **self.transport.measurements(self.quorum)},
             "columns": self.quorum.columns,
             **({"levels": config.levels_by_column} if config.levels else {}),
+            **({"transform": config.transform} if config.transform else {}),
             **({"provenance": {**self.provenance, "ended": utc_time()}} if self.provenance else {}),
             "notes": all_notes,
         }

@@ -159,7 +159,8 @@ def _project(party: ColumnsClient, request: Fields) -> Fields:
         # what is longer than a whole unit vector, of which it is this party's part, is rounding
         components[np.linalg.norm(components, axis=1) > 1 + 1e-6] = 0.0
         digest, columns = run_digest(U, singular), party.site.table.names_digest
-        party.loadings = Loadings(components, local.centre, local.scale, digest, columns, local.remainder)
+        step = party.site.config.transform
+        party.loadings = Loadings(components, local.centre, local.scale, digest, columns, local.remainder, step)
         if party.site.node.loadings:
             party.loadings.save(party.site.node.loadings)
     return {"squared": np.asarray(max(0.0, local.energy - float(np.vdot(projected, projected))))}

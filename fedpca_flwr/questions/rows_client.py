@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -411,7 +411,7 @@ class RowsClient(PCAClient):
             Observers' functions, through which chunks of the rows pass.
         """
         node = self.site.node
-        self.loadings = projection.loadings()
+        self.loadings = replace(projection.loadings(), transform=self.site.config.transform)
         if node.scores or watches:
             with (
                 np.errstate(all="ignore"),

@@ -203,6 +203,7 @@ class RowsStrategy(PCAStrategy):
                 scale=solution.scale is not None,
                 indicators=tuple(range(stored.n_features - self.config.indicators, stored.n_features)),
                 divisor=solution.divisor,
+                transform=self.config.transform,
                 adjusted=solution.adjustment is not None,
             )
             stored = replace(stored, preparation=preparation)

@@ -23,6 +23,7 @@ RUN_STEPS = {
     "weights": "fedpca_flwr.site.weights:separate_weights",
     "apart": "fedpca_flwr.genetics.relatives:mark_relatives",
     "features": "fedpca_flwr.site.readers.columns:order_features",
+    "transform": "fedpca_flwr.site.transform:transform_rows",
 }
 """Steps from there, or from the rows of a caller, to the table in a run."""
 

@@ -106,7 +106,7 @@ class Site:
     def table(self) -> Table:
         """Table of the party's rows, loaded and adapted to the run."""
         table = self.load(self.node, self.config)
-        if not (self.config.weights or self.config.features):
+        if not (self.config.weights or self.config.features or self.config.transform):
             return table
         from fedpca_flwr.site.local_table import adapt  # with readers of files, which few tables of a caller need
 

@@ -201,7 +201,8 @@ def _list_open_rules(site: SiteSetup) -> str:
 
 def _check_rows(factory: Factory, site: SiteSetup) -> str:
     """Describe the rows after a trial run, which writes nothing to the journal; raise the errors of a run."""
-    run_config = {"method": "p-cov", **fleet.parse_config_text(site.run_config, "run-config")}
+    chosen = fleet.parse_config_text(site.run_config, "run-config")
+    run_config = {"method": "p-cov", "transform": site.node.transform, **chosen}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
     client = factory.client(context)

@@ -1,0 +1,134 @@
+"""Functions of single rows before the PCA: a run with one is that of the function of the rows, and a site agrees."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy import sparse
+
+from fedpca_flwr import ConfigError, DataError, DisclosureError, FederatedPCA, PCAModel, analyses
+from fedpca_flwr.maths.rows import Blocks
+from fedpca_flwr.model.loadings import Loadings
+from fedpca_flwr.model.second_moments import SecondMoments
+from tests.harness import at_sites, finish, fit, read_in_blocks, server_of
+from tests.refusals import refused
+from tests.site.readers.test_features import site
+
+X = np.random.default_rng(3).gamma(2.0, [1, 2, 4, 8, 3], (150, 5)) + 0.1
+COUNTS = np.random.default_rng(4).poisson(0.07, (150, 5))  # so many zeros that rows stay sparse
+GAPS = np.where(np.random.default_rng(5).random(X.shape) < 0.1, np.nan, X)
+NAMES = list("abcde")
+SPLIT = partial(np.split, indices_or_sections=[60, 110])
+FUNCTIONS = {"log1p": np.log1p, "sqrt": np.sqrt, "asinh": np.arcsinh}
+FUNCTIONS["clr"] = lambda rows: np.log(rows) - np.log(rows).mean(axis=1, keepdims=True)
+CONTAINERS = {
+    "array": np.float32,
+    "pandas": partial(pd.DataFrame, columns=NAMES),
+    "polars": partial(pl.DataFrame, schema=NAMES),
+    "blocks": lambda rows: Blocks(lambda: np.array_split(rows, 7), 5, rows.dtype, count=len(rows)),
+    "sparse": sparse.csr_array,
+}
+
+
+def same_model(model, expected):
+    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_"):
+        assert getattr(model, name) == pytest.approx(getattr(expected, name), rel=1e-7, abs=1e-7), name
+
+
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["stored", "read anew"])
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_run_is_that_of_the_function_of_the_rows(name, container, in_blocks, monkeypatch):
+    if in_blocks:
+        read_in_blocks(monkeypatch)
+    given, function = COUNTS if container == "sparse" and name != "clr" else X, FUNCTIONS[name]
+    rows = [CONTAINERS[container](part) for part in SPLIT(given)]
+    model = fit("p-cov", rows, n_components=2, transform=name, scale=True)
+    expected = fit("p-cov", SPLIT(function(given)), n_components=2, scale=True)
+    same_model(model, expected)
+    assert model.transform(rows[0]) == pytest.approx(expected.transform(function(given[:60])), abs=1e-5)
+
+
+SECURE = {"secure_aggregation": True, "bound": 1e3}
+WAYS = {"secure": SECURE, "blind": {**SECURE, "blind": True}, "weights": {"weights": "4"}}
+
+
+@pytest.mark.parametrize("way", [*WAYS, "sub-it", "em max-rounds=4", "vertical"])
+def test_every_way_of_a_run_has_it(way):
+    keys, given = {"method": "p-cov" if way in WAYS else way, **WAYS.get(way, {})}, GAPS if "em" in way else X
+    transformed = np.column_stack([np.log1p(given[:, :4]), given[:, 4] if way == "weights" else np.log1p(given[:, 4])])
+    split = partial(np.split, indices_or_sections=[2, 3], axis=1) if way == "vertical" else SPLIT
+    model = fit(parties=split(given), n_components=2, transform="log1p", **keys)
+    expected = fit(parties=split(transformed), n_components=2, **keys)
+    assert model.log["transform"] == "log1p"
+    if way == "vertical":
+        assert model.scores_ == pytest.approx(expected.scores_, abs=1e-9)
+    else:
+        same_model(model, expected)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_follows_from_a_model_has_it_too(name, tmp_path):
+    files, k = [tmp_path / f"{party}.npz" for party in range(3)], 4 if name == "clr" else 5
+    model = fit("p-cov", SPLIT(X), n_components=k, transform=name, loadings=files, keep="moments")
+    saved = PCAModel.load(replace(model, moments_=None).save(tmp_path / "model"))
+    ways = [saved.transform, model.to_sklearn().transform, Loadings.load(files[0]).part_of_scores]
+    ways += [analyses.pca(model).transform, FederatedPCA(k, transform=name).fit(SPLIT(X)).transform]
+    scores = model.transform(X)
+    for scores_of in ways:
+        assert scores_of(X) == pytest.approx(scores, abs=1e-6)
+    back = X / X.sum(axis=1, keepdims=True) if name == "clr" else X  # log-ratios do not tell the sum
+    assert saved.inverse_transform(scores) == pytest.approx(back, rel=1e-9)
+    assert name != "sqrt" or saved.inverse_transform(-9 * scores).min() == 0  # a negative root is no root
+    assert name in model.summary()
+    assert model.moments_.merge(SecondMoments.of(X, transform=name)).n_samples == 300
+    with refused(ConfigError, name, "'transform'"):
+        model.moments_.merge(SecondMoments.of(X))
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("log1p", -2), ("sqrt", -2), ("clr", 0), ("clr", np.nan)])
+def test_values_outside_the_domain_are_named_by_column(name, wrong):
+    given = X.copy()
+    given[[3, 4, 9], [1, 1, 3]] = wrong
+    with refused(DataError, f"'{name}'", "'b'", 2, "'d'", 1):
+        fit("em", [pd.DataFrame(part, columns=NAMES) for part in SPLIT(given)], n_components=2, transform=name)
+    if not np.isnan(wrong):
+        with refused(DataError, f"'{name}'", 2, 3):
+            fit("p-cov", SPLIT(X), n_components=2, transform=name).transform(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "named"),
+    [
+        ("log", {}, "log1p"),
+        ("sqrt", {"levels": '{"a": ["x"]}', "scale": True}, "'levels'"),
+        ("sqrt", {"genotypes": True}, "genotypes"),
+        ("sqrt", {"method": "streaming"}, "'streaming'"),
+        ("clr", {"adjust_for": "1"}, "'adjust-for'"),
+        ("clr", {"method": "vertical"}, "'vertical'"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_together_is_refused(name, options, named):
+    with refused(ConfigError, "transform", name, named):
+        server_of(parties=SPLIT(X), **{"method": "p-cov", "n_components": 2, "transform": name, **options})
+
+
+@pytest.mark.engine
+def test_a_server_chooses_no_function_of_a_sites_rows(tmp_path):
+    nodes = [site(tmp_path / f"{party}.csv", part, range(5), NAMES) for party, part in enumerate(SPLIT(X))]
+    allowed = [{**node, "transform": "log1p"} for node in nodes]
+
+    def ask(nodes, **keys):
+        return finish(at_sites(server_of("p-cov", SPLIT(X), n_components=2, **keys), nodes))
+
+    for _ in range(2):  # again is allowed
+        same_model(ask(allowed, transform="log1p"), fit("p-cov", SPLIT(np.log1p(X)), n_components=2))
+    for own, keys in ((nodes, {"transform": "log1p"}), (allowed, {}), (allowed, {"transform": "sqrt"})):
+        with refused(DisclosureError, *map("'{}'".format, keys.values()), "'transform'"):
+            ask(own, **keys)
+    with refused(DisclosureError, match="but for a few"):  # the journal has rows after the function: these are others
+        ask([{**node, "transform": "sqrt"} for node in nodes], transform="sqrt")
