@@ -1,7 +1,7 @@
 """Functions of single rows that a run applies before its PCA: log1p, sqrt, asinh, and the centred log-ratio of parts.
 
 With g(x) the geometric mean of the d parts of a row x, ``clr(x) = log(x / g(x))`` (Aitchison 1986, The Statistical
-Analysis of Compositional Data). The row's total is faults: the inverse returns parts that add up to 1.
+Analysis of Compositional Data). The row's total is lost: the inverse returns parts that add up to 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
