@@ -28,7 +28,7 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
-MESSAGES = 2
+MESSAGES = 3
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
