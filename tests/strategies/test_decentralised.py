@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
@@ -32,10 +31,6 @@ def parties():
 def dissimilar_parties():
     parts = parties()
     return [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
-
-
-def truth(parts, k=2):
-    return pooled_pca(np.vstack(parts), k)
 
 
 def observed(method, parts, **options):
@@ -131,18 +126,17 @@ def ended_early(model):
 @pytest.mark.engine
 def test_fast_pca_converges_to_the_components():
     parts = parties()
-    exact = truth(parts)
+    exact = pooled_pca(np.vstack(parts), 2)
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
     ends = [sent[-1][-1] for sent in up]
     spread = max(principal_angles(a, b).max() for a in ends for b in ends)
     step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
-    note = ended_early(model)
+    note, axes = ended_early(model), exact.components_.T
     assert f"after 60 iterations the parties' estimates are up to {spread:.2g} degrees from each other" in note
     assert f"the last step was {step:.2g} degrees at most" in note
     further_iterations = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
     assert 60 + further_iterations == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
     remaining_degrees = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
-    axes = exact.components_.T
     off = max(np.degrees(np.linalg.norm(end - axes * np.sign((end * axes).sum(axis=0)))) for end in ends)
     assert 0.5 < remaining_degrees / off < 2
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + further_iterations + 10)
@@ -150,10 +144,7 @@ def test_fast_pca_converges_to_the_components():
     for sent in up:  # every party's own estimate
         assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
-    np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-6)
-    np.testing.assert_allclose(model.mean_, exact.mean_, rtol=1e-13)
-    assert model.log["measured"]["last_direction_norm"] < 1e-6
-    assert model.log["measured"]["consensus_error_degrees"] < 1e-6
+    assert max(model.log["measured"][name] for name in ("last_direction_norm", "consensus_error_degrees")) < 1e-6
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -172,16 +163,6 @@ def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
     model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
     assert model.log["measured"]["iterations"] == 301
     assert "'early-stopping'" not in caplog.text
-
-
-@pytest.mark.engine
-def test_the_defaults_of_fast_pca_come_close_on_digits():
-    """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
-    X = load_digits().data
-    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
-    model = run("fast-pca", parts, n_components=10)
-    assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= 0.01
-    assert model.rounds == 503
 
 
 @pytest.mark.engine
@@ -210,9 +191,6 @@ def test_one_and_two_parties_are_a_graph_too(method, count, graph):
 def test_products_of_a_covariance_are_counted():
     """40 to find the largest eigenvalue, one for each component in each iteration, at the start and at the end."""
     assert GraphOptions(n_components=2, iterations=3).product_columns(None) == 4 * 10 + 2 * 5
-
-
-# What diverges, and what a party does not answer
 
 
 @pytest.mark.engine

@@ -83,14 +83,6 @@ def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
     assert notes_of(model)[0].startswith("components 2 to 3 are below what can be resolved")
 
 
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it", "streaming"])
-def test_what_was_advised_resolves_it(method):
-    model = fit(method, parties_of(method, salaries()), n_components=3, scale=True)
-    assert model.log["exact"]
-    assert notes_of(model) == []
-    assert angle(model, StandardScaler().fit_transform(salaries()), 3) <= 1e-6
-
-
 @pytest.mark.parametrize("column", [0, 3, 7])
 @pytest.mark.parametrize("k", [1, 3, 8])
 def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
