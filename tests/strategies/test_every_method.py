@@ -5,7 +5,6 @@ from itertools import cycle
 
 import numpy as np
 import pytest
-from sklearn.decomposition import PCA
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, PartyError, QuorumError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
@@ -227,19 +226,6 @@ def test_shuffled_rows_change_nothing(method):
     np.testing.assert_allclose(model.explained_variance_, other.explained_variance_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("method", EXACT)
-def test_to_sklearn_does_what_scikit_learn_does(method):
-    X = rows(300) + np.arange(12)
-    ours = fit(method, cut(X, 180, 100, 20), n_components=5).to_sklearn()
-    theirs = PCA(5, svd_solver="full").fit(X)
-    assert isinstance(ours, PCA)
-    signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
-    np.testing.assert_allclose(ours.transform(X), theirs.transform(X) * signs, atol=1e-9)
-    np.testing.assert_allclose(ours.inverse_transform(ours.transform(X)), theirs.inverse_transform(theirs.transform(X)))
-    np.testing.assert_allclose(ours.score(X), theirs.score(X), rtol=1e-9)
-    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-10)
-
-
 @every_method
 def test_the_log_counts_what_travelled(method):
     model = fit(method, three(method), n_components=3)
@@ -308,19 +294,84 @@ def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
             fit(method, parties, n_components=k)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [*(("n_components", value) for value in (1.5, "3", True)), ("alpha", np.nan), ("partition", "even")],
-)
-def test_options_of_another_kind_are_named(key, value):
-    with refused(ConfigError, key, repr(value)):
-        fit("p-cov", three("p-cov"), **{key: value})
-
-
 def test_two_rows_of_two_parties_have_a_component():
     first, second = rows(2)
     (component,) = fit("p-cov", [first[None], second[None]], n_components=1, min_rows=1).components_
     np.testing.assert_allclose(np.abs(component @ (second - first)), np.linalg.norm(second - first))
+
+
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+SUMS = SECURE, {**SECURE, "survivors": 3}
+FEW_ROUNDS = [(method, rounds, size) for method in ("vertical", "sub-it") for rounds, size in ((1, 2), (2, 1))]
+REFUSED = [
+    *(("p-cov", {"n_components": value}, ["n_components", repr(value)]) for value in (1.5, "3", True)),
+    *(("p-cov", {key: value}, [key, repr(value)]) for key, value in (("alpha", np.nan), ("partition", "even"))),
+    ("qr-pca", {"rank": 1}, ["'rank'", 1, "n_components", 2]),
+    ("qr-pca", {"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
+    ("qr-pca", {"rank": 8, "n_components": 0.9}, ["'rank'"]),
+    ("qr-pca wire=float32", {"rank": 10}, ["'wire'", "float32", "rank=0", "scale=False"]),
+    ("qr-pca wire=float32", {"scale": True}, ["'wire'", "float32", "rank=0", "scale=False"]),
+    ("ap-cov party-weights=none", {"center": False}, ["party_weights='rows'"]),
+    ("ap-cov party-weights=none", SECURE, ["party_weights='rows'"]),
+    *(("sub-it warm-start=svd", option, ["warm_start", "'svd'"]) for option in ({"scale": True}, {"center": False})),
+    ("sub-it warm-start=svd", {"acceleration": "none"}, ["warm_start", "'svd'"]),
+    ("sub-it", {"n_components": 0.9}, ["n_components", "0.9"]),
+    ("sub-it acceleration=none", {"block_size": 1}, ["block_size", 1, "acceleration='none'", 2]),
+    *(
+        (method, {"n_components": 3, "block_size": size, "max_rounds": n, **secure}, ["max_rounds", n, size, 2, 3])
+        for method, n, size in FEW_ROUNDS
+        for secure in ({}, SECURE)
+    ),
+    *(("compressed", {"codec": codec}, ["'codec'", f"'{codec}'", "'shared-step'"]) for codec in ("combined", "top-k")),
+    ("compressed encoded=true codec=low-rank", SECURE, ["'encoded'", "'codec'"]),
+    ("adaptive rule=divergences", SECURE, ["p-cov", "divergences"]),
+    ("adaptive rule=divergences", {"target": 1.0}, ["target", "forecast"]),
+    ("spca", {"n_components": 0.99, "tracked": 4}, ["'tracked'", 4, "n_components"]),
+    ("spca", {"n_components": 5, "tracked": 4}, ["'tracked'", 4, "n_components", 5]),
+    ("spca", {"n_components": 0.9, "tracked": "rank"}, ["'tracked'", "n_components"]),
+    ("spca", {"old_weight": 0.5}, ["old_weight", "new_weight"]),
+    ("spca", {"topology": "ring"}, ["'topology'", "'ring'"]),
+    ("spca", {"forgetting": 0.0}, ["'forgetting'", "0.0"]),
+    ("sapca", {"share_low": 0.1}, ["share_low", "0.1", "share_high"]),
+    ("sapca", {"rank_rule": "paper"}, ["rank_rule", "spca"]),
+    *(("personalised", {"mu": mu}, ["'mu'", mu]) for mu in (-1.0, "global", float("inf"))),
+    ("dsa", {"graph": "erdos-renyi", "edge_probability": 1e-6}, ["edge_probability", "1e-06", 1000, 3]),
+    *((name, {"max_share": 0.5}, ["max_share", "0.5", name]) for name in FITTING if not CARDS[name].pools_moments),
+    *(("p-cov", {"max_share": 0.5, **way}, ["max_share", "0.5", "secure_aggregation=True"]) for way in SUMS),
+    ("robust robust-parties=true", SECURE, ["'secure_aggregation'"]),
+    ("em", {"center": True}, ["'center'", "analyses.pca"]),  # needless with gaps, and what to do instead
+    ("em", {"adjust_for": True}, ["'adjust_for'", "analyses.adjusted"]),
+    ("em", {"harmonise": True}, ["'harmonise'", "keep='parties'"]),
+    ("em", {"outliers": True}, ["'outliers'", "analyses.outliers"]),
+    ("em", {"fourth_moments": True}, ["'fourth_moments'", "resample"]),
+    ("em", {"genotypes": True}, ["'genotypes'", "qr-pca"]),
+    ("em", {"weights": "0"}, ["'weights'", "'em'", "run p-cov"]),
+    ("em", {"keep": "parties", **SECURE}, ["'keep'", "'parties'", "keep=moments"]),
+    ("em factors=3", {}, ["'factors'", 3, "'model'", "'gaussian'"]),
+    ("em model=factors", {"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
+    ("em model=factors", {"factors": 1}, ["'factors'", 1, "n_components", 2]),
+    ("em model=factors", {"n_components": 12}, [11, "model='factors'"]),
+    ("em model=factors", {"factors": 12}, [11, "model='factors'"]),
+    ("em model=factors", {"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
+    ("em model=factors", {"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
+    ("em model=factors", {"keep": "parties"}, ["'keep'", "model='gaussian'"]),
+    ("em model=factors", {"max_share": 0.5}, ["'max_share'", 0.5, "model='gaussian'"]),
+    ("dp-pca release=joint", {}, ["'clip'"]),
+    ("dp-pca clip=5.0", {"release": "directions"}, ["'clip'", "release='directions'"]),
+    ("dp-pca clip=5.0", {"release": "two-stage"}, ["'release'", "'two-stage'", "'centre-clip'", "release='joint'"]),
+    ("dp-pca", {"trust": "distributed"}, ["honest_parties"]),
+    ("dp-pca", {"relation": "replace-one", "count": "noised"}, ["count='noised'"]),
+    *(("dp-pca", {"epsilon": value}, ["'epsilon'", value]) for value in (0.0, float("inf"))),
+    ("dp-pca", {"delta": 1.0}, ["'delta'", "1.0"]),
+    ("dp-pca release=joint", {"clip": -1.0}, ["'clip'", "-1.0"]),
+]
+"""Options that a method does not take, or that do not go together, and what the refusal names."""
+
+
+@pytest.mark.parametrize(("method", "options", "named"), REFUSED, ids=str)
+def test_options_that_a_method_does_not_take_are_named(method, options, named):
+    with refused(ConfigError, *named):
+        fit(method, three(method.split()[0]), **{"n_components": 2, **options})
 
 
 @every_method

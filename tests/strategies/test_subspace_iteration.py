@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import run
-from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated_factor
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
@@ -15,7 +14,6 @@ from fedpca_flwr.questions.pooling import head_fields
 from fedpca_flwr.strategies import subspace_iteration
 from tests.families import cut, rows
 from tests.harness import blocks_added
-from tests.refusals import refused
 
 
 def parties(d=60):
@@ -119,21 +117,6 @@ def test_float32_rounds_half_a_last_place():
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
         assert subspace_iteration._float32_error_bound(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        *(({**WARM, **other}, ["warm_start", "'svd'"]) for other in ({"scale": True}, {"center": False})),
-        ({**WARM, "acceleration": "none"}, ["warm_start", "'svd'"]),
-        ({"n_components": 0.9}, ["n_components", "0.9"]),
-        ({"block_size": 3, "acceleration": "none"}, ["block_size", 3, "acceleration='none'", 4]),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_do_is_refused(options, named):
-    with refused(ConfigError, *named):
-        fit(parties(), **options)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -172,15 +172,6 @@ def test_no_solver_depends_on_the_order_of_the_parties(solver):
     assert model.scores_.tobytes() == other.scores_.tobytes()
 
 
-@pytest.mark.parametrize("method", ["vertical", "sub-it"])
-@pytest.mark.parametrize(("rounds", "size"), [(1, 2), (2, 1)])
-def test_too_few_rounds_are_refused_first(method, rounds, size):
-    parts = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
-    for secure in ({}, {"secure_aggregation": True, "bound": 100.0}):
-        with refused(ConfigError, "max_rounds", rounds, size, 2, "n_components", 3):
-            run(method, parts, n_components=3, block_size=size, max_rounds=rounds, **secure)
-
-
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
 def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
     model = fit(cut(rows(60), 3), solver=solver, block_size=1, max_rounds=3)

@@ -251,28 +251,6 @@ def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
     assert finish(server).n_components_ == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"clip": ""}, ["'clip'"]),
-        ({"release": "two-stage"}, ["'release'", "'two-stage'", "'centre-clip'", "release='joint'"]),
-        ({"release": "directions"}, ["'clip'", "release='directions'"]),
-        ({"trust": "distributed"}, ["honest_parties"]),
-        ({"relation": "replace-one", "count": "noised"}, ["count='noised'"]),
-        ({"epsilon": 0.0}, ["'epsilon'", "0.0"]),
-        ({"epsilon": float("inf")}, ["'epsilon'", "inf"]),
-        ({"delta": 1.0}, ["'delta'", "1.0"]),
-        ({"clip": -1.0}, ["'clip'", "-1.0"]),
-    ],
-    ids=str,
-)
-def test_options_that_promise_nothing_are_named(options, named):
-    with refused(ConfigError, *named):
-        fit("dp-pca", parties(), **options)
-
-
-# With secure aggregation
-
 WAYS = [{}, JOINT, {"count": "public"}, {**DISTRIBUTED, "honest_parties": 2}]
 
 

@@ -388,33 +388,6 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
     np.testing.assert_allclose(squared, np.nansum((X[~RARE] - 50)[:, 2:] ** 2), rtol=1e-9)
 
 
-REFUSED = [
-    ({"center": True}, ["'center'", "analyses.pca"]),  # needless with gaps, and what to do instead
-    ({"adjust_for": True}, ["'adjust_for'", "analyses.adjusted"]),
-    ({"harmonise": True}, ["'harmonise'", "keep='parties'"]),
-    ({"outliers": True}, ["'outliers'", "analyses.outliers"]),
-    ({"fourth_moments": True}, ["'fourth_moments'", "resample"]),
-    ({"genotypes": True}, ["'genotypes'", "qr-pca"]),
-    ({**WIDE, "model": "gaussian", "factors": 3}, ["'factors'", 3, "'model'", "'gaussian'"]),
-    ({**WIDE, "n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
-    ({**WIDE, "factors": 1}, ["'factors'", 1, "n_components", 2]),
-    ({**WIDE, "n_components": 6}, [5, "model='factors'"]),
-    ({**WIDE, "factors": 6}, [5, "model='factors'"]),
-    ({**WIDE, "n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
-    ({**WIDE, "keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
-    ({**WIDE, "keep": "parties"}, ["'keep'", "model='gaussian'"]),
-    ({**WIDE, "max_share": 0.5}, ["'max_share'", 0.5, "model='gaussian'"]),
-    ({"weights": "0"}, ["'weights'", "'em'", "run p-cov"]),
-    ({"keep": "parties", **MASKED}, ["'keep'", "'parties'", "keep=moments"]),
-]
-
-
-@pytest.mark.parametrize(("options", "named"), REFUSED, ids=str)
-def test_options_that_gaps_or_factors_do_not_allow_are_refused(options, named):
-    with refused(ConfigError, *named):
-        fit("em", parties_of_three(), **{"n_components": 2, **options})
-
-
 def test_a_bound_far_beyond_the_rows_is_refused():
     """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
     unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)

@@ -252,12 +252,6 @@ def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
         assert 3 * 2.0**-240 < error / limit < 3 * 2.0**-230
 
 
-@pytest.mark.parametrize("mu", [-1.0, "global", float("inf")])
-def test_a_mu_that_is_none_is_named(mu):
-    with refused(ConfigError, "'mu'", mu):
-        run("personalised", related(), mu=mu)
-
-
 @pytest.mark.parametrize("center", [True, False])
 @pytest.mark.parametrize("secure", [{}, {"secure_aggregation": True, "bound": 20.0}], ids=["clear", "masked"])
 def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
@@ -213,8 +213,6 @@ def test_unlike_parties_are_refused():
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
-    with refused(ConfigError, "'secure_aggregation'"):
-        fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
 
 def test_unlike_parties_in_each_step_leave_none():
