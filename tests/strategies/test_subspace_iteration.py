@@ -140,14 +140,6 @@ def test_an_early_end_tells_what_is_certified():
     assert f"{first} of 8 components certified: 1" in model.log["notes"][1]
 
 
-@pytest.mark.parametrize("unit", [1e-45, 1.0, 1e45])
-@pytest.mark.parametrize("wire", ["float64", "float32"])
-def test_a_warm_start_certifies_in_any_unit(unit, wire):
-    """Factors and products travel in float32, which ends at 3e38."""
-    X = np.random.default_rng(0).standard_normal((90, 60)) * np.linspace(3, 1, 60)
-    fit_certified(cut(X * unit, 40, 30, 20), n_components=3, warm_start="svd", wire=wire)
-
-
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(("decades", "seed"), [(3, 0), (8, 5), (8, 9), (12, 2), (12, 3)])
 def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):

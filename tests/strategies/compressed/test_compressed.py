@@ -128,14 +128,6 @@ def test_an_extreme_trace_breaks_no_code(codec, trace):
         assert np.isfinite(finish(server).explained_variance_).all()
 
 
-@pytest.mark.parametrize(("codec", "corrections", "unit"), [("low-rank", 1, 1e25), ("shared-step", 0, 1e-12)])
-def test_the_unit_of_the_data_does_not_matter(codec, corrections, unit):
-    of_units = ([part * factor for part in parties()] for factor in (1.0, unit))
-    plain, other = (fit(some, codec=codec, corrections=corrections) for some in of_units)
-    assert principal_angles(plain, other).max < 0.1
-    assert bound_of(plain) == pytest.approx(bound_of(other), rel=0.1)
-
-
 @pytest.mark.parametrize(
     "base",
     [

@@ -7,7 +7,7 @@ from fedpca_flwr.maths import incomplete_rows
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE, fill_by_covariance, fill_by_factors, invert_covariance
 from fedpca_flwr.maths.krylov import random_block
-from fedpca_flwr.maths.moments import unpack_symmetric
+from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.strategies.em import gap_groups, gaussian_em
 from fedpca_flwr.strategies.em.factor_em import FactorEM, FactorGaussian, factor_sums, squared_error_by_factors
 from fedpca_flwr.strategies.em.gap_groups import GappedRows
@@ -114,6 +114,14 @@ def test_em_takes_fewer_steps_than_the_textbooks_iteration():
     rows = standardised(with_holes(whole, 0.5))
     T, ours = (unpack_symmetric(fitted(rows, prior, steps).scatter, 6) for steps in (100, 30))
     assert np.abs(ours - T).max() < np.abs(plain_em(rows, prior, 30)[1] - T).max() / 100
+
+
+def test_one_step_without_gaps_gives_the_moments():
+    rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
+    em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
+    em.add(sums_of(rows, em.model))
+    np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
+    np.testing.assert_allclose(em.scatter, Moments.from_rows(rows).scatter, atol=1e-10)
 
 
 def test_what_cannot_be_regressed_on_is_filled_by_its_mean():

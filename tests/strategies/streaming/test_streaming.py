@@ -296,7 +296,7 @@ def sites_run(folder, state, **options):
     return strategy.model
 
 
-@pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
+@pytest.mark.parametrize("options", [{}, pytest.param(SECURE, marks=pytest.mark.nightly)], ids=["clear", "masked"])
 def test_sites_notice_a_state_that_was_put_back(tmp_path, options):
     state = tmp_path / "federation"
     models = [sites_run(tmp_path, state, **options)]
