@@ -21,6 +21,7 @@ from tests.families import cut, rows
 from tests.harness import differences, finish, server_of
 from tests.hostile import HostileSession, released
 from tests.refusals import refused, unnamed
+from tests.strategies.dp_pca.test_dp_directions import parties
 from tests.strategies.dp_pca.test_dp_noise import ask
 
 JOINT = {"release": "joint", "clip": 5.0}
@@ -32,10 +33,6 @@ SITE_KEYS = {"data": "x.npy", "epsilon-budget": 100.0}
 
 def fit(method, data, **options):
     return harness.fit(method, data, **{**JOINT, **options})
-
-
-def parties():
-    return cut(rows(6000), 4000, 1500, 500)
 
 
 def test_without_noise_dp_pca_is_exact_on_the_grid(monkeypatch):
