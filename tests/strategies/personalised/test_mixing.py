@@ -8,7 +8,6 @@ from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import polar_factor, principal_angles
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import validation_rows
-from fedpca_flwr.strategies.personalised import mixing
 from fedpca_flwr.strategies.personalised import mixing as module
 from fedpca_flwr.strategies.personalised.mixing import local_components, personal_components, subspace_distance
 from fedpca_flwr.strategies.personalised.own_rows import LocalRows, centre_local_moments, centre_local_rows
@@ -138,10 +137,10 @@ def test_rows_and_moments_give_personalised_products():
         centre_local_moments(Moments.from_rows(KINDS["blocks"]), centre, np.zeros(40)),
     ):
         np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
-        found, product = (mixing.scatter_times(own, V) for own in (held, about))
+        found, product = (module.scatter_times(own, V) for own in (held, about))
         np.testing.assert_allclose(found, product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
-        assert mixing.row_energy(held) == pytest.approx(mixing.row_energy(about), rel=1e-12)
-        assert mixing.largest_eigenvalue(held) == pytest.approx(mixing.largest_eigenvalue(about), rel=1e-10)
+        assert module.row_energy(held) == pytest.approx(module.row_energy(about), rel=1e-12)
+        assert module.largest_eigenvalue(held) == pytest.approx(module.largest_eigenvalue(about), rel=1e-10)
         basis, _ = np.linalg.qr(V[0])
         residual = np.square(about - about @ basis @ basis.T).sum()
         assert held.residual_energy(basis) == pytest.approx(residual, rel=1e-10)
