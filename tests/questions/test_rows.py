@@ -12,7 +12,6 @@ from scipy import sparse
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import MAX_MAGNITUDE
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
-from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import sparse_rows
@@ -21,7 +20,7 @@ from fedpca_flwr.protocol.question import Public, Total
 from fedpca_flwr.questions import pooling, row_limits
 from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
-from fedpca_flwr.questions.products import require_possible_product
+from fedpca_flwr.questions.products import OpenedProducts, require_possible_product
 from fedpca_flwr.questions.row_limits import MAX_ROWS, MAX_UNRESOLVED_SHARE
 from fedpca_flwr.questions.rows import SUM_PARTS, pooled_centre
 from fedpca_flwr.site.rows.vault import Vault, residual_sum, worth_forming
@@ -37,23 +36,24 @@ from tests.refusals import refused
 PARTIES = cut(rows(90, 4), 40, 30, 20)
 DIAGONAL = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
 TOTAL = float(DIAGONAL.sum())
-
-
-def told_share(bound, **options):
-    model = fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=bound, **options)
-    return model.log["measured"]["fixed_point_variance_share"]
+N, TEN = MAX_ROWS, {"rows": np.asarray(10)}
 
 
 @pytest.mark.engine
 def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     """Each of three parties rounds squares in 13 parts and a scatter in 3: words of 63 bits and then 58."""
-    item = 3 * SUM_PARTS * MAX_ROWS * 1e24**2 * 2.0 ** -(63 + 3 * 58)
-    assert told_share(1e24) == pytest.approx(4 * item / TOTAL, rel=1e-9, abs=0)
+
+    def share(bound, **options):
+        model = fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=bound, **options)
+        return model.log["measured"]["fixed_point_variance_share"]
+
+    item = 3 * SUM_PARTS * N * 1e24**2 * 2.0 ** -(63 + 3 * 58)
+    assert share(1e24) == pytest.approx(4 * item / TOTAL, rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
     assert DIAGONAL.max() > 2 * DIAGONAL.min()
-    assert told_share(1e24, scale=True) == pytest.approx((item / DIAGONAL).mean(), rel=1e-9, abs=0)
-    item = 3 * 3 * MAX_ROWS * 1e6**2 * 2.0 ** -(63 + 2 * 58)
-    assert 4 * item / TOTAL < told_share(1e6, survivors=3) < 40 * item / TOTAL  # and what two floats do not hold
+    assert share(1e24, scale=True) == pytest.approx((item / DIAGONAL).mean(), rel=1e-9, abs=0)
+    item = 3 * 3 * N * 1e6**2 * 2.0 ** -(63 + 2 * 58)
+    assert 4 * item / TOTAL < share(1e6, survivors=3) < 40 * item / TOTAL  # and what two floats do not hold
     # A share is the same in every unit, and so is whether it leaves a result exact.
     small = [X * 1e-6 for X in PARTIES]
     assert fit("p-cov", small, n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
@@ -121,35 +121,32 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
     return end.value.value
 
 
-def resolved(missed, diagonal, **run):
-    """Return the diagonal of ten rows about zero, and cautions."""
-    result = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
-    return result.diagonal, result.cautions
-
-
-@pytest.mark.parametrize(("scaled", "second"), [(True, 0.0), (False, 1e-30)])
-def test_features_below_fixed_point_are_not_scaled(scaled, second):
-    """The feature would be divided by what rounding left of its variance."""
-    result, cautions = resolved([0.0, 1e-30], [4.0, 1e-30], scaled=scaled)
-    np.testing.assert_array_equal(result, [4.0, second])
-    assert [text.split("below ")[1].split(";")[0] for text in cautions] == ["3.2e-16"] * scaled  # of ten rows
+@pytest.mark.parametrize(
+    ("missed", "diagonal", "run", "result", "below"),
+    [
+        ([0.0, 1e-30], [4.0, 1e-30], {}, [4.0, 0.0], ["3.2e-16"]),  # it would be divided by what rounding left
+        ([0.0, 1e-30], [4.0, 1e-30], {"scaled": False}, [4.0, 1e-30], []),
+        ([1e-20, 1e-20], [4.0, 0.0], {"indicators": 1}, [4.0, 0.0], []),  # of a level that nobody has
+    ],
+)
+def test_features_below_fixed_point_are_not_scaled(missed, diagonal, run, result, below):
+    """Ten rows about zero."""
+    resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
+    np.testing.assert_allclose(resolved.diagonal, result, rtol=1e-6)
+    assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
 
 
 def test_indicators_that_fixed_point_does_not_see_are_refused():
-    """Indicators of levels that nobody has are constant; beside a huge bound all indicators would be."""
-    assert resolved([1e-20, 1e-20], [4.0, 0.0], indicators=1) == (pytest.approx([4.0, 0.0]), ())
+    """Beside a huge bound all indicators would be constant."""
     with refused(ConfigError, "'bound'", "1e+70"):
-        resolved([1e50, 1e50], [4e140, 0.0], bound=1e70, indicators=1)
-
-
-def of_a_factor(variance, noise):
-    return {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
+        pooled(opened(10.0, [0, 0], [4e140, 0.0], [1e50, 1e50]), bound=1e70, indicators=1)
 
 
 @pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)])
 def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
+    request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
     with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
-        incomplete._local_products(None, of_a_factor(variance, noise))
+        incomplete._local_products(None, request)
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
@@ -172,16 +169,6 @@ def test_a_site_answers_about_as_many_rows_as_its_minimum(complete, answered, tm
     assert bool(session.ask("observed", [])[0]) == answered
 
 
-def test_the_party_farthest_from_the_model_is_told():
-    server = server_of("vfedpca", np.split(rows(60), 4, axis=1), n_components=2, graph="ring", periods=2)
-    exchanged = [heard(server, party) for party in range(4)]
-    model = finish(server)
-    U = model.scores_ / np.linalg.norm(model.scores_, axis=0)
-    reports = [item.said[0] for answers in exchanged for item in answers if item.phase == "report"]
-    farthest = max(principal_angles(report, U).max() for report in reports)
-    assert model.log["measured"]["consensus_error_degrees"] == pytest.approx(farthest, rel=1e-6)
-
-
 @pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
 def test_rounding_of_a_mean_is_noted_beside_a_deviation(lost, told):
     head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
@@ -201,14 +188,9 @@ def test_ids_are_in_order_and_each_once(wrong):
         ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
 
 
-# Public limits: what they must take, and what no rows can have
-
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
 THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
 SCALED = SimpleNamespace(options=SimpleNamespace(scale=True))
-WORDS = {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}
-N = MAX_ROWS
-TEN = {"rows": np.asarray(10)}
 SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
 NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
 # Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
@@ -245,7 +227,12 @@ FACTOR_LIMITS = {
             incomplete_limits.observed_limits(THREE, pairs=True),
             {"count": N, "empty": N, "pairs": [N] * 3, "sum": [3.0 * N] * 2},
         ),
-        (short_words._product_limits(WORDS, THREE), {"product": [[6.0, 8.0], [9.0, 12.0]]}),
+        (
+            short_words._product_limits(
+                {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
+            ),
+            {"product": [[6.0, 8.0], [9.0, 12.0]]},
+        ),
     ],
 )
 def test_limits_in_closed_form(limits, expected):
@@ -258,15 +245,14 @@ def test_nearly_singular_models_stay_within_limits():
     Four rows have 1 or -1 as the first of two features with the covariance [[f, c], [c, 1]], and not the second: the
     second is expected to be c / f times as large. With f = 2^-39 and c^2 = f / 2 that is 524,288, of a deviation of 1.
     """
-    n, f = 4, 2.0**-39
+    n, f, zeros = 4, 2.0**-39, np.zeros(2)
     c = np.sqrt(f / 2)
-    sums = {"first": np.zeros(2), "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
-    request = {"rows": np.asarray(n), "centre": np.zeros(2), "spread": np.ones(2), "mean": np.zeros(2)}
+    sums = {"first": zeros, "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
+    request = {"rows": np.asarray(n), "centre": zeros, "spread": np.ones(2), "mean": zeros}
     config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
-    request["covariance"] = np.array([f, c, 1.0])
-    layout = incomplete.expected_question(1).layout(request, Public(config, None, parties=3, features=2))
-    opened, _ = layout.decode(layout.encode(sums))
-    np.testing.assert_allclose(opened["second"], sums["second"])
+    public = Public(config, None, parties=3, features=2)
+    layout = incomplete.expected_question(1).layout({**request, "covariance": np.array([f, c, 1.0])}, public)
+    np.testing.assert_allclose(layout.decode(layout.encode(sums))[0]["second"], sums["second"])
 
 
 def test_what_is_observed_of_features_in_closed_form():
@@ -299,33 +285,34 @@ def product_of(size):
     return np.array([[0.0], [size], [-2e6]]), np.eye(3)[:, :1], 2.0
 
 
-def unresolved(missed):
-    return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
-
-
 def rounded(largest, missed):
     """Return rounding of the variance of ten rows: the limits are 1e-12 of a row, and 1e-30 of the largest variance."""
     return 1.0, np.array([0.0, missed]), np.array([largest, 0.0]), 10
 
 
-def observed(*counts):
-    return 3, np.array(counts)
-
-
-SIZES = [2.0001e6, -2.0001e6, 1e300, np.nan, np.inf]
+def unresolved(missed):
+    return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
 
 
 @pytest.mark.parametrize(
     ("check", "right", "wrong", "error", "named"),
     [
-        (row_limits.require_max_rows, (MAX_ROWS // 8, 8), (MAX_ROWS // 8 + 1, 8), DataError, ["4,294,967,296"]),
+        (row_limits.require_max_rows, (N // 8, 8), (N // 8 + 1, 8), DataError, ["4,294,967,296"]),
         (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
         (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
         (row_limits.require_scalable, rounded(1e30, 0.9e-11), rounded(1e30, 1.1e-11), ConfigError, ["'bound'", 1]),
-        (incomplete._require_observed, observed(3.0, 1.0), observed(3.0, 0.0), DataError, ["[1]"]),
-        (incomplete._require_observed, observed(3.0, 1.0), observed(4.0, 1.0), ContractError, []),
-        (incomplete._require_observed, observed(3.0, 1.0), observed(-1.0, 1.0), ContractError, []),
-        *((require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"]) for n in SIZES),
+        *(
+            (incomplete._require_observed, (3, np.array([3.0, 1.0])), (3, np.array(counts)), error, named)
+            for counts, error, named in (
+                ([3.0, 0.0], DataError, ["[1]"]),
+                ([4.0, 1.0], ContractError, []),
+                ([-1.0, 1.0], ContractError, []),
+            )
+        ),
+        *(
+            (require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"])
+            for n in (2.0001e6, -2.0001e6, 1e300, np.nan, np.inf)
+        ),
     ],
 )
 def test_numbers_that_no_rows_have_are_refused(check, right, wrong, error, named):
@@ -395,3 +382,13 @@ def test_scatters_are_formed_if_that_is_cheaper():
     assert [own(many, columns=10**6, parties=parties).formed for parties in (100, 1000)] == [True, False]
     sizes = [(7000, 784), (500, 784), (10**6, 3072)]
     assert [worth_forming(*size, 600) for size in sizes] == [True, False, False]
+
+
+def test_a_products_bound_holds_for_its_coarsest_block():
+    """The fault: the bound of the last block stood for all blocks."""
+    products, unit = OpenedProducts(3), np.eye(3)
+    for column, bound in ((0, 1e-3), (1, 1e-9)):
+        products.add(unit[:, column : column + 1], unit[:, column : column + 1], np.full((3, 1), bound))
+    _, bounds = products.product(np.array([[2.0]]), np.array([[0.5]]))
+    assert (bounds >= 2e-3).all()
+    assert bounds.shape == (3, 1)

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError
@@ -34,10 +33,6 @@ def dissimilar_parties():
     return [parts[0] * [9, 1, 1, 1, 1, 1, 1, 1], parts[1][:1], parts[2] + 50, parts[3]]
 
 
-def truth(parts, k=2):
-    return pooled_pca(np.vstack(parts), k)
-
-
 def observed(method, parts, **options):
     server = server_of(method, parts, **{"n_components": 2, "graph": "ring", **options})
     exchanged = [heard(server, party) for party in range(len(parts))]
@@ -46,65 +41,36 @@ def observed(method, parts, **options):
     return model, down, up
 
 
-def program(method, A, W, first, step, iterations):
-    def directions(X):
-        return np.array([a @ x - x @ np.triu(x.T @ a @ x) for a, x in zip(A, X, strict=True)])
-
-    def averaged(X):
-        return np.einsum("ij,jab->iab", W, X)
-
-    X = np.array([first] * len(A))
-    T = directions(X)
-    iterates = [(X, T)]
-    for _ in range(iterations):
-        if method == "dsa":
-            X = averaged(X) + step * T
-            T = directions(X)
-        else:
-            before, X = X, (X + averaged(X)) / 2 + step * T
-            T = (T + averaged(T)) / 2 + directions(X) - directions(before)
-        iterates.append((X, T))
-    return iterates
-
-
 @pytest.mark.parametrize("method", DECENTRALISED)
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_the_server_only_relays(method, graph, tmp_path):
+    """Parties receive, bit for bit, what their neighbours sent in the round before (which steps: tests/papers)."""
     parts = [*dissimilar_parties(), *parties()[:2]]
     files = [str(tmp_path / f"{i}.npy") for i in range(6)]
     model, down, up = observed(method, parts, graph=graph, iterations=3, edge_probability=0.4, scores=files)
     adjacency = make_graph(graph, 6, probability=0.4, seed=42)
-    # In every round each party receives, bit for bit, what its neighbours sent in the round before, and no more.
     rounds = diameter(adjacency) + 1 + 3
     for i in range(6):
         assert len(down[i]) == rounds
         assert down[i][0] == []
         for t in range(1, rounds):
-            neighbours = [up[j][t - 1] for j in np.flatnonzero(adjacency[i])]
+            sent = zip(*(up[j][t - 1] for j in np.flatnonzero(adjacency[i])), strict=True)
             assert len(down[i][t]) == len(up[i][t - 1])
-            for received, sent_blocks in zip(down[i][t], zip(*neighbours, strict=True), strict=True):
-                assert [block.tobytes() for block in received] == [block.tobytes() for block in sent_blocks]
+            for received, blocks in zip(down[i][t], sent, strict=True):
+                assert [block.tobytes() for block in received] == [block.tobytes() for block in blocks]
     # The step is that of the largest eigenvalue that any party may have, and of the graph.
     pooled, W = np.vstack(parts), metropolis_weights(adjacency)
     centred = [part - pooled.mean(axis=0) for part in parts]
     between = [len(part) * np.sum(part.mean(axis=0) ** 2) for part in centred]
     within = [np.linalg.norm(part - part.mean(axis=0), 2) ** 2 for part in centred]
-    largest, total = np.add(within, between).max(), np.sum(np.vstack(centred) ** 2)
-    step = model.log["measured"]["step_size"]
-    assert step == pytest.approx(min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest), rel=0.01)
-    # The iterates, what is reported of the last, and what the server makes of the reports.
-    A = [6 * part.T @ part / total for part in centred]
-    iterates = program(method, A, W, up[0][-4][0], step, 3)
-    for i in range(6):
-        for (X, T), sent in zip(iterates[:3], up[i][-4:-1], strict=True):
-            for expected, array in zip((X[i], T[i]), sent, strict=False):
-                np.testing.assert_allclose(array, expected, atol=1e-11)
-    estimates = [orthonormalise(X) for X in iterates[3][0]]
-    directions = [np.linalg.norm(T) for T in iterates[3][1]]
-    for i in range(6):
-        report = [pooled.mean(axis=0), np.sum(centred[i] ** 2), directions[i], estimates[i]]
-        for received, expected in zip(up[i][-1], report, strict=True):
-            np.testing.assert_allclose(received, expected, rtol=1e-9, atol=1e-9)
+    largest, total, measured = np.add(within, between).max(), np.sum(np.vstack(centred) ** 2), model.log["measured"]
+    step = min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest)
+    assert measured["step_size"] == pytest.approx(step, rel=0.01)
+    # What the parties report, and what the server makes of it.
+    directions, estimates = ([sent[-1][place] for sent in up] for place in (2, 3))
+    for sent, part in zip(up, centred, strict=True):
+        np.testing.assert_allclose(sent[-1][0], pooled.mean(axis=0), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(sent[-1][1], np.sum(part**2), rtol=1e-9)
     components = orthonormalise(np.sum(estimates, axis=0))
     energies = np.square(np.vstack(centred) @ components).sum(axis=0)
     order = np.argsort(-energies)
@@ -113,7 +79,6 @@ def test_the_server_only_relays(method, graph, tmp_path):
     np.testing.assert_allclose(model.components_.T, components * signs, atol=1e-10)
     np.testing.assert_allclose(model.explained_variance_, energies / (len(pooled) - 1))
     np.testing.assert_allclose(model.explained_variance_ratio_, energies / total)
-    measured = model.log["measured"]
     assert measured["last_direction_norm"] == pytest.approx(max(directions))
     angles = [principal_angles(estimate, components).max() for estimate in estimates]
     assert measured["consensus_error_degrees"] == pytest.approx(max(angles), rel=1e-6, abs=1e-8)
@@ -131,18 +96,17 @@ def ended_early(model):
 @pytest.mark.engine
 def test_fast_pca_converges_to_the_components():
     parts = parties()
-    exact = truth(parts)
+    exact = pooled_pca(np.vstack(parts), 2)
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
     ends = [sent[-1][-1] for sent in up]
     spread = max(principal_angles(a, b).max() for a in ends for b in ends)
     step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
-    note = ended_early(model)
+    note, axes = ended_early(model), exact.components_.T
     assert f"after 60 iterations the parties' estimates are up to {spread:.2g} degrees from each other" in note
     assert f"the last step was {step:.2g} degrees at most" in note
     further_iterations = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
     assert 60 + further_iterations == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
     remaining_degrees = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
-    axes = exact.components_.T
     off = max(np.degrees(np.linalg.norm(end - axes * np.sign((end * axes).sum(axis=0)))) for end in ends)
     assert 0.5 < remaining_degrees / off < 2
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + further_iterations + 10)
@@ -150,10 +114,7 @@ def test_fast_pca_converges_to_the_components():
     for sent in up:  # every party's own estimate
         assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
-    np.testing.assert_allclose(model.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-6)
-    np.testing.assert_allclose(model.mean_, exact.mean_, rtol=1e-13)
-    assert model.log["measured"]["last_direction_norm"] < 1e-6
-    assert model.log["measured"]["consensus_error_degrees"] < 1e-6
+    assert max(model.log["measured"][name] for name in ("last_direction_norm", "consensus_error_degrees")) < 1e-6
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -172,16 +133,6 @@ def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
     model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
     assert model.log["measured"]["iterations"] == 301
     assert "'early-stopping'" not in caplog.text
-
-
-@pytest.mark.engine
-def test_the_defaults_of_fast_pca_come_close_on_digits():
-    """With a step of 0.2, which is small against a first eigenvalue of 0.15, they were 89 degrees off."""
-    X = load_digits().data
-    parts = np.array_split(X[np.random.default_rng(0).permutation(len(X))], 2)
-    model = run("fast-pca", parts, n_components=10)
-    assert principal_angles(model.components_.T, truth(parts, 10).components_.T).max() <= 0.01
-    assert model.rounds == 503
 
 
 @pytest.mark.engine
@@ -212,9 +163,6 @@ def test_products_of_a_covariance_are_counted():
     assert GraphOptions(n_components=2, iterations=3).product_columns(None) == 4 * 10 + 2 * 5
 
 
-# What diverges, and what a party does not answer
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("method", DECENTRALISED)
 def test_a_step_that_is_too_large_is_named(method, monkeypatch):
@@ -232,10 +180,8 @@ def test_a_step_that_is_too_large_is_named(method, monkeypatch):
 
 
 @pytest.mark.engine
-def test_disconnected_graphs_are_refused():
-    with refused(ConfigError, "edge_probability", "1e-06", 1000, 4):
-        run("dsa", parties(), graph="erdos-renyi", edge_probability=1e-6)
-    # A ring of four passes them on once.
+def test_heads_are_passed_on_once_in_a_ring_of_four():
+
     server = server_of("dsa", parties(), n_components=2, graph="ring")
     table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
     infos = [

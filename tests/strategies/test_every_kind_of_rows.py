@@ -48,16 +48,12 @@ def parties_of(method, X):
     return np.split(X[:60], [6, 9], axis=1)
 
 
-def travelling(method, way):
-    one_sum = {"release": "joint", "clip": 5.0} if (method, way) == ("dp-pca", "surviving") else {}
-    return {**WAYS[way], **one_sum}
-
-
 def fitted(method, way, parties):
-    return fit(method, parties, n_components=3, **travelling(method, way))
+    return fit(method, parties, n_components=3, **WAYS[way], **one_sum(method, way))
 
 
-# Rows of every kind
+def one_sum(method, way):
+    return {"release": "joint", "clip": 5.0} if (method, way) == ("dp-pca", "surviving") else {}
 
 
 def counts(n=150, d=12):
@@ -102,8 +98,9 @@ def few_entries(d=90):
 @pytest.mark.parametrize(("method", "way"), FITTING_RUNS, ids=str)
 def test_rows_that_stay_sparse_give_the_same_model(method, way):
     parties = parties_of(method, few_entries(45))
-    given = parties, [sparse.csr_array(part) for part in parties]
-    dense_model, sparse_model = (fitted(method, way, some) for some in given)
+    dense_model, sparse_model = (
+        fitted(method, way, [kind(X) for X in parties]) for kind in (np.array, sparse.csr_array)
+    )
     for name in ("components_", "scores_", "mean_"):
         if getattr(dense_model, name) is not None:
             np.testing.assert_allclose(getattr(dense_model, name), getattr(sparse_model, name), rtol=0, atol=1e-8)
@@ -112,32 +109,29 @@ def test_rows_that_stay_sparse_give_the_same_model(method, way):
 
 @pytest.mark.engine
 def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
-    rng = np.random.default_rng(6)
-    few = sparse.random_array((60, 9000), density=0.01, rng=rng, format="csr")
-    parties = [few[:40] * 2, few[40:]]
+    few = sparse.random_array((60, 9000), density=0.01, rng=np.random.default_rng(6), format="csr")
+    parties, decode = [few[:40] * 2, few[40:]], blocks.block_to_array
     truth = fit("qr-pca", [part.toarray() for part in parties], n_components=2)
-    decode = blocks.block_to_array
-    monkeypatch.setattr(
-        blocks, "block_to_array", lambda block: decode(block) if block.shape[1] < 900 else pytest.fail("dense")
-    )
-    model = fit("sub-it", parties, n_components=2)
-    assert principal_angles(model, truth).max <= 1e-6
+
+    def narrow_to_array(block):
+        return decode(block) if block.shape[1] < 900 else pytest.fail("dense")
+
+    monkeypatch.setattr(blocks, "block_to_array", narrow_to_array)
+    assert principal_angles(fit("sub-it", parties, n_components=2), truth).max <= 1e-6
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("way", ["clear", "masked"])
 def test_columns_that_need_no_array_are_never_made_one(way, monkeypatch, tmp_path):
-    X = few_entries()
-    cuts = np.split(X, [20, 60], axis=1)
-    kinds = [sparse.csr_array(cuts[0]), in_blocks(cuts[1]), sparse.csr_array(cuts[2])]
+    cuts, kinds = np.split(few_entries(), [20, 60], axis=1), (sparse.csr_array, in_blocks, sparse.csr_array)
     options = {"n_components": 2, "loadings": [tmp_path / f"{party}.npz" for party in range(3)], **WAYS[way]}
     dense = [fit(name, cuts, **options).scores_ for name in ("vertical", "vertical-scores")]
     monkeypatch.setattr(Columns, "X", None)
     for name in ("to_array", "dense_rows"):
         monkeypatch.setattr(blocks, name, None)
-    mixed = [fit(name, kinds, **options).scores_ for name in ("vertical", "vertical-scores")]
-    for expected, scores_of_kinds in zip(dense, mixed, strict=True):
-        np.testing.assert_allclose(expected, scores_of_kinds, atol=1e-7)
+    mixed = [kind(part) for kind, part in zip(kinds, cuts, strict=True)]
+    for name, expected in zip(("vertical", "vertical-scores"), dense, strict=True):
+        np.testing.assert_allclose(expected, fit(name, mixed, **options).scores_, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
@@ -170,9 +164,6 @@ def test_rays_processes_are_given_the_same_rows(kind, tmp_path):
     np.testing.assert_array_equal(blocks.to_array(read(str(file)).rows), X)
 
 
-# Values of any size
-
-
 def with_cell(value):
     return lambda part: np.where(np.arange(part.size).reshape(part.shape) == 2 * part.shape[1] + 1, value, part)
 
@@ -193,7 +184,7 @@ def test_rows_without_squares_are_refused_first(method, way, change, limit, capl
         site["loadings"] = [str(tmp_path / f"{party}.npz") for party in range(3)]
         fit(after, parties, n_components=2, loadings=site["loadings"])
     parties[1] = change(parties[1])
-    server, sent = server_of(method, parties, n_components=2, site=site, **travelling(method, way)), []
+    server, sent = server_of(method, parties, n_components=2, site=site, **WAYS[way], **one_sum(method, way)), []
     tamper(server, 1, lambda reply: sent.append(reply.parameters.tensors) or reply)
     with caplog.at_level("ERROR", "fedpca_flwr.client"), refused(DataError, "client 1", limit):
         finish(server)
@@ -204,17 +195,31 @@ def test_rows_without_squares_are_refused_first(method, way, change, limit, capl
 MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
 
 
-@pytest.mark.parametrize("method", FITTING)
+IN_UNITS = [
+    *FITTING,
+    "sub-it warm-start=svd",
+    "sub-it warm-start=svd wire=float32",
+    "compressed codec=low-rank corrections=1",
+    "compressed codec=shared-step",
+]
+
+
+@pytest.mark.parametrize("method", IN_UNITS)
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
 def test_components_are_the_same_in_any_unit(method, unit):
-    """A fault: the square of a square is infinite or zero."""
-    method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(method, {})
-    components = []
+    """Faults: the square of a square is infinite or zero, and factors travel in float32, which ends at 3e38."""
+    name = method.split()[0]
+    method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(name, {})
+    components, claims = [], []
     for scale in (1.0, unit):
         options = {key: value * scale if key == "clip" else value for key, value in method_options.items()}
-        model = fit(method, parties_of(method, (rows(60) + 1) * scale), n_components=2, **options)
+        model = fit(method, parties_of(name, (rows(60) + 1) * scale), n_components=2, **options)
         components.append(model.scores_ / model.singular_values_ if model.components_ is None else model.components_.T)
+        bounds = [model.log["measured"].get(f"{kind}_degrees", 90) for kind in ("certified_angle", "angle_bound")]
+        claims.append((model.log["exact"], min(bounds)))
     assert subspace_angles(*components).max() <= 1e-9
+    assert claims[0][0] == claims[1][0]
+    assert claims[0][1] == pytest.approx(claims[1][1], rel=0.1, abs=1e-6)
 
 
 APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}

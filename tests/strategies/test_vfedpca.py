@@ -9,13 +9,7 @@ from sklearn.preprocessing import minmax_scale
 from fedpca_flwr import run
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import DataError
-from fedpca_flwr.maths.columns import (
-    gram_power_iteration,
-    merge_vectors,
-    orthogonal_direction,
-    project_on_direction,
-    scores_on_direction,
-)
+from fedpca_flwr.maths.columns import merge_vectors, orthogonal_direction, project_on_direction, scores_on_direction
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.merging import merge_questions
@@ -111,8 +105,12 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     model = fit(3)
     assert 0.5 < angle(model) < 30
     assert not model.log["exact"]
-    model = run("vfedpca", [X], n_components=1, periods=1, local_iterations=60)
-    assert angle(model) < 1e-6
+    options = {"n_components": 1, "local_iterations": 60}
+    assert angle(run("vfedpca", [X], periods=1, **options)) < 1e-6
+    with_graph, without = (run("vfedpca", [X], graph=graph, **options) for graph in ("ring", "server"))
+    assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
+    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
+    assert faithful.scores_.shape == (150, 2)
 
 
 @pytest.mark.parametrize("variant", ["ours", "faithful"])
@@ -132,23 +130,6 @@ def test_without_a_server_neighbours_are_merged(graph, variant):
     assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in reports), rel=1e-6, abs=1e-6)
     neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
     assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
-
-
-def test_one_party_has_no_neighbours():
-    options = {"n_components": 1, "local_iterations": 60}
-    with_graph, without = (run("vfedpca", [X], graph=graph, **options) for graph in ("ring", "server"))
-    assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
-    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
-    assert faithful.scores_.shape == (150, 2)
-
-
-@pytest.mark.parametrize("options", [{"kernel": "rbf", "gamma": 0.2}, {"kernel": "sigmoid", "gamma": 0.03}], ids=str)
-def test_the_kernel_variant_averages_too(options):
-    name, gamma = options["kernel"], options["gamma"]
-    truth = KernelPCA(1, kernel=name, gamma=gamma, coef0=1, eigen_solver="dense").fit(X).transform(X)
-    model, alone = fit(5, "vfedakpca", **options), run("vfedakpca", [X], n_components=1, **options)
-    assert 0.5 < principal_angles(model.scores_, truth).max() < 45
-    assert principal_angles(alone.scores_, truth).max() < 1e-6
 
 
 KERNELS = [
@@ -179,31 +160,22 @@ def test_no_more_is_asked_than_periods_and_products_are_counted():
     assert faithful.max_gram_columns(150) == 3 * 3
 
 
-def test_merges_updates_and_directions_in_closed_form():
+def test_merges_and_directions_in_closed_form():
     a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
     for sign in (1.0, -1.0):
         u = merge_vectors([3.0, 1.0], [a, sign * b], aligned=True, scaled=False)
         assert principal_angles(u[:, None], (0.75 * a + 0.25 * b)[:, None]).max() < 1e-6
-    np.testing.assert_allclose(merge_vectors([3.0, 1.0], [a, -b], aligned=False, scaled=False), 0.75 * a - 0.25 * b)
     scaled = merge_vectors([2.0, 1.0, 1.0], [a, a, b], aligned=True, scaled=True)  # eta 1/3, ceil(3/2) boosted
-    assert principal_angles(scaled[:, None], (a + 0.25 * b)[:, None]).max() > 1
     np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
     block, u = rows(30), rows(30)[:, 0]
-    once = project_on_direction(block, u)
-    assert np.linalg.matrix_rank(once) == 1
-    column = scores_on_direction(block, u)
-    assert column.shape == (30, 1)
+    once, column = project_on_direction(block, u), scores_on_direction(block, u)
+    assert (np.linalg.matrix_rank(once), column.shape) == (1, (30, 1))
     np.testing.assert_allclose(column @ column.T, once @ once.T, atol=1e-12 * np.abs(once @ once.T).max())
-    _, a = gram_power_iteration(once, np.ones(30), 2)
-    _, b = gram_power_iteration(project_on_direction(once, a), np.ones(30), 2)
-    assert principal_angles(a[:, None], b[:, None]).max() < 1e-6
     basis = np.linalg.qr(rows(5, 4)).Q
     for u in (basis @ [1.0, 2.0, 3.0, 4.0], basis[:, 0] * 1e-200, np.zeros(5)):
         other = orthogonal_direction(u, basis)
         np.testing.assert_allclose(basis.T @ other, 0, atol=1e-15)
         np.testing.assert_allclose(np.linalg.norm(other), 1)
-    vector, u, two = orthogonal_direction(np.arange(5.0), basis[:, :2]), np.arange(5.0), basis[:, :2]
-    np.testing.assert_allclose(vector @ u, np.linalg.norm(u - two @ (two.T @ u)))
 
 
 @pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])

@@ -46,26 +46,20 @@ def test_rows_of_any_unit_and_far_from_zero_need_no_option(scale, offset, relati
 
 @pytest.mark.engine
 def test_rows_that_are_far_off_do_no_harm():
-    """Every twentieth row is replaced by 1e6 in each feature, and with a clip would be the first component."""
-    data = np.vstack(parties())
-    dirty = data.copy()
+    """Every twentieth row is replaced; by 1e6 in each feature, with a clip they would be the first component."""
+    data, dirty = np.vstack(parties()), np.vstack(parties())
+    dirty[::20] = 1e6 * np.random.default_rng(3).standard_normal(dirty[::20].shape)
+    model = fit("dp-pca", np.array_split(dirty, 3), n_components=4, epsilon=8.0, release="directions")
+    assert captured_share(model, data) > 0.95  # far in every direction, they change directions little
     dirty[::20] = 1e6
+    centred = data - data.mean(axis=0)
     for release, min_share in (("shells", 0.95), ("directions", 0.99)):
         clean, spoilt, larger = (
             fit("dp-pca", np.array_split(X, 3), n_components=k, epsilon=8.0, release=release)
             for X, k in ((data, 4), (dirty, 4), (dirty, 5))
         )
         assert captured_share(spoilt, data) > captured_share(clean, data) - 0.05  # it takes one of four components
-        centred = data - data.mean(axis=0)
         assert ((centred @ larger.components_.T) ** 2).sum() > ((centred @ clean.components_.T) ** 2).sum() * min_share
-
-
-def test_rows_far_off_in_every_direction_change_directions_little():
-    data, rng = np.vstack(parties()), np.random.default_rng(3)
-    dirty = data.copy()
-    dirty[::20] = 1e6 * rng.standard_normal((len(data[::20]), data.shape[1]))
-    model = fit("dp-pca", np.array_split(dirty, 3), n_components=4, epsilon=8.0, release="directions")
-    assert captured_share(model, data) > 0.95
 
 
 def test_shares_are_told_of_what_stands_out_only():
@@ -115,14 +109,17 @@ def test_intervals_hold_variances_of_shortened_rows(shape):
 
 
 def test_the_last_share_covers_the_remaining_variance():
-    """A single shell has released variances, and two shells have the variances of their sums."""
+    """A single shell has released variances, and two shells have the variances of their sums, with energy or not."""
     sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
-    energies, shells = np.array([1000.0, 100.0]), np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    run = SimpleNamespace(quorum=SimpleNamespace(features=6))
+    shells, run = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]]), SimpleNamespace(quorum=SimpleNamespace(features=6))
     released, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
-    for number, expected in ((1, [3000.0, 1000.0]), (2, None)):
+    for number, energy, expected in ((1, 1000.0, [3000.0, 1000.0]), (2, 1000.0, None), (2, -5.0, None)):
+        energies = np.array([energy, 100.0])
         of_all = combine_shells(sums[:number], energies[:number], shells[:number], 6, 2, 20.0)
-        before, after = of_all.denoised.pairs, DPPCA._estimate_variances(run, of_all, released, noise, 0.1).pairs
+        with np.errstate(all="raise"):
+            estimates = [DPPCA._estimate_variances(run, of_all, released, noise, error) for error in (0.1, np.inf)]
+        assert np.isfinite([one.pairs.values for one in estimates]).all()
+        before, after = of_all.denoised.pairs, estimates[0].pairs
         np.testing.assert_array_equal(after.values, before.values if expected is None else expected)
         assert after.following / after.values[-1] == pytest.approx(before.following / before.values[-1])
 
@@ -137,17 +134,6 @@ def test_the_share_within_a_reach_is_a_lower_bound():
     share = 1620 / 2100
     assert np.mean(np.array(found) <= share) >= 0.9
     assert np.median(found) > share - 0.06
-
-
-def test_a_shell_without_energy_divides_by_nothing():
-    sums = np.array([pack(np.diag([9.0, 5, 3, 0, 0, 0])), pack(np.diag([90.0, 50, 0, 0, 60, 60]))])
-    shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
-    run = SimpleNamespace(quorum=SimpleNamespace(features=6))
-    released, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
-    of_all = combine_shells(sums, np.array([-5.0, 100.0]), shells, 6, 2, 20.0)
-    with np.errstate(all="raise"):
-        estimates = [DPPCA._estimate_variances(run, of_all, released, noise, error) for error in (0.1, np.inf)]
-    assert np.isfinite([one.pairs.values for one in estimates]).all()
 
 
 def test_without_noise_an_interval_is_the_variance_itself(monkeypatch):
@@ -184,27 +170,23 @@ def test_noisy_centres_do_not_count_as_components():
     """The centre is off by 0.5, and squares of 5,000 of 900 equal rows leave 46 in 1,000 of the rows' second moment."""
     run = SimpleNamespace(quorum=SimpleNamespace(features=6))
     added, pairs = {"squares": 10.0, "rows": 5.0}, Eigenpairs(np.array([2.0, 1.0]), np.eye(6)[:, :2], 0.0)
-    of_all = Combined(Denoised(pairs, 0.0, 0, 6, np.zeros(2)), np.zeros((1, 2)), np.ones(1), np.ones(1), 20.0)
+    one = Combined(Denoised(pairs, 0.0, 0, 6, np.zeros(2)), np.zeros((1, 2)), np.ones(1), np.ones(1), 20.0)
 
-    def counted(of_all, squares, limits):
+    def counted(of_all, limits, squares=(3000.0, 1500.0, 500.0)):
         """Return the components above the noise, with eigenvalues a thousandth above and below each shell's limit."""
-        noisy = np.outer(limits, [1.001, 0.999])
         released = {"squares": np.array(squares), "rows": 900.0}
-        return DPPCA._estimate_variances(run, of_all._replace(noisy=noisy), released, added, 0.5)
+        of_all = of_all._replace(noisy=np.outer(limits, [1.001, 0.999]))
+        return DPPCA._estimate_variances(run, of_all, released, added, 0.5)
 
-    max_rows = 900 + 3.04 * 5
-    near = 5000 - 2.33 * 10 * np.sqrt(3)
-    same_direction_rows = max_rows * 0.25 * max_rows / near
-    detectable = counted(of_all, [3000.0, 1500.0, 500.0], [noise_limit(6, 20.0, same_direction_rows)])
+    max_rows, near = 900 + 3.04 * 5, 5000 - 2.33 * 10 * np.sqrt(3)
+    detectable = counted(one, [noise_limit(6, 20.0, max_rows * 0.25 * max_rows / near)])
     assert (detectable.detectable, detectable.total) == (1, 5000.0)
-    assert counted(of_all, [10.0, 5.0, 5.0], [noise_limit(6, 20.0, max_rows)]).detectable == 1
-    assert counted(of_all, [10.0, 5.0, -500.0], [1.0]).total == 15.0
-    shells = of_all._replace(traces=np.array([400.0, 800.0]), squares=np.array([0.1, 2.0]))
-    limits = [noise_limit(6, 20.0, excess) for excess in (400.0, 800 * 0.25 / 2)]
-    for below in (0, 1):
-        values = [limit * (0.9 if shell == below else 1.0) for shell, limit in enumerate(limits)]
-        assert counted(shells, [3000.0, 1500.0, 500.0], values).detectable == 1
-    assert counted(shells, [3000.0, 1500.0, 500.0], np.multiply(limits, 0.9)).detectable == 0
+    assert counted(one, [noise_limit(6, 20.0, max_rows)], [10.0, 5.0, 5.0]).detectable == 1
+    assert counted(one, [1.0], [10.0, 5.0, -500.0]).total == 15.0
+    shells = one._replace(traces=np.array([400.0, 800.0]), squares=np.array([0.1, 2.0]))
+    limits = np.array([noise_limit(6, 20.0, excess) for excess in (400.0, 800 * 0.25 / 2)])
+    for factors, detected in (([0.9, 1.0], 1), ([1.0, 0.9], 1), ([0.9, 0.9], 0)):
+        assert counted(shells, limits * factors).detectable == detected
 
 
 def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):

@@ -12,16 +12,7 @@ from fedpca_flwr.maths.moments import diagonal_positions
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_multiplier
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.strategies.dp_pca import integer_sums
-from fedpca_flwr.strategies.dp_pca.integer_sums import (
-    GRID_STEPS,
-    MAX_ROWS,
-    integer_energies,
-    integer_octave_counts,
-    integer_products,
-    integer_score_squares,
-    integer_shell_products,
-    integer_sum,
-)
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS, MAX_ROWS
 from fedpca_flwr.strategies.dp_pca.party import BUDGET_SHARES, FIELD_STEPS, MAX_TOTAL_ROWS, DPOptions, dp_script
 from tests.families import rows
 from tests.harness import client_of, finish, fit, server_of
@@ -65,14 +56,14 @@ def ask(server, phase="joint", request=(), party=0):
 def exact(name, data, *, centre=0.0, bound=1.0, shells=None, components=None):
     centre = np.zeros(data.shape[1]) + centre
     if name == "products" and shells is not None:
-        return integer_shell_products(data, centre, shells)
+        return integer_sums.integer_shell_products(data, centre, shells)
     return {
         "rows": lambda: len(data) * GRID_STEPS,
-        "octaves": lambda: integer_octave_counts(data, centre),
-        "sum": lambda: integer_sum(data, centre, float(bound)),
-        "products": lambda: integer_products(data, centre, float(bound)),
-        "energies": lambda: integer_energies(data, centre, shells),
-        "squares": lambda: integer_score_squares(data, centre, components, float(bound)),
+        "octaves": lambda: integer_sums.integer_octave_counts(data, centre),
+        "sum": lambda: integer_sums.integer_sum(data, centre, float(bound)),
+        "products": lambda: integer_sums.integer_products(data, centre, float(bound)),
+        "energies": lambda: integer_sums.integer_energies(data, centre, shells),
+        "squares": lambda: integer_sums.integer_score_squares(data, centre, components, float(bound)),
     }[name]()
 
 
@@ -100,24 +91,21 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
         np.testing.assert_array_equal(on_diagonal, deviation)
 
 
-def change_by_one_row(relation, deviations):
-    """Return the largest change of the sums by a row that comes, goes or is replaced, in deviations of the noise."""
-    count, length, products = (
-        FIELD_STEPS[name] / deviations[name] if deviations.get(name) else 0.0 for name in ("rows", "sum", "products")
-    )
-    if relation == "add-remove":
-        return np.sqrt(count**2 + length**2 + products**2)
-    t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
-    return np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
-
-
 @every_way
 def test_the_noise_of_clipped_rows_is_what_one_row_needs(way):
+    """The largest change of the sums by a row that comes, goes or is replaced, in deviations of the noise."""
     options = DPOptions(epsilon=1.0, **RELEASES["joint"], **way)
     deviations = options.noise("joint").deviations
     assert (deviations["rows"] > 0) == ("count" not in way and "relation" not in way)
-    total_deviations = {name: deviation * way.get("honest_parties", 1) ** 0.5 for name, deviation in deviations.items()}
-    change = change_by_one_row(options.relation, total_deviations)
+    honest = way.get("honest_parties", 1) ** 0.5
+    count, length, products = (
+        FIELD_STEPS[name] / (deviations[name] * honest) if deviations.get(name) else 0.0
+        for name in ("rows", "sum", "products")
+    )
+    change = np.sqrt(count**2 + length**2 + products**2)
+    if options.relation == "replace-one":
+        t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows
+        change = np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
     allowed = 1 / gaussian_multiplier(1.0, 1e-5)
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
@@ -208,9 +196,6 @@ def test_replacements_and_rounded_rows_are_of_one_row():
     with refused(DisclosureError, "round_rows", 2):
         fit("dp-pca", [rows(50)], n_components=2, round_rows=2)
     fit("dp-pca", [rows(50)], n_components=2, round_rows=2, relation="replace-one")
-
-
-# Within their limits
 
 
 def refusal_in(phase, request, release="shells"):

@@ -1,22 +1,20 @@
-"""Tests of the mathematics of Ozkara et al. 2023 and of the manifold of orthonormal columns on which it works.
-
-The gradients by finite differences, the gauge, both solvers, and the ends of the interval of mu.
-"""
+"""The mathematics of Ozkara et al. 2023 (gradients: tests/papers), their manifold, and rows about a given centre."""
 
 import numpy as np
 import pytest
-from scipy.linalg import eigh, sqrtm
+from scipy.linalg import eigh
 
+from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.eigen import polar_factor, principal_angles
+from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.strategies.personalised import mixing as module
-from fedpca_flwr.strategies.personalised.mixing import (
-    local_components,
-    objective,
-    personal_components,
-    subspace_distance,
-)
+from fedpca_flwr.strategies.personalised.mixing import local_components, personal_components, subspace_distance
+from fedpca_flwr.strategies.personalised.own_rows import LocalRows, centre_local_moments, centre_local_rows
 from fedpca_flwr.strategies.personalised.stiefel import align, retract, symmetric_part, tangent_projection, transpose
+from tests import families
+from tests.maths.test_columns import KINDS, RNG, many_chunks  # noqa: F401
+from tests.refusals import refused
 
 NOISE, SPREAD = 0.5, 0.04
 
@@ -36,43 +34,16 @@ def dense_objective(rows, U, V):
 
 def test_formulas_are_those_of_the_paper():
     rows, U, V = setting()
-    value = objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
     left, _, right = np.linalg.svd(U.T @ V)
-    turned = U @ left @ right
+    turned, distance = U @ left @ right, 3 - np.square(V.T @ U).sum()
+    value = module.objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
     assert value == pytest.approx(dense_objective(rows[0], turned, V), rel=1e-12)
     assert value < dense_objective(rows[0], U, V)
-    assert np.square(tangent_projection(V, turned)).sum() == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
-    assert subspace_distance(U, V) == pytest.approx(3 - np.square(V.T @ U).sum(), rel=1e-12)
+    assert np.square(tangent_projection(V, turned)).sum() == pytest.approx(distance, rel=1e-12)
+    assert subspace_distance(U, V) == pytest.approx(distance, rel=1e-12)
     assert subspace_distance(V, V) < 1e-28
-    # Retraction and alignment are those of the paper.
-    rng = np.random.default_rng(2)
-    U = polar_factor(rng.standard_normal((9, 3)))
-    X = tangent_projection(U, rng.standard_normal((9, 3)))
-    formula = (U + X) @ np.linalg.inv(sqrtm(np.eye(3) + X.T @ X))
-    np.testing.assert_allclose(retract(U, X), formula, atol=1e-13)
-    np.testing.assert_allclose(retract(U, X), polar_factor(U + X), atol=1e-13)
-    turned = U @ polar_factor(rng.standard_normal((3, 3)))
+    turned = U @ polar_factor(np.random.default_rng(2).standard_normal((3, 3)))
     np.testing.assert_allclose(align(turned, U), U, atol=1e-14)
-
-
-def test_gradients_are_those_of_finite_differences():
-    rows, U, V = setting()
-    c = module.penalty_strength(NOISE, SPREAD)
-    gradient = tangent_projection(U, module.local_gradient(rows[0], U, V, c)) / (NOISE * (1 + NOISE))
-    rng, h = np.random.default_rng(1), 1e-4
-    for _ in range(5):
-        T = tangent_projection(U, rng.standard_normal(U.shape))
-        ends = [dense_objective(rows[0], retract(U, step * T), V) for step in (2 * h, h, -h, -2 * h)]
-        slope = (-ends[0] + 8 * ends[1] - 8 * ends[2] + ends[3]) / (12 * h)
-        assert np.vdot(gradient, T) == pytest.approx(slope, rel=1e-6)
-        T = tangent_projection(V, rng.standard_normal(V.shape))
-        halves = [np.square(tangent_projection(W, U)).sum() / 2 for W in (retract(V, h * T), retract(V, -h * T))]
-        assert np.vdot(module.shared_gradient(U, V), T) == pytest.approx((halves[0] - halves[1]) / (2 * h), rel=1e-6)
-    # A party's step along both.
-    largest = np.linalg.norm(rows[0], 2) ** 2
-    moved, version = module.gradient_step(rows[0], U, V, c, 1 / (largest + c), 1 / c)
-    np.testing.assert_allclose(moved, retract(U, -gradient * NOISE * (1 + NOISE) / (largest + c)), atol=1e-13)
-    np.testing.assert_allclose(version, V - tangent_projection(V, module.shared_gradient(moved, V)), atol=1e-13)
 
 
 def test_solvers_give_leading_eigenvectors():
@@ -137,13 +108,8 @@ def test_perpca_separates_shared_components():
     found = module.perpca(rows, vectors[:3].T, 2)
     assert principal_angles(found[0][:, :2], basis[:, :2]).max() < 1
     assert max(principal_angles(one, true).max() for one, true in zip(found, truth, strict=True)) < 1
-    parties = np.random.default_rng(0).standard_normal((3, 20, 6))
-    start = np.linalg.svd(parties.reshape(-1, 6))[2][:3].T
-    for U in module.perpca(parties, start, 1, iterations=2):
+    for U in module.perpca(rows, vectors[:3].T, 1, iterations=2):
         np.testing.assert_allclose(U.T @ U, np.eye(3), atol=1e-12)
-
-
-# The manifold
 
 
 @pytest.mark.parametrize("several", [(), (4,)], ids=["one", "a stack"])
@@ -161,3 +127,40 @@ def test_tangents_and_retractions_of_a_point(several):
     left = [np.linalg.norm(retract(U, t * T) - (U + t * T)) for t in (1e-2, 1e-3)]
     assert left[0] / left[1] == pytest.approx(100, rel=0.05)
     np.testing.assert_array_equal(retract(U, 0 * T), U)
+
+
+def test_rows_and_moments_give_personalised_products():
+    X, centre = KINDS["array"], RNG.standard_normal(40)
+    about, V = X - centre, RNG.standard_normal((2, 40, 3))
+    for held in (
+        centre_local_rows(KINDS["blocks"], centre, np.zeros(40)),
+        centre_local_moments(Moments.from_rows(KINDS["blocks"]), centre, np.zeros(40)),
+    ):
+        np.testing.assert_allclose(held.gram(V[0]), (about @ V[0]).T @ (about @ V[0]), rtol=1e-9)
+        found, product = (module.scatter_times(own, V) for own in (held, about))
+        np.testing.assert_allclose(found, product, rtol=1e-10, atol=1e-10 * np.abs(product).max())
+        assert module.row_energy(held) == pytest.approx(module.row_energy(about), rel=1e-12)
+        assert module.largest_eigenvalue(held) == pytest.approx(module.largest_eigenvalue(about), rel=1e-10)
+        basis, _ = np.linalg.qr(V[0])
+        residual = np.square(about - about @ basis @ basis.T).sum()
+        assert held.residual_energy(basis) == pytest.approx(residual, rel=1e-10)
+        assert held.shape == X.shape
+
+
+def test_energy_is_about_the_centre_in_all_units():
+    """Rows 1 and 3 about 1: 4, of which half lies between their mean and the centre."""
+    own = centre_local_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
+    np.testing.assert_allclose(own.shift, [np.sqrt(2), 0.0])
+    np.testing.assert_allclose(own.energy, 4.0)
+    for seed in range(30):
+        basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6)))
+        assert centre_local_rows(families.rows(6, 6, seed=seed), np.ones(6), np.zeros(6)).residual_energy(basis) >= 0
+    # Numbers far apart count for nothing or are refused.
+    own = LocalRows(np.array([[0.0, 1.0], [0.0, -1.0]]), np.zeros(2))
+    found = own.times_scaled(np.array([[1.0, 0.0, 1e-150], [1e-150, 1e-150, 1e-150]]))
+    np.testing.assert_array_equal(found, [[0, 0, 0], [0, 2e-150, 2e-150]])
+    X = np.array([[1.0, 0.0], [3.0, 0.0]])
+    shift = centre_local_rows(X, np.ones(2), np.array([0.5, 0.0])).shift
+    np.testing.assert_allclose(shift, np.sqrt(2) * np.array([0.5, -1.0]))
+    with refused(ContractError):
+        centre_local_rows(X, np.full(2, 1e160), np.zeros(2))

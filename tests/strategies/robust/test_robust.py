@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from scipy.stats import chi2
 
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
@@ -25,6 +24,9 @@ from tests.refusals import refused
 SPREAD = np.arange(8.0, 0.0, -1.0)
 CLEAN = np.random.default_rng(4).standard_normal((900, 8)) * SPREAD + 5
 AXES = np.eye(8)
+
+
+LOCAL_ROWS = CLEAN[:40]
 
 
 def parties(rows):
@@ -53,25 +55,21 @@ FAR = [(0.2, 1e6), (0.2, -1e6 * AXES[7]), (0.2, 60 * AXES[5]), (0.3, 1e6)]
 @pytest.mark.parametrize(("share", "where"), FAR, ids=["all", "one feature", "nearer", "more than a quarter"])
 def test_rows_that_are_far_off_do_not_move_the_components(share, where):
     clean, dirty = of_clean_rows(), fit("robust", parties(spoiled(share, where)), n_components=3)
-    far_notes = [note for note in dirty.log["notes"] if "too far off" in note]
-    assert [note.startswith("30% of the rows lie") for note in far_notes] == [True] * (share > 0.25)
+    far_notes = [note[:20] for note in dirty.log["notes"] if "too far off" in note]
+    assert far_notes == ["30% of the rows lie "] * (share > 0.25)
     if share < 0.25:
         assert off(dirty) <= 2 * off(clean)
         np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
 
 
-def within_reach(share, distance):
+@pytest.mark.parametrize(("share", "distance"), [(0.1, 4), (0.1, 6), (0.1, 8), (0.2, 8)])
+def test_rows_within_reach_turn_nothing(share, distance):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((600, 8)) * np.sqrt([9, 5, 3, 1, 1, 1, 1, 1])
     outliers = rng.choice(600, int(share * 600), replace=False)
-    sides = rng.standard_normal((outliers.size, 8)), rng.choice([-1, 1], (outliers.size, 1))
-    rows[outliers] = 0.3 * sides[0] + sides[1] * distance * AXES[7]
-    return rows
-
-
-@pytest.mark.parametrize(("share", "distance"), [(0.1, 4), (0.1, 6), (0.1, 8), (0.2, 8)])
-def test_rows_within_reach_turn_nothing(share, distance):
-    model = fit("robust", np.array_split(within_reach(share, distance), 4), n_components=2)
+    rows[outliers] = 0.3 * rng.standard_normal((outliers.size, 8))
+    rows[outliers, 7] += rng.choice([-distance, distance], outliers.size)
+    model = fit("robust", np.array_split(rows, 4), n_components=2)
     assert off(model) < 12
     if distance > 4:
         assert model.log["measured"]["rows_far_off"] == pytest.approx(share, abs=0.02)
@@ -85,8 +83,20 @@ def test_coinciding_rows_are_refused():
             fit("robust", [rows[:200], rows[200:]], n_components=2)
     rows = np.hstack([rng.standard_normal((400, 3)) * [3, 2, 1], rare[:, [0, 3]]])
     model = fit("robust", [rows[:200], rows[200:]], n_components=5)
-    assert any("components 4, 5" in note for note in model.log["notes"])
+    assert "components 4, 5" in " ".join(model.log["notes"])
     np.testing.assert_allclose(model.explained_variance_[:3], [9, 4, 1], rtol=0.3)
+
+
+def middle_and_spread(scores):
+    middle = np.median(scores, axis=0)
+    return middle, np.median(np.abs(scores - middle), axis=0) / 0.6744897501960817
+
+
+def by_signs(rows):
+    """Eigenvalues and eigenvectors, in rows, of the sign covariance about zero."""
+    directions = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    values, vectors = np.linalg.eigh(directions.T @ directions)
+    return values[::-1], vectors[:, ::-1].T
 
 
 @pytest.mark.engine
@@ -94,10 +104,8 @@ def test_heavy_tails_do_not_depend_on_units():
     rng = np.random.default_rng(1)
     rows = rng.standard_cauchy((1500, 1)) * rng.standard_normal((1500, 8)) * [4, 3, 2.2, 1.5, 1.2, 1, 1, 1]
     model = fit("robust", np.array_split(rows, 3), n_components=3)
-    other = fit("robust", np.array_split(rows * 3e-5, 3), n_components=3)
-    assert principal_angles(model, other).max < 1e-6
-    for parties in ([rows], np.array_split(rows, 12)):
-        assert principal_angles(model, fit("robust", parties, n_components=3)).max < 2
+    for parties, degrees in (([X * 3e-5 for X in np.array_split(rows, 3)], 1e-6), (np.array_split(rows, 12), 2)):
+        assert principal_angles(model, fit("robust", parties, n_components=3)).max < degrees
 
 
 @pytest.mark.engine
@@ -111,18 +119,6 @@ def test_clean_rows_cost_little():
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, rtol=0.15)
     assert model.total_variance == pytest.approx(plain.total_variance, rel=0.05)
     assert fit("robust", parties(CLEAN), n_components=8).explained_variance_ratio_.sum() == pytest.approx(1, rel=1e-12)
-
-
-def middle_and_spread(scores):
-    middle = np.median(scores, axis=0)
-    return middle, np.median(np.abs(scores - middle), axis=0) / 0.6744897501960817
-
-
-def by_signs(rows):
-    """Eigenvalues and eigenvectors, in rows, of the sign covariance about zero."""
-    directions = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    values, vectors = np.linalg.eigh(directions.T @ directions)
-    return values[::-1], vectors[:, ::-1].T
 
 
 def pooled_program(rows):
@@ -156,8 +152,7 @@ def test_a_pooled_program_gives_the_same():
     rows = spoiled(0.1, 1e4)
     model = fit("robust", parties(rows), n_components=3)
     assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
-    single = fit("robust", [rows], n_components=3)
-    assert principal_angles(model, single).max < 0.5
+    assert principal_angles(model, fit("robust", [rows], n_components=3)).max < 0.5
 
 
 @pytest.mark.engine
@@ -181,9 +176,8 @@ def test_secure_sums_and_units_change_nothing():
 
 
 def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
-    rows = CLEAN.copy()
+    rows, files = CLEAN.copy(), [tmp_path / f"{party}.csv" for party in range(3)]
     rows[3] = 1e6
-    files = [tmp_path / f"{party}.csv" for party in range(3)]
     model = fit("robust", parties(rows), n_components=3, scores=files)
     written = [np.loadtxt(file.with_stem(f"{file.stem}-outliers"), str, delimiter=",", skiprows=1) for file in files]
     _, t2_limit, _, spe_limit, flags = np.vstack(written)[:, :5].astype(float).T
@@ -193,16 +187,6 @@ def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
     centred -= centred @ model.components_.T @ model.components_
     np.testing.assert_allclose(t2_limit, chi2.ppf(0.99, 3))
     np.testing.assert_allclose(spe_limit, np.quantile((centred**2).sum(axis=1), 0.99), rtol=0.15)
-
-
-# Parties that lie
-
-
-def inflate(reply):
-    arrays = parameters_to_ndarrays(reply.parameters)
-    reply.num_examples *= 10_000
-    reply.parameters = ndarrays_to_parameters([(10_000 * array).astype(array.dtype) for array in arrays])
-    return reply
 
 
 @pytest.mark.engine
@@ -218,7 +202,8 @@ def test_a_lying_party_has_no_part():
         assert any("client 4" in note for note in model.log["notes"]) is robust
     five[4] = five[4] + 60 * AXES[7]
     server = server_of("robust", five, n_components=3, robust_parties=True)
-    tamper(server, 4, inflate)
+    tamper_arrays(server, 4, lambda a: [(10_000 * array).astype(array.dtype) for array in a])
+    tamper(server, 4, lambda reply: setattr(reply, "num_examples", 10_000 * reply.num_examples) or reply)
     model = finish(server)
     assert abs(model.mean_[7] - 5) < 2
     assert off(model) < 10
@@ -228,8 +213,6 @@ def test_unlike_parties_are_refused():
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
-    with refused(ConfigError, "'secure_aggregation'"):
-        fit("robust robust-parties=true", parties(CLEAN), n_components=3, secure_aggregation=True, bound=100.0)
 
 
 def test_unlike_parties_in_each_step_leave_none():
@@ -276,11 +259,10 @@ def test_a_party_counts_as_at_most_twice_the_median_one():
 
 
 def test_the_scatter_and_mean_are_those_of_alike_parties():
-    shifts, scatters = np.array([[8.0, 0], [16, 0], [4, 8]]), np.array([[2.0, 2], [1, 1], [3, 3]])
-    weights = (8.0, 8.0, 4.0)
+    parts = (8.0, [8.0, 0], [2.0, 2]), (8.0, [16.0, 0], [1, 1]), (4.0, [4.0, 8], [3, 3])
     replies = [
-        {"count": np.array(10), "weight": np.array(weight), "shift": shift, "scatter": pack(np.diag(scatter))}
-        for weight, shift, scatter in zip(weights, shifts, scatters, strict=True)
+        {"count": np.array(10), "weight": np.array(w), "shift": np.array(shift), "scatter": pack(np.diag(scatter))}
+        for w, shift, scatter in parts
     ]
     (far_share, mean, scatter), _ = sum_of_replies(lambda server: Robust._mean_and_scatter(server, "s", {}, 2), replies)
     assert far_share == pytest.approx(1 - 20 / 30)
@@ -322,12 +304,6 @@ def test_rows_far_off_are_looked_for_along_200_directions():
     assert [direction_count(*sizes) for sizes in ((100, 5), (300, 5), (300, 250))] == [100, 200, 250]
 
 
-# What a server that chooses the centre is told
-
-
-LOCAL_ROWS = CLEAN[:40]
-
-
 def centre_request(centre, unit=1.0):
     return [centre, np.empty(0), np.asarray(unit), np.asarray(900)]
 
@@ -355,11 +331,10 @@ def upto(session, phase, spread=1.0, first="median"):
     return reply
 
 
-def survivors(centre, spread, along, reach, near=0):
+def survivors(spread, along, reach):
     """Return the request for survivors: rows count within so many spreads on the first axis, and by their distance."""
-    whitened = [0 * AXES[0], np.full(8, spread)]
-    shape = [AXES, 0 * AXES[0], np.where(AXES[near] > 0, along, 1e6)]
-    return [*centre_request(centre), AXES, *whitened, *shape, np.asarray(reach)]
+    shape = [np.full(8, spread), AXES, 0 * AXES[0], np.where(AXES[0] > 0, along, 1e6)]
+    return [*centre_request(LOCAL_ROWS[7]), AXES, 0 * AXES[0], *shape, np.asarray(reach)]
 
 
 def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
@@ -375,25 +350,24 @@ def test_no_edge_of_a_reach_tells_which_row_it_passes(session):
     upto(session, "survivors", 10.0)
     distances = np.linalg.norm(LOCAL_ROWS - LOCAL_ROWS[7], axis=1) / 10
     edge = np.sort(distances)[30]
-    reply, _ = session.ask("survivors", survivors(LOCAL_ROWS[7], 10.0, 1e6, [edge, edge * (1 + 1e-9)]))
+    reply, _ = session.ask("survivors", survivors(10.0, 1e6, [edge, edge * (1 + 1e-9)]))
     gap = np.median(distances) - np.quantile(distances, 0.25)
     assert reply[1] == pytest.approx(np.clip(1 - (distances - edge) / gap, 0, 1).sum(), rel=0.03)
 
 
 def test_edges_are_a_quarter_of_the_local_spread(session):
     upto(session, "survivors")
-    reply, _ = session.ask("survivors", survivors(LOCAL_ROWS[7], 1.0, 1e-9, [1e6, 2e6]))
-    scores = np.abs(LOCAL_ROWS - LOCAL_ROWS[7])[:, 0]
-    inside = np.clip(3.5 - scores / (0.25 * middle_and_spread((LOCAL_ROWS - LOCAL_ROWS[7])[:, :1])[1]), 0, 1)
-    counted = np.where(np.abs(LOCAL_ROWS - LOCAL_ROWS[7]).max(axis=1) <= 16, inside, 0)
+    reply, _ = session.ask("survivors", survivors(1.0, 1e-9, [1e6, 2e6]))
+    scores = np.abs(LOCAL_ROWS - LOCAL_ROWS[7])
+    inside = np.clip(3.5 - scores[:, 0] / (0.25 * middle_and_spread((LOCAL_ROWS - LOCAL_ROWS[7])[:, :1])[1]), 0, 1)
+    counted = np.where(scores.max(axis=1) <= 16, inside, 0)
     assert (counted > 0).sum() >= 5
     assert reply[1] == pytest.approx(counted.sum(), rel=0.1)
 
 
 def test_fewer_survivors_than_the_minimum_are_none(session):
     upto(session, "survivors")
-    few = survivors(LOCAL_ROWS[7], 1.0, 1e6, [1e-3, 2e-3])
-    (count, weight, shift, scatter), _ = session.ask("survivors", few)
+    (count, weight, shift, scatter), _ = session.ask("survivors", survivors(1.0, 1e6, [1e-3, 2e-3]))
     assert (int(count), float(weight), np.abs(shift).max(), np.abs(scatter).max()) == (40, 0.0, 0.0, 0.0)
 
 
@@ -423,52 +397,17 @@ def test_the_directions_of_a_step_are_told_once(session):
 def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
     _, scores = upto(session, "shape")
     _, shape_scores = upto(session, "survivors", first="shape")
-    few = [1e-9, np.sort(np.linalg.norm(LOCAL_ROWS - LOCAL_ROWS[7], axis=1))[-3] * (1 + 1e-9)]
-    request = survivors(LOCAL_ROWS[7], 1.0, 1e6, few)
-    session.ask("survivors", request)
     for counts in (*scores, *shape_scores):
         assert counts.sum() == 40
         assert set(counts[counts > 0] < 5) == {False}
 
 
-# The mathematics
-
-
 @pytest.mark.parametrize("place", [0.0, 1.0])
 def test_equal_rows_are_the_median(place):
-    rows = np.rint(np.abs(CLEAN[:40] - 5) > SPREAD)
+    rows = np.rint(np.abs(LOCAL_ROWS - 5) > SPREAD)
     rows[5:25] = place  # the search comes ever nearer to it
     median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, signs.MIN_FLOOR), rows.mean(axis=0))
     np.testing.assert_array_equal(signs.snap_to_majority(lambda c: np.split(rows - c, 8), median), rows[5])
     rows[24] += 1e-3  # one less than half
     assert signs.snap_to_majority(lambda c: [rows - c], median) is median
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
-
-
-def test_robust_numbers_are_those_of_the_rows():
-    rows = np.vstack([CLEAN[:200] * [30, 1, 1, 1, 1, 1, 1, 1], np.full((20, 8), 1e5)])
-    median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
-    directions = (rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]
-    assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
-    rng = np.random.default_rng(4)
-    values = rng.standard_normal((20_000, 12)) * 3 + 0.5
-    counts = signs.tally(values / 3)
-    assert (counts.sum(axis=1) == 20_000).all()
-    directions = signs.directions_from_counts(np.eye(12), np.full(12, 3.0), counts)
-    middle, spread = middle_and_spread(values)
-    np.testing.assert_allclose(directions.middles, middle, atol=0.02)
-    np.testing.assert_allclose(directions.spreads, spread, rtol=0.01)
-    np.testing.assert_allclose(signs.variances_from_counts(np.full(12, 3.0), counts), spread**2, rtol=0.02)
-    lengths = np.linalg.norm(values - 0.5, axis=1) / 3
-    errors = signs.SquaredErrors.from_counts(signs.tally(lengths[:, None])[0], 1.0)
-    assert errors.mean == pytest.approx(12, rel=0.03)
-    assert (lengths**2 > errors.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
-    assert signs.SquaredErrors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
-
-    for minimum in (1, 5, 30):  # no count of fewer, and all rows
-        sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
-        both = signs.tally(np.column_stack([sizes, 3 * sizes]))
-        for factor, counts in zip((1, 3), signs.merge_small_bins(both, minimum), strict=True):
-            assert counts.sum() == 102
-            assert counts[counts > 0].min() >= minimum
-            assert signs.quantile(counts, 0.5) == pytest.approx(factor * np.median(sizes), abs=0.2 * factor)

@@ -16,6 +16,11 @@ def test_rows_count_by_their_directions():
     assert found.mean_sign_length == pytest.approx(np.hypot(1 / 1.5 + 1, 1) / 3)
     np.testing.assert_allclose(signs.sign_scatter([rows[:2], rows[2:]], 2, 1.5), np.diag([1 / 1.5**2 + 1, 1.0]))
     assert not signs.sign_scatter([np.zeros((1, 2))], 2, 0.0).any()
+    rows = np.random.default_rng(4).standard_normal((220, 8)) * [240, 7, 6, 5, 4, 3, 2, 1]
+    rows[200:] = 1e5
+    median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
+    directions = (rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]
+    assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
 
 
 def test_far_rows_count_less():
@@ -72,3 +77,29 @@ def test_floors_and_limits_follow_from_quantiles():
     assert (found.middle, found.deviation) == pytest.approx((middle, (third - first) / (2 * 0.6744897501960817)))
     assert signs.SquaredErrors(2.0, 0.5).limit(0.5) == pytest.approx(8)
     assert signs.SquaredErrors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)
+
+
+def test_numbers_of_counts_are_those_of_the_rows():
+    values = np.random.default_rng(4).standard_normal((20_000, 12)) * 3 + 0.5
+    counts, middle = signs.tally(values / 3), np.median(values, axis=0)
+    assert (counts.sum(axis=1) == 20_000).all()
+    spread = np.median(np.abs(values - middle), axis=0) / 0.6744897501960817
+    directions = signs.directions_from_counts(np.eye(12), np.full(12, 3.0), counts)
+    np.testing.assert_allclose(directions.middles, middle, atol=0.02)
+    np.testing.assert_allclose(directions.spreads, spread, rtol=0.01)
+    np.testing.assert_allclose(signs.variances_from_counts(np.full(12, 3.0), counts), spread**2, rtol=0.02)
+    lengths = np.linalg.norm(values - 0.5, axis=1) / 3
+    errors = signs.SquaredErrors.from_counts(signs.tally(lengths[:, None])[0], 1.0)
+    assert errors.mean == pytest.approx(12, rel=0.03)
+    assert (lengths**2 > errors.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
+    assert signs.SquaredErrors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
+
+
+@pytest.mark.parametrize("minimum", [1, 5, 30])
+def test_no_bin_counts_fewer_rows_than_the_minimum(minimum):
+    sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
+    both = signs.tally(np.column_stack([sizes, 3 * sizes]))
+    for factor, counts in zip((1, 3), signs.merge_small_bins(both, minimum), strict=True):
+        assert counts.sum() == 102
+        assert counts[counts > 0].min() >= minimum
+        assert signs.quantile(counts, 0.5) == pytest.approx(factor * np.median(sizes), abs=0.2 * factor)
