@@ -3,11 +3,9 @@
 `fedpca_flwr.simulations.benchmarks.coverage` counts how often intervals hold.
 """
 
-import re
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy.stats import norm, t
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
@@ -199,22 +197,3 @@ def test_components_of_rounding_have_no_errors(moments):
     for ask in (analyses.how_sure, analyses.how_sure_by_parties):
         with refused(ContractError, 3):
             ask(parties.moments_, 3)
-
-
-def test_tables_have_each_number_below_its_head():
-    moments = SecondMoments.of(pd.DataFrame(rows(60, 5), columns=list("vwxyz")))
-    sure, spikes = analyses.how_sure(moments, 2), analyses.spikes(moments, 2)
-    fit = analyses.least_squares(moments, ["z"])
-    lines = [re.split(r"  +", line.strip()) for line in str(fit).splitlines()[2:4]]
-    shown = {"R squared": fit.explained_share[0], "(intercept)": fit.intercepts[0]}
-    assert {name: float(text) for name, text in lines} == pytest.approx(shown, rel=1e-3)
-    pair = str(analyses.canonical_correlations(moments, ["v", "w"], ["x", "y", "z"], k=1)).splitlines()[-1]
-    assert [name in "vw" for name in re.findall(r"[v-z]", pair)] == [True] * 2 + [False] * 3
-    of_sure = ["variance", "at least", "at most", "largest error of a loading"]
-    of_spikes = ["variance in the population", "degrees from the population's"]
-    for result, heads, numbers in (
-        (sure, of_sure, [sure.variances[0], *sure.variance_intervals[0], sure.loading_errors[0].max()]),
-        (spikes, of_spikes, [spikes.variances[0], spikes.angles[0]]),
-    ):
-        _, head, first, *_ = (re.split(r"  +", line.strip()) for line in str(result).splitlines())
-        assert (head, first) == (heads, ["PC1", *(f"{number:.4g}" for number in numbers)])
