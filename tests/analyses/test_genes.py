@@ -61,11 +61,10 @@ def test_constant_genes_are_not_variable(way):
 
 
 def test_what_are_no_counts_is_refused():
-    parties = cut(NORMALISED - 1, 120, 120)
-    with refused(ContractError, "scale=True"):
-        analyses.highly_variable(fit("p-cov", parties, n_components=1), 5)
-    with refused(ContractError, 0):
-        analyses.highly_variable(fit("p-cov", parties, n_components=1, scale=True), 5)
-    model = fit("p-cov", cut(NORMALISED, 120, 120), n_components=1, scale=True)
-    with refused(ConfigError, "top", 301):
-        analyses.highly_variable(model, 301)
+    for cells, scale, top, error, named in (
+        (NORMALISED - 1, False, 5, ContractError, ["scale=True"]),
+        (NORMALISED - 1, True, 5, ContractError, [0]),
+        (NORMALISED, True, 301, ConfigError, ["top", 301]),
+    ):
+        with refused(error, *named):
+            analyses.highly_variable(fit("p-cov", cut(cells, 120, 120), n_components=1, scale=scale), top)

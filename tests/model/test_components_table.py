@@ -12,6 +12,8 @@ from tests.refusals import refused
 NAMES = ["age_years", "weight", "height", "pulse", "pressure"]
 FRAME = pd.DataFrame(rows(120, 5) + np.arange(5), columns=NAMES)
 PARTIES = {"north": FRAME[:70], "south": FRAME[70:]}
+GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in PARTIES.values()]
+COLUMNS = [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]]
 
 
 def test_a_table_of_scaled_features_is_that_of_their_correlations():
@@ -39,18 +41,15 @@ def test_a_table_is_sorted_without_small_entries_and_by_another_divisor():
         model.table(divisor="n-2")
 
 
-def test_kept_moments_add_communalities_and_intervals():
-    model = run("p-cov", PARTIES, n_components=3, keep="moments")
-    table, sure = model.table(), analyses.how_sure(model.moments_, 3)
-    reading = analyses.read(model.moments_, 3)
-    np.testing.assert_allclose(table.loc[NAMES, "communality"], reading.communalities, rtol=1e-9)
-    np.testing.assert_allclose(table.filter(like="interval", axis=0).iloc[:, :3].T, sure.variance_intervals, rtol=1e-12)
-
-
-def test_fourth_moments_come_before_normal_intervals():
-    model = run("p-cov", PARTIES, n_components=2, keep="moments", fourth_moments=True)
-    ends = model.table().filter(like="interval", axis=0)[["PC1", "PC2"]]
-    np.testing.assert_allclose(ends.T, analyses.variance_intervals(model), rtol=1e-12)
+@pytest.mark.parametrize("fourth_moments", [False, True])
+def test_kept_moments_add_communalities_and_intervals(fourth_moments):
+    """Intervals by fourth moments come before those of normal rows."""
+    model = run("p-cov", PARTIES, n_components=3, keep="moments", fourth_moments=fourth_moments)
+    table, sure = model.table(), analyses.how_sure(model.moments_, 3).variance_intervals
+    expected = analyses.variance_intervals(model) if fourth_moments else sure
+    communalities = analyses.read(model.moments_, 3).communalities
+    np.testing.assert_allclose(table.loc[NAMES, "communality"], communalities, rtol=1e-9)
+    np.testing.assert_allclose(table.filter(like="interval", axis=0).iloc[:, :3].T, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +74,9 @@ def test_kept_moments_tell_what_a_change_of_the_rows_leaves_true(change):
 
 
 def test_missing_values_are_not_taken_for_known_in_intervals():
-    gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
-    model = run("em", [gaps[:70], gaps[70:]], n_components=2, keep="moments")
-    assert "communality" in model.table()
-    assert not [name for name in model.table().index if "interval" in name]
+    table = run("em", GAPS, n_components=2, keep="moments").table()
+    assert "communality" in table
+    assert not [name for name in table.index if "interval" in name]
 
 
 def test_pandas_writes_a_table_for_a_paper():
@@ -87,23 +85,21 @@ def test_pandas_writes_a_table_for_a_paper():
     assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
     assert table.to_html().count("<tr") == 9
     with refused(ContractError, "vertical"):
-        run("vertical", [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]], n_components=2).table()
+        run("vertical", COLUMNS, n_components=2).table()
 
 
 def test_a_summary_says_what_how_much_and_how_sure():
-    lines = run("p-cov", PARTIES, n_components=2, keep="moments").summary().splitlines()
+    model = run("p-cov", PARTIES, n_components=2, keep="moments")
+    lines = model.summary().splitlines()
     assert [line.split("  ")[1] for line in lines] == ["what", "how much", "how sure"]
     assert "2 components of 5 features in 120 rows of 2 parties, by p-cov (exact); scaled: no" in lines[0]
-    model = run("p-cov", PARTIES, n_components=2, keep="moments")
     low, high = analyses.how_sure(model.moments_, 2).variance_intervals[0]
     assert f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}" in lines[2]
     shares = 100 * model.explained_variance_ratio_.cumsum()
     assert f"{shares[1]:.3g}% of the variance, cumulative {shares[0]:.3g}%, {shares[1]:.3g}%" in lines[1]
     for method, scale in (("p-cov", True), ("vertical", True), ("vertical", False)):
-        parties = PARTIES if method == "p-cov" else [FRAME.iloc[:, :3], FRAME.iloc[:, 3:]]
+        parties = PARTIES if method == "p-cov" else COLUMNS
         assert f"scaled: {'yes' if scale else 'no'}" in run(method, parties, n_components=2, scale=scale).summary()
     assert "1 note" in lines[2]
-    approximate = run("ap-cov", PARTIES, n_components=2).summary()
-    assert "without a bound" in approximate
-    gaps = FRAME.mask(np.random.default_rng(0).random(FRAME.shape) < 0.1)
-    assert "no bound" in run("em", [gaps[:70], gaps[70:]], n_components=2).summary().splitlines()[2]
+    assert "without a bound" in run("ap-cov", PARTIES, n_components=2).summary()
+    assert "no bound" in run("em", GAPS, n_components=2).summary().splitlines()[2]

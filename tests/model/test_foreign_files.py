@@ -11,7 +11,8 @@ import sqlite3
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,6 @@ def by_day(few: int, many: int) -> list[Any]:
 SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
-@np.errstate(all="ignore")
-def spoilt_arrays(array: np.ndarray) -> list[np.ndarray]:
-    shorter = array[..., :-1] if array.ndim else array
-    others = [array.astype("U3"), np.zeros(0), -array, array + 0j, array + 1e5]
-    return [array * np.nan, array * 1e300, shorter, *others]
-
-
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     """Write the archive with a change in it, and return what has changed."""
     with zipfile.ZipFile(source) as archive:
@@ -55,10 +49,9 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     if rng.random() < 0.75:
         about, changes = json.loads(members[text]), []
         for _ in range(int(rng.integers(1, 3))):
-            path = list(paths_in(about))[int(rng.integers(len(list(paths_in(about)))))]
-            inner: Any = about
-            for key in path[:-1]:
-                inner = inner[key]
+            paths = list(paths_in(about))
+            path = paths[int(rng.integers(len(paths)))]
+            inner = reduce(getitem, path[:-1], about)
             if rng.random() < 0.1:
                 del inner[path[-1]]
                 changes.append(f"{path} removed")
@@ -68,8 +61,11 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
         members[text], change = json.dumps(about).encode(), "; ".join(changes)
     else:
         name = str(rng.choice([name for name in members if name.endswith(".npy")]))
-        ways = spoilt_arrays(np.load(io.BytesIO(members[name])))
-        place, stream = int(rng.integers(len(ways))), io.BytesIO()
+        array, stream = np.load(io.BytesIO(members[name])), io.BytesIO()
+        with np.errstate(all="ignore"):
+            ways = [array * np.nan, array * 1e300, array[..., :-1] if array.ndim else array, array.astype("U3")]
+            ways += [np.zeros(0), -array, array + 0j, array + 1e5]
+        place = int(rng.integers(len(ways)))
         np.save(stream, ways[place])
         members[name], change = stream.getvalue(), f"{name}, way {place}"
     with zipfile.ZipFile(target, "w") as archive:

