@@ -167,8 +167,6 @@ def test_a_constant_feature_has_deviation_one():
             assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
 
 
-# Threads share the work on rows, and nobody can tell from a result how many there were
-
 BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
 KINDS = {"bytes": BYTES, "numbers": BYTES / 7 - 3, "weighted": row_tools.weight_rows(BYTES / 7, np.arange(3000) % 4)}
 

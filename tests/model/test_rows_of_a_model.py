@@ -106,9 +106,6 @@ def refusal(call, given):
     return str(told.value)
 
 
-# Every place where rows are taken
-
-
 @pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
 def test_figures_of_frames_take_every_order_of_columns(model, bare, kind):
     """The fault: a distance of 363 deviations in the place of 0.037."""
@@ -258,9 +255,6 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(scale, tmp_path):
     np.testing.assert_allclose(theirs.transform(frame()), again.transform(frame()), atol=1e-12)
 
 
-# Names of which only the digest is known
-
-
 def test_the_columns_of_sites_are_checked_by_their_digest(of_sites, tmp_path):
     model = PCAModel.load(of_sites[0].save(tmp_path / "model"))
     assert model.feature_names_in_ is None
@@ -355,9 +349,6 @@ def test_cells_stay_sparse_and_have_moments(model, tmp_path):
         fit([nothing])
     with refused(ConfigError, "'parties'", "AnnData"):
         fit(cells())
-
-
-# What is no row, and what is one
 
 
 @pytest.mark.parametrize(
