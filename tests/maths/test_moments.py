@@ -6,8 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths import rows as row_tools
@@ -47,16 +45,6 @@ def test_moments_are_numpys_for_any_chunks(monkeypatch):
         whole = Moments.from_rows(X)
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
         np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
-
-
-@pytest.mark.engine
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.sampled_from([0.0, 1e6]))
-def test_pooling_parts_is_taking_all_rows(sizes, offset):
-    X = np.round(rows(sum(sizes), 5, seed=sum(sizes)) * 1024) + offset
-    together, pooled = Moments.from_rows(X), pool(Moments.from_rows(part) for part in cut(X, *sizes))
-    np.testing.assert_allclose(dense(pooled), dense(together), rtol=1e-10, atol=1e-9)
-    np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-15, atol=1e-12)
 
 
 def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():

@@ -1,4 +1,4 @@
-"""Files of earlier versions (e3ebde38, in `tests/earlier`) are read, and foreign files are used or refused in a sentence.
+"""Files of earlier versions (e3ebde38, `tests/earlier`) are read, and foreign files are used or refused in a sentence.
 
 `rows.npz` there holds the rows of five parties; every model is of two components of theirs. `journal-0` is of the first
 of three sites with the rows of the first three: a run of sub-it, a refused run, one of dp-pca with epsilon 1, and

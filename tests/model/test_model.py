@@ -168,14 +168,15 @@ def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays
 
 
 def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
-    """Files of format 1 held texts, from which no number is read."""
+    """Files of format 1 held texts, from which no number is read; some had no digest of the columns."""
     log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
+    del log["columns"]
     again = PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
     assert again.log["measured"] == {}
     assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
     assert again.summary(full=True).endswith("certified angle: 3e-08 degrees at most")
     assert (again.rounds, again.bytes_up) == (model.rounds, model.bytes_up)
-    np.testing.assert_array_equal(again.components_, model.components_)
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 @pytest.mark.parametrize(
@@ -194,15 +195,9 @@ def test_a_file_of_no_known_format_or_that_is_not_whole_is_named(model, change, 
         PCAModel.load(path)
 
 
-def test_earlier_files_are_read_in_their_units(model, tmp_path):
+def test_all_components_give_the_rows_back_in_their_units():
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
-    assert reconstruction_error(full, X) < 1e-15
-    # It has neither ``feature_names_in_`` nor the digest ``columns``.
-    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
-    again = PCAModel.load(old.save(tmp_path / "model"))
-    assert "columns" not in again.log
-    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):
