@@ -68,15 +68,6 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     assert phases == ["keys", "alleles", "moments", "project"] or (method, way) != ("p-cov", SUMS)
 
 
-def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
-    parties = parties_of(people(missing=0.05))
-    files = [tmp_path / f"{party}.npy" for party in range(3)]
-    model = analysed(parties, scores=files, round_rows=10)
-    assert model.n_samples_ == 50 + 10 + 20
-    for rows, file in zip(parties, files, strict=True):
-        np.testing.assert_allclose(np.load(file), model.transform(rows), atol=1e-9)
-
-
 @pytest.mark.engine
 def test_adaptive_counts_alleles_once():
     G = people(d=2000, missing=0.05)

@@ -278,7 +278,6 @@ def test_notes_say_what_ended_an_iteration():
     assert describe_cuts(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
     assert describe_cuts([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
     assert describe_cuts([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
-
     ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
     told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
     assert shortfall_notes(ended_by_noise, "") == [told]
