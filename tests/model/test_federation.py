@@ -187,17 +187,6 @@ def test_a_kill_leaves_the_old_state_or_the_new_one(first, folder, tmp_path):
     assert killed > 2
 
 
-def test_of_two_that_race_one_is_told(folder):
-    one, other = Federation.open(folder), Federation.open(folder)
-    one.leave("north")
-    other.join("east", EAST)
-    one.save()
-    before = contents(folder)
-    with refused(ContractError, folder):
-        other.save()
-    assert contents(folder) == before
-
-
 @pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])
 def test_an_impossible_folder_is_refused_first(path):
     with refused(ConfigError, path.replace("\0", "?")):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import zipfile
 from itertools import product
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -60,15 +59,8 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
-def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
-    file = model.save(tmp_path / "model")
-    whole = file.read_bytes()
-    with monkeypatch.context() as full:
-        full.setattr(zipfile.ZipFile, "writestr", Mock(side_effect=OSError("disk full")))
-        with refused(OSError):
-            model.save(file)
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.read_bytes() == whole
+def test_torn_foreign_and_missing_files_are_named(model, tmp_path):
+    whole = model.save(tmp_path / "model").read_bytes()
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn", "foreign"):
@@ -155,12 +147,12 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
     np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
-def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
+def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", **about):
     """Write the file of a model as somebody else writes it, with entries of ``model.json`` changed or left out."""
     held, told, _ = model_file.read(model.save(path))
     told = {"format": 2, **told, **about}
     with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as archive:
-        for name, array in {**held, **dict(arrays)}.items():
+        for name, array in held.items():
             with archive.open(f"{name}.npy", "w") as stream:
                 np.save(stream, array)
         archive.writestr("model.json", json.dumps({key: value for key, value in told.items() if key != without}))
@@ -212,25 +204,12 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary(full=True) == model.summary(full=True)
 
 
-def test_a_zip_bomb_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**20)
-    large = {"covariance_": np.zeros(2**18)}
-    path = rewritten(model, tmp_path / "model", compression=zipfile.ZIP_DEFLATED, arrays=large)
-    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
-    with refused(ContractError, "1,048,576", match="most_bytes=2[0-9]{6}"):
-        PCAModel.load(path)
-
-
 def test_files_within_their_limits_are_read(model, tmp_path, monkeypatch):
     assert (files.SMALL_ARCHIVE_BYTES, files.MAX_UNPACK_RATIO) == (2**30, 4)
-    # It is not compressed, so it is as large as it says.
-    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 0)
-    wide = pooled_pca(np.eye(3, 10**5), 2)
-    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
-    with refused(ContractError, "most_bytes"):
+    with refused(ContractError, match="most_bytes=1[0-9]{5}"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
 
