@@ -1,7 +1,4 @@
-"""How many components to keep, by `n-components='auto'` and all rules, and how sure variances and loadings are.
-
-`fedpca_flwr.simulations.benchmarks.coverage` counts how often intervals hold.
-"""
+"""How many components to keep, and how sure variances and loadings are (`benchmarks.coverage` counts how often)."""
 
 from dataclasses import replace
 

@@ -10,15 +10,9 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.genetics import linkage, pruning
-from fedpca_flwr.genetics import stage as genotypes
-from fedpca_flwr.genetics.genotypes import (
-    AlleleCounts,
-    count_alleles,
-    genotype_deviation,
-    non_genotype_columns,
-    standardise,
-)
+from fedpca_flwr.genetics import genotypes, linkage, pruning
+from fedpca_flwr.genetics.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
+from fedpca_flwr.genetics.stage import ALLELES, GenotypesStage, pooled_counts
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from fedpca_flwr.protocol.question import Total
@@ -151,7 +145,7 @@ def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
 
 
 def opened(called, alleles, squares):
-    program = genotypes.pooled_counts()
+    program = pooled_counts()
     next(program)
     counts = {"called": called, "alleles": alleles, "squares": squares}
     each = {name: np.array([value], float) for name, value in counts.items()}
@@ -238,13 +232,13 @@ def test_impossible_genotype_sums_are_refused(array, place, named):
 def test_limits_in_closed_form():
     """A person has two copies of every allele at most."""
     expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
-    require_limits(genotypes.ALLELES["alleles"].limits({}, None), expected)
+    require_limits(ALLELES["alleles"].limits({}, None), expected)
 
 
 def test_what_counts_tell_of_standardised_genotypes():
     """Four people have three copies, and two people are called with two; the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage = genotypes.GenotypesStage(None)
+    stage = GenotypesStage(None)
     stage.counts, stage.pruned = counts, np.array([False, False, True])
     pooled = stage.head()
     p = np.array([3 / 8, 1 / 2])
@@ -323,7 +317,7 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     assert counts.constant_count == 3
     assert not to_array(standardise(G, counts.frequencies))[:, 3:6].any()
     assert not counts.diagonal[3:6].any()
-    np.testing.assert_array_equal(genotype_deviation(counts.frequencies)[3:6], 1)
+    np.testing.assert_array_equal(genotypes.genotype_deviation(counts.frequencies)[3:6], 1)
     assert not non_genotype_columns(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])

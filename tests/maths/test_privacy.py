@@ -1,8 +1,4 @@
-"""Tests of the claims that privacy rests on.
-
-Rows on a grid, sensitivities, noise against an accountant, and noise in whole numbers against the exact probabilities
-of the discrete Gaussian distribution.
-"""
+"""Claims that privacy rests on: rows on a grid, sensitivities, noise beside an accountant and exact probabilities."""
 
 import functools
 import math

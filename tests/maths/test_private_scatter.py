@@ -1,7 +1,4 @@
-"""Tests of directions, lengths and shells of rows, and of what a server makes of numbers that have noise.
-
-It makes the distance of a centre, the spectrum without its noise, what noise may hide, and intervals of variances.
-"""
+"""Directions, lengths and shells of rows; and what a server makes of noisy numbers: centres, spectra and intervals."""
 
 import numpy as np
 import pytest
