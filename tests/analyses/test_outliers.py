@@ -28,11 +28,11 @@ def model():
 CANCER = load_breast_cancer().data
 
 
-@pytest.mark.parametrize(
-    ("data", "scale"),
-    [(X, False), (CANCER, False), (CANCER, True), (rows(600, 300), False)],
-    ids=["drawn", "breast-cancer", "breast-cancer scaled", "by Lanczos"],
-)
+POOLED = {"drawn": (X, False), "cancer": (CANCER, False), "cancer scaled": (CANCER, True)}
+POOLED |= {"by Lanczos": (rows(600, 300), False)}
+
+
+@pytest.mark.parametrize(("data", "scale"), POOLED.values(), ids=POOLED)
 def test_distances_are_those_of_the_pooled_rows(data, scale):
     n, k = len(data), 4
     parties = cut(data, n - n // 2 - n // 5, n // 2, n // 5)

@@ -34,7 +34,7 @@ ANYWHERE = [
         "~root",
         "~nosuchuser/a",
     ),
-    *("a/" * 4000, 'a,"b'),
+    *("~nosuchuser/a", "a/" * 4000, 'a,"b'),
 ]
 OF_METHODS = [
     *("nope", "p-cov \udc80=1", 'p-cov "a\nclient 0: b=1"', "sub-it block-size=9 block-size=9", MANY_OPTIONS),

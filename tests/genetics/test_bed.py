@@ -90,14 +90,11 @@ def test_other_orders_and_strands_count_the_same(tmp_path):
     assert loaded.names_digest == read(write(tmp_path / "a.bed", G, markers)).names_digest
 
 
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        (["AG", "TC", "0G"], (0, False)),
-        (["GA", "CT", "0A"], (0, True)),
-        ([("A", "C"), ("A", "GT"), ("G", "C")], (-1, False)),
-    ],
-)
+OTHERS = [("A", "C"), ("A", "GT"), ("G", "C")]
+PAIRS = [(["AG", "TC", "0G"], (0, False)), (["GA", "CT", "0A"], (0, True)), (OTHERS, (-1, False))]
+
+
+@pytest.mark.parametrize(("pairs", "expected"), PAIRS)
 def test_pairs_of_alleles(pairs, expected):
     for pair in pairs:
         match = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *pair)])
