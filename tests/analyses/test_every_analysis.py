@@ -27,7 +27,7 @@ ODD.iloc[7, 2] += 100
 
 WARDS = X[NAMES].assign(ward=["a", "b"] * 100)
 
-FOUND: dict[str, Any] = {
+MAKERS: dict[str, Any] = {
     "AdjustedMoments": lambda: analyses.adjusted(MOMENTS, ["gene 2", "gene 4"]),
     "CanonicalCorrelations": lambda: analyses.canonical_correlations(MOMENTS, ["gene 0", "gene 1"]),
     "Categories": lambda: analyses.categories(run("p-cov", [WARDS], n_components=2, scale=True, levels=["ward"])),
@@ -52,7 +52,7 @@ FOUND: dict[str, Any] = {
 
 def test_every_analysis_is_here():
     kinds = {name for name in analyses.__all__ if is_dataclass(getattr(analyses, name))}
-    assert kinds | {"SecondMoments"} == set(FOUND)
+    assert kinds | {"SecondMoments"} == set(MAKERS)
 
 
 def g(values):
@@ -119,14 +119,18 @@ def largest(values, first=0):
     return NAMES[first + np.abs(values).argmax()]
 
 
+FOUND = {name: (make, TITLES.get(name, lambda result: type(result).__name__)) for name, make in MAKERS.items()}
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_what_is_found_shows_itself_as_a_table_of_its_numbers(name):
-    result = FOUND[name]()
+    make, title_of = FOUND[name]
+    result = make()
     text, page = repr(result), result._repr_html_()
     title = text.splitlines()[0]
     assert type(result).__name__ == name
     assert title.startswith(name)
-    assert TITLES.get(name, lambda _: name)(result) in title
+    assert title_of(result) in title
     assert len(text.splitlines()) < 30
     assert "array(" not in text
     _, heads, *lines = (
@@ -210,5 +214,5 @@ def test_no_unit_of_the_rows_changes_a_result(unit):
 
 
 def test_a_cluster_of_no_rows_is_not_one_of_few():
-    result = replace(FOUND["Clusters"](), rows=(0, None))
+    result = replace(MAKERS["Clusters"](), rows=(0, None))
     assert re.findall(r"^  [01] +(\w+)", repr(result), re.M) == ["0", "few"]

@@ -84,6 +84,9 @@ def test_directions_of_the_authors_program():
     basis, following = columns.merge_directions([own], 1)
     np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
     assert following == pytest.approx(4.0)
+    # Rows of two columns that differ by 2, and by 0: the first has a variance of 2.
+    factor = columns.row_covariance_factor(np.array([[1.0, 3.0], [2.0, 2.0]]))
+    np.testing.assert_array_equal(factor @ factor.T, [[2.0, 0.0], [0.0, 0.0]])
     found = columns.orthogonal_direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
     np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
     assert columns.default_gamma(np.ones((3, 2))) == 1
