@@ -344,6 +344,21 @@ def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
     assert bounds.level(0.2) == pytest.approx(5.0 - 1.0001 * half, rel=1e-14)
 
 
+def test_a_tie_at_the_cut_is_not_certified_while_one_of_it_hides():
+    """Take the eigenvalues 9, 5, 5: blocks of two columns certify the first component, and not the first three."""
+
+    def seen(found):
+        return np.isclose(found.ritz.values, 5 / 9 * found.ritz.values[0]).sum()
+
+    A = np.diag(np.r_[9.0, 5.0, 5.0, 5.0, np.linspace(3, 0.5, 56)])
+    found = BlockIteration(random_block(60, 2, seed=0), 2, trace=float(np.trace(A)))
+    while not found.add(found.block, A @ found.block):
+        assert found.certificate == 90.0 or seen(found) == 3
+    assert found.proven
+    assert (found.converged, found.determined_count) == (True, 1)
+    assert seen(found) == 3
+
+
 def test_a_probe_adds_what_the_first_vectors_get_wrong():
     """Eigenvalue 2 of a matrix whose first two vectors are wrong by 0.01: 8, and by Weyl's inequality as much more."""
     A = np.diag([9.0, 8.0, *np.linspace(1, 0.1, 8)])
