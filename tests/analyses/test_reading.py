@@ -1,5 +1,7 @@
 """What components mean in terms of the features, by correlations with their scores and by rotations."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import chi2
@@ -107,16 +109,23 @@ def test_whitened_scores_are_those_of_scikit_learn():
         analyses.whitened(flat, rows(5, 6))
 
 
+OF_ANOTHER_TYPE: dict[str, Any] = {"scale": np.ones(3), "rotation": ["varimax"]}
+
+
 def test_rotations_and_components_that_cannot_be_are_refused(moments):
-    with refused(ConfigError, "'rotation'", "'oblimin'"):
-        analyses.read(moments, 2, rotation="oblimin")
-    # Their loadings look like any others.
-    collinear = np.column_stack([X[:, :3], 2 * X[:, 0]])
-    with refused(ContractError, 4):
-        analyses.read(SecondMoments.of(collinear), 4, scale=True)
+    """Loadings of collinear features and of those that do not vary look like any others."""
+    collinear = SecondMoments.of(np.column_stack([X[:, :3], 2 * X[:, 0]]))
     still = SecondMoments.of(np.column_stack([X[:, :1], np.ones((178, 2))]))
-    with refused(ContractError, 2):
-        analyses.read(still, 2, rotation="varimax")
+    for own, k, options, error, named in (
+        (moments, 2, {"rotation": "oblimin"}, ConfigError, ["'rotation'", "'oblimin'"]),
+        (collinear, 4, {"scale": True}, ContractError, [4]),
+        (still, 2, {"rotation": "varimax"}, ContractError, [2]),
+        *((collinear, 2, {name: value}, ConfigError, [f"'{name}'"]) for name, value in OF_ANOTHER_TYPE.items()),
+        (collinear, np.ones(2), {}, ConfigError, ["'k'"]),
+        (collinear, 2, {"supplementary": None}, ConfigError, ["features"]),
+    ):
+        with refused(error, *named):
+            analyses.read(own, k, **options)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -157,15 +166,6 @@ def test_promax_finds_correlated_factors():
     np.testing.assert_allclose(abs(correlated[0, 1]), 0.4, atol=0.05)
     np.testing.assert_allclose(np.sort(np.abs(loadings @ turn), axis=1)[:, 0], 0, atol=0.05)
     np.testing.assert_allclose(loadings @ turn @ correlated @ turn.T @ loadings.T, loadings @ loadings.T, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "options", [{"scale": np.ones(3)}, {"rotation": ["varimax"]}, {"supplementary": None}, {"k": np.ones(2)}]
-)
-def test_options_of_another_type_are_named(options):
-    (name,) = options
-    with refused(ConfigError, {"supplementary": "features"}.get(name, f"'{name}'")):
-        analyses.read(SecondMoments.of(rows(40, 5)), **{"k": 2, **options})
 
 
 def test_factorability_follows_from_partial_correlations_and_the_determinant():

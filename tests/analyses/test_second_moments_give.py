@@ -41,9 +41,9 @@ def close(ours, theirs, digits=1e-8):
     np.testing.assert_allclose(ours, theirs, rtol=digits, atol=digits * np.abs(theirs).max())
 
 
-def same_pca(model, truth, degrees, digits):
-    assert principal_angles(model, truth).max < degrees
-    close(model.explained_variance_, truth.explained_variance_, digits)
+def same_pca(model, truth):
+    assert principal_angles(model, truth).max < 1e-6
+    close(model.explained_variance_, truth.explained_variance_, 1e-9)
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -67,13 +67,29 @@ def test_the_pca_of_kept_moments_is_that_of_a_run(name, scale):
     assert not differences(model, run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1))
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 100])
-def test_ridge(diabetes, alpha):
-    ours = analyses.ridge(kept(diabetes), RESPONSES, alpha=alpha)
-    theirs = Ridge(alpha, solver="svd").fit(diabetes[:, :P], diabetes[:, P:])
-    close(ours.coefficients.T, theirs.coef_)
-    close(ours.predict(diabetes[:, :P]), theirs.predict(diabetes[:, :P]))
-    close(ours.explained_share.mean(), theirs.score(diabetes[:, :P], diabetes[:, P:]))
+def ridge(alpha):
+    return lambda moments: analyses.ridge(moments, RESPONSES, alpha=alpha), Ridge(alpha, solver="svd")
+
+
+def of_components(k, scale):
+    theirs = make_pipeline(*[StandardScaler()] * scale, PCA(k, svd_solver="full"), LinearRegression())
+    return lambda moments: analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale), theirs
+
+
+OF_COMPONENTS = (1, True), (4, True), (4, False), (10, False)
+REGRESSIONS = {f"ridge {alpha}": ridge(alpha) for alpha in (1e-3, 100)}
+REGRESSIONS |= {f"{k} components, scale={s}": of_components(k, s) for k, s in OF_COMPONENTS}
+
+
+@pytest.mark.parametrize("kind", REGRESSIONS)
+def test_regressions_are_those_of_scikit_learn(diabetes, kind):
+    ours, theirs = REGRESSIONS[kind]
+    X, Y = diabetes[:, :P] * np.arange(1, P + 1), diabetes[:, P:]
+    found, truth = ours(kept(np.column_stack([X, Y]))), theirs.fit(X, Y)
+    close(found.predict(X), truth.predict(X))
+    close(found.explained_share.mean(), truth.score(X, Y))
+    if isinstance(truth, Ridge):
+        close(found.coefficients.T, truth.coef_)
 
 
 def test_least_squares_of_collinear_features(diabetes):
@@ -83,16 +99,6 @@ def test_least_squares_of_collinear_features(diabetes):
     theirs = LinearRegression().fit(doubled[:, :12], doubled[:, 12:])
     close(ours.predict(doubled[:, :12]), theirs.predict(doubled[:, :12]))
     close(ours.coefficients[3], ours.coefficients[10])
-
-
-@pytest.mark.parametrize(("k", "scale"), [(1, True), (4, True), (4, False), (10, False)])
-def test_principal_component_regression(diabetes, k, scale):
-    X = diabetes[:, :P] * np.arange(1, P + 1)
-    steps = [StandardScaler()] * scale + [PCA(k, svd_solver="full"), LinearRegression()]
-    theirs = make_pipeline(*steps).fit(X, diabetes[:, P:])
-    moments = kept(np.column_stack([X, diabetes[:, P:]]))
-    ours = analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale)
-    close(ours.predict(X), theirs.predict(X))
 
 
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
@@ -142,12 +148,14 @@ def test_canonical_correlations_leave_out_what_does_not_vary():
     moments = kept(joint)
     found, expected = (analyses.canonical_correlations(moments, *sets, k=2) for sets in ([[0, 1, 2]], [[0, 1], [3, 4]]))
     close(found.correlations, expected.correlations)
-    with refused(DataError, "'k'", 2, 1):
-        analyses.canonical_correlations(moments, [0, 2], [3, 4], k=2)
-    with refused(ConfigError, "'k'", 2, 1):
-        analyses.canonical_correlations(moments, [0, 1, 2], [3], k=2)
-    with refused(ConfigError, "'k'", 3, 2):  # of three rows
-        analyses.canonical_correlations(SecondMoments.of(rows(3, 6)), [0, 1, 2], k=3)
+    three_rows = SecondMoments.of(rows(3, 6)), [0, 1, 2], None
+    for wrong, error, k in (
+        ((moments, [0, 2], [3, 4]), DataError, 2),
+        ((moments, [0, 1, 2], [3]), ConfigError, 2),
+        (three_rows, ConfigError, 3),
+    ):
+        with refused(error, "'k'", k, k - 1):
+            analyses.canonical_correlations(*wrong, k=k)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -167,9 +175,7 @@ def with_classes(X, labels):
     return np.hstack([X, labels[:, None] == np.unique(labels)])
 
 
-@pytest.mark.skipif(
-    parse_version(sklearn.__version__) < parse_version("1.9"), reason="there scikit-learn divides by n less the classes"
-)
+@pytest.mark.skipif(parse_version(sklearn.__version__) < parse_version("1.9"), reason="divides by n less the classes")
 @pytest.mark.parametrize("load", [load_wine, load_digits, load_breast_cancer])
 def test_linear_discriminant_analysis(load):
     """Digits have pixels that are always dark, and pixels that are so within a class."""
@@ -187,16 +193,13 @@ def test_linear_discriminant_analysis(load):
     np.testing.assert_array_equal(small.predict(X * 1e-9), ours.predict(X))
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [(-3, 0.999), (-1, 1.0), (-3, 0.0)], ids=["not 0 or 1", "in two classes", "in no class"]
-)
-def test_columns_that_are_no_classes_are_refused(column, value):
-    joint = with_classes(*load_wine(return_X_y=True))
-    joint[0, column] = value
-    with refused(DataError, 1, 0, match="class"):
-        analyses.discriminant(SecondMoments.of(joint), [13, 14, 15])
-    with refused(DataError, 1, 0, match="class"):  # in none of which rows differ
-        analyses.discriminant(SecondMoments.of(np.hstack([rows(3, 2), np.eye(3)])), [2, 3, 4])
+def test_columns_that_are_no_classes_are_refused():
+    """The first row has 0.999 of a class, two classes and none; last, there is no class in which rows differ."""
+    joint = with_classes(*load_wine(return_X_y=True))[:, 10:]
+    spoilt = [np.vstack([[*joint[0, :3], *classes], joint[1:]]) for classes in ([0.999, 0, 0], [1, 0, 1], [0, 0, 0])]
+    for wrong in (*spoilt, np.hstack([rows(3, 3), np.eye(3)])):
+        with refused(DataError, 1, 0, match="class"):
+            analyses.discriminant(SecondMoments.of(wrong), [3, 4, 5])
 
 
 def test_what_cannot_be_is_refused(diabetes):
@@ -232,8 +235,6 @@ def test_least_squares_take_any_units_and_responses_that_vary():
     assert not analyses.factor_analysis(kept(X), 3).proper
 
 
-# Covariates, which are taken out as a regression of the pooled rows takes them out
-
 SIZES = 200, 90, 10
 
 
@@ -263,7 +264,7 @@ def test_it_is_the_pca_of_the_residuals_of_the_pooled_rows(aged, covariates):
     found = analyses.adjusted(moments, list(range(6, 6 + len(covariates))))
     left = residuals(aged[:, :6], aged[:, covariates])
     model = analyses.pca(found.moments, 3)
-    same_pca(model, pooled_pca(left, 3), degrees=1e-6, digits=1e-9)
+    same_pca(model, pooled_pca(left, 3))
     rest = found.apply(aged[:, [*range(6), *covariates]])
     np.testing.assert_allclose(rest, left + aged[:, :6].mean(axis=0), atol=1e-8)
     spread = np.cov(model.transform(rest), rowvar=False)
@@ -275,8 +276,7 @@ def test_means_of_parties_are_taken_out_too(aged):
     found = analyses.adjusted(of_parties(aged), [6, 7], parties=True)
     place = np.repeat(np.eye(3), SIZES, axis=0)
     left = residuals(aged[:, [*range(6), 8]], np.column_stack([aged[:, 6:8], place]))
-    model = analyses.pca(found.moments, 3)
-    same_pca(model, pooled_pca(left, 3), degrees=1e-6, digits=1e-9)
+    same_pca(analyses.pca(found.moments, 3), pooled_pca(left, 3))
     last = found.apply(aged[290:], party="partition 2")
     np.testing.assert_allclose(last - found.moments.mean, left[290:], atol=1e-7)
     with refused(ConfigError, "'party'", "'north'", "partition 0"):
@@ -299,9 +299,10 @@ def test_secure_sums_are_enough_and_what_rounding_misses_is_told(aged):
 
 def test_what_cannot_be_taken_out_is_refused(aged):
     moments = of_parties(aged)
-    with refused(DataError):
-        analyses.adjusted(moments.select([8, 6]), [1])
-    with refused(ConfigError, "keep='parties'"):
-        analyses.adjusted(moments.pooled(), [6], parties=True)
-    with refused(ConfigError, "'age'"):
-        analyses.adjusted(moments, ["age"])
+    for own, covariates, parties, error, named in (
+        (moments.select([8, 6]), [1], False, DataError, []),
+        (moments.pooled(), [6], True, ConfigError, ["keep='parties'"]),
+        (moments, ["age"], False, ConfigError, ["'age'"]),
+    ):
+        with refused(error, *named):
+            analyses.adjusted(own, covariates, parties=parties)

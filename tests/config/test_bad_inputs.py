@@ -1,4 +1,8 @@
-"""Bad values of every kind, in options, site keys, data and files: each is one clear error, no bare `PartyError`."""
+"""What options, site keys, data and files may say, and what is refused in one clear error, no bare `PartyError`."""
+
+import tomllib
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,6 +12,7 @@ from scipy.sparse import csr_array
 
 from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, DisclosureError
 from fedpca_flwr.simulations.python_words import POLICY
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -91,3 +96,83 @@ def test_site_keys_of_a_wrong_type_are_named():
                 continue
             with refused(ConfigError, f"'{key}'"):
                 NodeConfig.parse({"partition-id": 0, "num-partitions": 1, key: value}, source="node-config")
+
+
+PARTIES = cut(rows(30), 20, 10)
+NODE = {"partition-id": 0, "num-partitions": 3}
+PLACES = {
+    "option in a text": partial(run, "p-cov associate=linear", PARTIES),
+    "option by name": partial(run, "em", PARTIES, associate="linear"),
+    "key of sites by name": partial(run, "p-cov", PARTIES, phenotypes=["north.csv", "south.csv"]),
+    "key of a run": partial(RunConfig.parse, {"phenotype-covariates": "age"}),
+    "key of a node": partial(NodeConfig.parse, NODE | {"phenotypes": "north.csv"}, source="node-config"),
+    "method": partial(METHODS.parse_method, "Associate"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_former_name_is_refused_with_what_to_take_instead(place):
+    with refused(ConfigError, "docs/genotypes.md"):
+        PLACES[place]()
+
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+LEVELS = '["f", "other"]', '["f", "missing"]', "[]"
+
+
+def of_run(values):
+    return RunConfig.parse(values)
+
+
+def of_site(values):
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, **values}, source="node-config")
+
+
+def test_pyproject_has_every_key_with_its_default():
+    """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
+    config = PROJECT["tool"]["flwr"]["app"]["config"]
+    assert set(config) == set(RunConfig.keys())
+    strategy = FACTORY.strategy(config)
+    assert strategy.config == RunConfig()
+    assert strategy.options == strategy.card.options()
+
+
+@pytest.mark.parametrize(
+    ("parse", "key", "most", "beyond"),
+    [
+        (of_run, "bound", [0.0, 1e100], [-1.0, 1.1e100]),
+        (of_run, "alpha", [1e-9], [0.0]),
+        (of_run, "shards-per-client", [1, 1000], [0, 1001]),
+        (of_run, "max-share", [0.0, 1.0], [-0.1, 1.1]),
+        *((of_run, key, [1e-9, 1e7], [0.0, 1.1e7]) for key in ("join-deadline", "round-deadline")),
+        *((of_run, key, [0], [-1]) for key in ("clients", "seed")),
+        (of_run, "weights", ["x" * 200], ["x" * 201]),
+        (of_run, "n-components", [1, 0.99], [0, 1.0, 0.0, "some"]),
+        (of_run, "levels", ['{"sex": ["f"]}'], [f'{{"sex": {values}}}' for values in LEVELS] + ["[]"]),
+        *((of_site, key, [1], [0]) for key in ("min-rows", "round-rows", "max-reply-bytes", "honest-parties")),
+        (of_site, "min-parties", [2], [1]),
+        (of_site, "threads", [1, 1024], [0, 1025]),
+        (of_site, "name", ["x" * 64], ["x" * 65, "a\nb"]),
+        *((of_site, key, [1e-9, 0.9], [0.0, 1.0]) for key in ("delta-budget", "max-delta")),
+        *((of_site, key, [1e-9], [0.0]) for key in ("bound", "max-epsilon")),
+        (of_site, "partition-id", [0, 2], [-1, 3]),
+    ],
+)
+def test_values_within_limits_are_taken(parse, key, most, beyond):
+    for value in most:
+        parse({key: value})
+    for value in beyond:
+        with refused(ConfigError, f"'{key}'"):
+            parse({key: value})
+
+
+def test_a_site_that_says_nothing_allows_little():
+    node = NodeConfig(partition_id=0, num_partitions=3)
+    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
+    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
+    assert (node.max_reply_bytes, node.delta_budget) == (2**31, 1e-5)
+    assert (node.secure_only, node.public_count) == (False, False)
+    with refused(ConfigError, "partition-id"):
+        NodeConfig.parse({"num-partitions": 3}, source="node-config")
+    with refused(ConfigError, "partition-id", 3, 0, 2):
+        of_site({"partition-id": 3})

@@ -23,18 +23,8 @@ LONG = "x" * 10**6
 MANY_OPTIONS = "p-cov " + " ".join(f"a{i}=1" for i in range(1000))
 ANYWHERE = [
     *(None, -1, 0, 1.5, float("nan"), float("inf"), True, 10**5000, b"\xff" * 100, [1], {"a": 1}, LONG, '"' * 9999),
-    *(
-        "'a",
-        """p-cov scale="'"'""",
-        "a\nclient 0: b",
-        "\x1b[2J",
-        "\u202eabc",
-        "\udc80",
-        "\x00",
-        "~root",
-        "~nosuchuser/a",
-    ),
-    *("a/" * 4000, 'a,"b'),
+    *("'a", """p-cov scale="'"'""", "a\nclient 0: b", "\x1b[2J", "\u202eabc", "\udc80", "\x00"),
+    *("~root", "~nosuchuser/a", "a/" * 4000, 'a,"b'),
 ]
 OF_METHODS = [
     *("nope", "p-cov \udc80=1", 'p-cov "a\nclient 0: b=1"', "sub-it block-size=9 block-size=9", MANY_OPTIONS),

@@ -8,13 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpca_flwr import run
-from fedpca_flwr.config.method_text import (
-    format_method,
-    non_defaults,
-    parse_options,
-    require_same_settings,
-    shared_settings,
-)
+from fedpca_flwr.config import method_text
+from fedpca_flwr.config.method_text import format_method, non_defaults, require_same_settings, shared_settings
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
@@ -25,7 +20,7 @@ KINDS = {name: method.strategy.card.options for name, method in METHODS.items()}
 
 
 def read(text):
-    return parse_options(text, KINDS[text.split()[0]], {})
+    return method_text.parse_options(text, KINDS[text.split()[0]], {})
 
 
 def refusal(run_config):

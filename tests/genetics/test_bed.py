@@ -1,4 +1,4 @@
-"""Files of genotypes: read in blocks, the same variants coded otherwise, relatives, and what is refused."""
+"""Files of genotypes: blocks, the same variants coded otherwise, relatives, and the command from files to one space."""
 
 import json
 import re
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedpca_flwr import PCAModel, cli
 from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -24,7 +25,7 @@ from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers.files import read
-from tests.genotypes import people, standardised_by_hand
+from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.harness import at_sites, finish, fit, read_in_blocks, server_of
 from tests.needed import need
 from tests.refusals import refused
@@ -54,9 +55,6 @@ def write_list(path, markers):
 
 def swap(variant):
     return variant._replace(counted=variant.other, other=variant.counted)
-
-
-# What is read
 
 
 def test_blocks_of_people_give_the_components(tmp_path, monkeypatch):
@@ -92,14 +90,11 @@ def test_other_orders_and_strands_count_the_same(tmp_path):
     assert loaded.names_digest == read(write(tmp_path / "a.bed", G, markers)).names_digest
 
 
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
-        (["AG", "TC", "0G"], (0, False)),
-        (["GA", "CT", "0A"], (0, True)),
-        ([("A", "C"), ("A", "GT"), ("G", "C")], (-1, False)),
-    ],
-)
+OTHERS = [("A", "C"), ("A", "GT"), ("G", "C")]
+PAIRS = [(["AG", "TC", "0G"], (0, False)), (["GA", "CT", "0A"], (0, True)), (OTHERS, (-1, False))]
+
+
+@pytest.mark.parametrize(("pairs", "expected"), PAIRS)
 def test_pairs_of_alleles(pairs, expected):
     for pair in pairs:
         match = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *pair)])
@@ -180,9 +175,6 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
             assert printed == sorted(expected + further)
 
 
-# What is refused
-
-
 def test_all_faults_of_a_list_are_told_at_once(tmp_path):
     path = write(tmp_path / "a.bed", people(30, 12), variants(12))
     listed = [*variants(12), Variant("9", 1, "A", "G"), Variant("9", 2, "A", "T"), Variant("7", 110, "T", "C")]
@@ -218,9 +210,6 @@ def test_what_is_no_such_file_is_said(tmp_path):
     with refused(DataError, ".bim") as raised:
         read(path)
     assert "line 1 of" in raised.value.local
-
-
-# Runs
 
 
 @pytest.mark.parametrize(("method", "way"), [("qr-pca", {}), ("sub-it", {"secure_aggregation": True})])
@@ -290,9 +279,6 @@ def test_scores_of_sites_are_covariates_of_plink(tmp_path, monkeypatch):
     np.testing.assert_allclose(table["BETA"], expected, atol=1e-4)  # PLINK prints four digits
 
 
-# Relatives
-
-
 def families(d=3000, missing=0.0):
     rng = np.random.default_rng(0)
     copies = rng.random((9, 2, d)) < rng.uniform(0.1, 0.9, d)
@@ -348,3 +334,51 @@ def test_excluded_people_have_scores(tmp_path):
     list_file.write_text("1 nobody\n")
     with refused(DataError, "'apart'", 1):
         finish(at_sites(server_of("qr-pca", [G], n_components=2, genotypes=True), [node]))
+
+
+def test_nothing_is_written_where_files_share_no_variant(tmp_path, capsys):
+    for name, position in (("a", 10), ("b", 20)):
+        (tmp_path / f"{name}.bim").write_text(f"1 rs{position} 0 {position} A G\n")
+    files = [str(tmp_path / f"{name}.bed") for name in "ab"]
+    assert cli.main(["genotypes", *files, "--output", str(tmp_path / "out")]) == 2
+    assert "no variant in common" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("secure", [False, True])
+def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
+    pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
+    from tests.genetics.test_bed import variants, write
+
+    G, known = np.delete(linked_people(missing=0.02), 120, axis=1), variants(239)
+    G[60] = G[40]  # the same person twice at one site
+    parts = {"a": G[:30], "b": G[30:70], "c": G[70:]}
+    files = [write(tmp_path / f"{name}.bed", own, known) for name, own in parts.items()]
+    (tmp_path / "regions").write_text("# a region\nchr7 100 290 the first twenty\n8 1 9\n")
+    given = ["--output", str(tmp_path / "out"), "--n-components", "2", "--exclude", str(tmp_path / "regions")]
+    assert cli.main(["genotypes", *files, *given, "--kinship", "0.4", *["--secure-aggregation"] * secure]) == 0
+    told = capsys.readouterr()
+    assert "20 variants lie in the regions" in told.err
+    assert "1 relatives take no part" in told.out
+    used = np.delete(G, 40, axis=0)[:, 20:]
+    kept = plinks_rule(used, [0], 200, 25, 0.2)
+    model = PCAModel.load(tmp_path / "out/people")
+    vectors = np.linalg.svd(standardised_by_hand(used) * kept)[2][:2]
+    np.testing.assert_allclose(np.abs(np.sum(model.components_ * vectors, axis=1)), 1, atol=1e-6)
+    assert len((tmp_path / "out/kept.bim").read_text().splitlines()) == kept.sum()
+    scores = np.loadtxt(tmp_path / "out/b.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
+    expected = np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T
+    np.testing.assert_allclose(scores[:, :2], expected, atol=1e-9)
+    np.testing.assert_array_equal(np.flatnonzero(scores[:, 2]), [10])
+    of_plink = pd.read_csv(tmp_path / "out/b.eigenvec", sep="\t", float_precision="round_trip")
+    assert of_plink.columns.tolist() == ["#FID", "IID", "PC1", "PC2"]
+    assert of_plink["IID"].tolist() == [f"person_{i}" for i in range(40)]
+    np.testing.assert_array_equal(of_plink[["PC1", "PC2"]], scores[:, :2])
+    loadings = pd.read_csv(tmp_path / "out/loadings.tsv", sep="\t", float_precision="round_trip")
+    assert loadings["ID"].tolist() == [f"rs{j}" for j in 20 + np.flatnonzero(kept)]
+    np.testing.assert_array_equal(loadings[["PC1", "PC2"]].T, model.components_[:, kept])
+    standardised = standardised_by_hand(used)[:, kept]
+    relationship = np.linalg.eigvalsh(standardised @ standardised.T / kept.sum())
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out/people.eigenval"), relationship[:-3:-1], rtol=1e-6)
+    assert (tmp_path / "out/people.svg").read_text().count("<use ") > 80

@@ -1,30 +1,31 @@
-"""PCA of standardised genotypes by the textbook, whoever holds which people, and of the retained variants."""
+"""PCA of standardised genotypes by the textbook, whoever holds which people, and pruning beside PLINK's rule."""
 
+import shutil
+import subprocess
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
-from fedpca_flwr.genetics import pruning as linkage
-from fedpca_flwr.genetics import stage as genotypes
-from fedpca_flwr.genetics.genotypes import AlleleCounts, non_genotype_columns
+from fedpca_flwr.genetics import genotypes, linkage, pruning
+from fedpca_flwr.genetics.genotypes import AlleleCounts, count_alleles, non_genotype_columns, standardise
+from fedpca_flwr.genetics.stage import ALLELES, GenotypesStage, pooled_counts
 from fedpca_flwr.maths.eigen import principal_angles
+from fedpca_flwr.maths.rows import Blocks, sparse_rows, to_array
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from tests.genotypes import linked_people, people, plinks_rule, standardised_by_hand
 from tests.harness import client_of, finish, fit, on_request, require_limits, server_of, tamper_arrays
+from tests.needed import need
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
 
-WAYS: dict[str, list[dict[str, Any]]] = {  # no bound is needed
-    "p-cov": [{}, SUMS],
-    "sub-it": [{}, SUMS, {"warm_start": "svd"}],
-    "adaptive": [{}, {"round_bytes": 1e9}],
-    "qr-pca": [{}, {"rank": 90}, {"wire": "float32"}],
-}
+WAYS: list[tuple[str, dict[str, Any]]] = [("p-cov", SUMS), ("sub-it", SUMS), ("sub-it", {"warm_start": "svd"})]
+WAYS += [("adaptive", {"round_bytes": 1e9}), ("qr-pca", {"rank": 90}), ("qr-pca", {"wire": "float32"})]
 
 
 def parties_of(G):
@@ -38,7 +39,7 @@ def analysed(parties, method="qr-pca", **options):
     return fit(method, parties, **{"n_components": 2, "genotypes": True, **options})
 
 
-@pytest.mark.parametrize(("method", "way"), [(name, way) for name, ways in WAYS.items() for way in ways], ids=str)
+@pytest.mark.parametrize(("method", "way"), [*((name, {}) for name in dict(WAYS)), *WAYS], ids=str)
 def test_components_are_those_of_the_standardised_genotypes(method, way):
     G = people(missing=0.05)
     G[:, 5] = 2
@@ -55,15 +56,6 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     assert any("% of the calls are missing" in note for note in model.log["notes"])
     phases = [entry["phase"] for entry in model.log["rounds"]]
     assert phases == ["keys", "alleles", "moments", "project"] or (method, way) != ("p-cov", SUMS)
-
-
-def test_a_site_writes_the_scores_of_people_with_missing_calls(tmp_path):
-    parties = parties_of(people(missing=0.05))
-    files = [tmp_path / f"{party}.npy" for party in range(3)]
-    model = analysed(parties, scores=files, round_rows=10)
-    assert model.n_samples_ == 50 + 10 + 20
-    for rows, file in zip(parties, files, strict=True):
-        np.testing.assert_allclose(np.load(file), model.transform(rows), atol=1e-9)
 
 
 @pytest.mark.engine
@@ -84,9 +76,6 @@ def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
     )
     analysed(PEOPLE, "sub-it")
     assert sorted(looked) == [12, 28, 50]
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(
@@ -152,7 +141,7 @@ def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
 
 
 def opened(called, alleles, squares):
-    program = genotypes.pooled_counts()
+    program = pooled_counts()
     next(program)
     counts = {"called": called, "alleles": alleles, "squares": squares}
     each = {name: np.array([value], float) for name, value in counts.items()}
@@ -171,9 +160,6 @@ def test_counts_that_no_genotypes_have_are_a_false_share():
             opened(*false)
 
 
-# Pruning
-
-
 PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
 LINKED = linked_people()
 
@@ -185,7 +171,7 @@ LINKED = linked_people()
     ids=str,
 )
 def test_components_are_those_of_the_kept_variants(method, way, missing, monkeypatch):
-    monkeypatch.setattr(linkage, "MAX_PAIRS", 4000)  # so that several questions are needed
+    monkeypatch.setattr(pruning, "MAX_PAIRS", 4000)  # so that several questions are needed
     G = np.delete(linked_people(missing=missing), 120, axis=1)
     model = analysed(parties_of(G), method, **PRUNED, **way)
     expected = plinks_rule(G, [0], 50, 7, 0.2)
@@ -242,15 +228,98 @@ def test_impossible_genotype_sums_are_refused(array, place, named):
 def test_limits_in_closed_form():
     """A person has two copies of every allele at most."""
     expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
-    require_limits(genotypes.ALLELES["alleles"].limits({}, None), expected)
+    require_limits(ALLELES["alleles"].limits({}, None), expected)
 
 
 def test_what_counts_tell_of_standardised_genotypes():
     """Four people have three copies, and two people are called with two; the last variant is left out."""
     counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage = genotypes.GenotypesStage(None)
+    stage = GenotypesStage(None)
     stage.counts, stage.pruned = counts, np.array([False, False, True])
     pooled = stage.head()
     p = np.array([3 / 8, 1 / 2])
     diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
     np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)
+
+
+def kept(parties, begins, window, step, limit, *, width=100):
+    counts = AlleleCounts(*map(sum, zip(*map(count_alleles, parties), strict=True)))
+    linked = []
+    for start in range(0, counts.called.size, width):
+        products = sum(linkage.product_sums(part, start, width, window) for part in parties)
+        gapped = start + np.flatnonzero((counts.called < counts.rows)[start : start + width + window - 1])
+        gaps = sum(linkage.gap_sums(part, start, width, window, gapped) for part in parties)
+        linked.append(linkage.correlated_pairs(products, gaps, gapped, start, counts, limit))
+    chromosomes = np.isin(np.arange(counts.called.size), begins)
+    return linkage.prune_variants(np.vstack(linked)[: chromosomes.size], counts, chromosomes, window, step)
+
+
+@pytest.mark.parametrize(("window", "step", "limit"), [(50, 7, 0.2), (20, 20, 0.05), (180, 25, 0.5)])
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing):
+    G = linked_people(60, 160, missing=missing)
+    if not missing:
+        G = np.delete(G, G.shape[1] // 2, axis=1)
+    expected = plinks_rule(G, [0, 100], window, step, limit)
+    assert 10 < expected.sum() < 150
+    found = kept([G[:20], G[20:35], G[35:]], [0, 100], window, step, limit, width=70)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_kept_variants_are_those_of_the_program(tmp_path):
+    program, to_bed = shutil.which("plink2"), pytest.importorskip("bed_reader").to_bed
+    need(program, "plink2")
+    G = linked_people(200, 3000)
+    d = G.shape[1]
+    names = {"chromosome": ["1"] * 1400 + ["2"] * (d - 1400), "bp_position": np.arange(d) + 1, "sid": np.arange(d)}
+    names |= {"allele_1": ["A"] * d, "allele_2": ["G"] * d, "sex": [1] * len(G)}
+    to_bed(tmp_path / "all.bed", np.where(np.isnan(G), -127, G).astype(np.int8), properties=names)
+    given = [program, "--bfile", tmp_path / "all", "--indep-pairwise", "200", "25", "0.2", "--out", tmp_path / "found"]
+    if subprocess.run([*given, "--indep-order", "1"], capture_output=True).returncode:  # a version before that choice
+        subprocess.run(given, check=True, capture_output=True)
+    expected = np.isin(np.arange(d), np.loadtxt(tmp_path / "found.prune.in", dtype=int))
+    np.testing.assert_array_equal(kept([G[:70], G[70:]], [0, 1400], 200, 25, 0.2, width=1000), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rows_are_standardised_by_the_formula(dtype):
+    G = people(missing=0.1)
+    found = to_array(standardise(G.astype(dtype), count_alleles(G.astype(dtype)).frequencies))
+    np.testing.assert_allclose(found, standardised_by_hand(G), atol=1e-12)
+    np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
+
+
+def test_allele_counts_give_the_diagonal_and_add_up():
+    G = people(missing=0.1)
+    counts = count_alleles(G)
+    np.testing.assert_allclose(counts.diagonal, (standardised_by_hand(G) ** 2).sum(axis=0), rtol=1e-12, atol=1e-12)
+    assert counts.missing_share == pytest.approx(np.isnan(G).mean())
+    blocks = Blocks(lambda: [G[:17], G[17:60]], G.shape[1], G.dtype, count=60)
+    for one, other, both in zip(count_alleles(blocks), count_alleles(G[60:]), counts, strict=True):
+        np.testing.assert_array_equal(one + other, both)
+    # Whole numbers and sparse rows are genotypes, too.
+    G = people()
+    counts = count_alleles(G)
+    for same in (G.astype(np.int8), sparse_rows(sparse.csr_array(G))):
+        np.testing.assert_array_equal(count_alleles(same).alleles, counts.alleles)
+        found, expected = (to_array(standardise(form, counts.frequencies)) for form in (same, G))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_variants_of_one_allele_and_what_is_no_genotype():
+    G = people(missing=0.1)
+    G[:, 3], G[:, 4], G[:, 5] = 0, 2, np.nan
+    counts = count_alleles(G)
+    assert counts.constant_count == 3
+    assert not to_array(standardise(G, counts.frequencies))[:, 3:6].any()
+    assert not counts.diagonal[3:6].any()
+    np.testing.assert_array_equal(genotypes.genotype_deviation(counts.frequencies)[3:6], 1)
+    assert not non_genotype_columns(G).size
+    G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
+    np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])
+    G = linked_people(missing=0.0)
+    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
+    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
+    products[20, 3] += 500  # which no genotypes have
+    with refused(ValueError):
+        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)

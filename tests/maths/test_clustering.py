@@ -26,19 +26,12 @@ def test_points_are_shared_out_by_the_densities_of_a_mixture():
     shares, logs = mixture.responsibilities(np.array([[1.0], [1e5]]))
     np.testing.assert_allclose(shares, [densities / densities.sum(), [0, 1]])
     np.testing.assert_allclose(logs, [np.log(densities.sum()), -clustering.MAX_LOG_DENSITY])
-    sums = clustering.MixtureSums.empty(mixture)
-    sums.add(np.array([[1.0]]), mixture)
-    moved = sums.step(mixture.means, 0.5)
-    np.testing.assert_allclose(moved.weights, shares[0])
-    np.testing.assert_allclose(moved.means, [[1.0], [1.0]], atol=1e-12)
-    np.testing.assert_allclose(moved.covariances, [[[0.5]], [[0.5]]], atol=1e-12)
 
 
 def test_a_step_of_a_mixture_counts_all_points_by_their_shares():
     covariances = np.array([[[1.0, 0.6], [0.6, 2.0]], [[3.0, -1.0], [-1.0, 1.0]], np.eye(2)])
-    mixture = clustering.Mixture(
-        np.array([0.3, 0.6, 0.1]), np.array([[0.0, 1.0], [2.0, -1.0], [1e3, 1e3]]), covariances
-    )
+    means = np.array([[0.0, 1.0], [2.0, -1.0], [1e3, 1e3]])
+    mixture = clustering.Mixture(np.array([0.3, 0.6, 0.1]), means, covariances)
     points, sums = np.random.default_rng(0).normal(1, 2, (40, 2)), clustering.MixtureSums.empty(mixture)
     laws = zip(mixture.weights, mixture.means, covariances, strict=True)
     densities = np.transpose([weight * multivariate_normal(mean, cov).pdf(points) for weight, mean, cov in laws])

@@ -11,6 +11,7 @@ from tests.refusals import refused
 
 X = np.random.default_rng(0).standard_normal(1000) * np.logspace(-6, 3, 1000)
 TRIANGLE = np.random.default_rng(1).standard_normal(820) * np.logspace(-6, 3, 820)  # of 40 features
+NO_SCALES = np.empty(0, np.float32)
 
 
 @pytest.mark.parametrize("bits", [4, 5, 8, 11, 16, 24, 32])
@@ -77,9 +78,6 @@ def test_codecs_keep_their_bounds_in_closed_form():
     for scales, first in ((np.ones(1, np.float32), 0), (NO_SCALES, 2)):
         with refused(ValueError, "damaged code"):
             codec.decode(Coded(scales, np.append(np.uint8(first), code[1:])), 1)
-
-
-NO_SCALES = np.empty(0, np.float32)
 
 
 @pytest.mark.engine

@@ -89,14 +89,7 @@ def test_directions_of_the_authors_program():
     np.testing.assert_array_equal(factor @ factor.T, [[2.0, 0.0], [0.0, 0.0]])
     found = columns.orthogonal_direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
     np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
-
-
-def test_default_gamma_and_a_centred_kernel():
-    X = RNG.standard_normal((50, 6)) + np.arange(6)
-    assert columns.default_gamma(X) == pytest.approx(1 / (6 * X.var()), rel=1e-12)
     assert columns.default_gamma(np.ones((3, 2))) == 1
-    centred = columns.centre_kernel(X @ X.T)
-    np.testing.assert_allclose(centred, (X - X.mean(axis=0)) @ (X - X.mean(axis=0)).T, atol=1e-12)
 
 
 @pytest.mark.parametrize(("n", "f", "unit"), [(300, 5, 1e-85), (300, 1, 1.0), (40, 90, 1.0)])

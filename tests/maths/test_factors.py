@@ -46,8 +46,7 @@ def test_chunks_keep_singular_values_that_squares_lose(monkeypatch):
     _, R = triangular_factor(wide)
     assert R.shape == (29, 50)
     np.testing.assert_allclose(R.T @ R, scatter(wide), atol=1e-12)
-    rng = np.random.default_rng(0)
-    left, right = (np.linalg.qr(rng.standard_normal((n, 12)))[0] for n in (600, 12))
+    left, right = (np.linalg.qr(np.random.default_rng(0).standard_normal((n, 12)))[0] for n in (600, 12))
     X = ((left - left.mean(axis=0)) * np.geomspace(1, 1e-11, 12)) @ right.T
     found, true = (np.linalg.svd(matrix, compute_uv=False) for matrix in (triangular_factor(X)[1], X - X.mean(axis=0)))
     np.testing.assert_allclose(found, true, rtol=0, atol=3e-15)

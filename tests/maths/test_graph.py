@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import graph as module
-from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.graph import MeanTable, diameter, make_graph, metropolis_weights, mixing_rate
 from fedpca_flwr.maths.moments import Head, head_and_diagonal
 from tests.families import cut, rows, with_spectrum
@@ -51,9 +50,6 @@ def test_graphs_have_their_known_rates_and_diameters():
     np.testing.assert_array_equal(edges, [1, 4, 5, 7, 8, 11, 16, 19, 20, 23])
     with refused(ValueError, 1000, 12):
         make_graph("erdos-renyi", 12, probability=0.001)
-
-
-# What the sizes of steps tell
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.9, 0.999])
@@ -130,11 +126,10 @@ def test_the_pooled_mean_and_trace_are_those_of_all_rows(shift):
 
 
 def test_pooled_tables_do_not_depend_on_order():
-    parts, results = parties(), []
-    for order in (range(6), [4, 2, 0, 5, 1, 3]):
-        pooled, total, *_ = known_to_all([parts[i] for i in order]).pooled()
-        results.append((pooled.n, pooled.mean.tobytes(), pooled.remainder.tobytes(), total))
-    assert results[0] == results[1]
+    parts = parties()
+    one, other = (known_to_all([parts[i] for i in order]).pooled() for order in (range(6), [4, 2, 0, 5, 1, 3]))
+    assert (one[0].n, one[1]) == (other[0].n, other[1])
+    np.testing.assert_array_equal([one[0].mean, one[0].remainder], [other[0].mean, other[0].remainder])
     first, other = (MeanTable.for_party(0, 2, Head(3, np.array([mean]), np.zeros(1)), 1.0, 1.0) for mean in (5.0, 7.0))
     assert first.filled_from(other).means[0] == 5.0
     # A party's scatter and what its mean adds to it are each below the sum, so the bound is at most twice as large.
@@ -147,22 +142,17 @@ def test_pooled_tables_do_not_depend_on_order():
 
 def test_sangers_rule_rests_at_the_eigenvectors():
     A, basis = with_spectrum([5.0, 3.0, 2.0, 1.0, 0.5])
-    for X in (basis[:, :3], basis[:, [1, 0, 2]]):  # the second stands still, too, but not stably
-        np.testing.assert_allclose(module.sanger_direction(A @ X, X), 0, atol=1e-14)
-    turned = basis[:, :3] @ np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
-    assert np.linalg.norm(module.sanger_direction(A @ turned, turned)) > 0.1
+    np.testing.assert_allclose(module.sanger_direction(A @ basis[:, :3], basis[:, :3]), 0, atol=1e-14)
     X = np.random.default_rng(2).standard_normal((5, 3))
     direction = module.sanger_direction(A @ X, X)
-    for j in range(3):
-        x = X[:, j]
-        expected = A @ x - sum(X[:, i] * (X[:, i] @ A @ x) for i in range(j + 1))
-        np.testing.assert_allclose(direction[:, j], expected, atol=1e-13)
-    X = np.random.default_rng(6).standard_normal((7, 3))
+    for j, x in enumerate(X.T):
+        np.testing.assert_allclose(direction[:, j], A @ x - X[:, : j + 1] @ X[:, : j + 1].T @ A @ x, atol=1e-13)
     Q = module.orthonormalise(X)
-    np.testing.assert_allclose(Q.T @ Q, np.eye(3), atol=1e-14)
-    assert (np.einsum("ij,ij->j", Q, X) > 0).all()
-    for j in (1, 2, 3):
-        assert principal_angles(Q[:, :j], X[:, :j]).max() < 1e-6
+    R = Q.T @ X  # of the QR decomposition with a positive diagonal
+    np.testing.assert_allclose(Q @ R, X, atol=1e-14)
+    np.testing.assert_allclose(
+        [Q.T @ Q, R > 1e-14], [np.eye(3), np.triu(R > 1e-14) | np.eye(3, dtype=bool)], atol=1e-14
+    )
     for spread in (np.geomspace(1, 1e-6, 40), np.linspace(1, 0.9, 40), np.r_[5.0, np.zeros(39)], np.zeros(40)):
         A, _ = with_spectrum(spread)
         found = module.largest_eigenvalue(lambda V, A=A: A @ V, 40)
@@ -176,8 +166,7 @@ def test_mixing_is_a_row_of_the_weights_and_knows_no_order(share):
     weights = metropolis_weights(graph)
     W = np.eye(5) + share * (weights - np.eye(5))
     for i in range(5):
-        one = module.mix(blocks[i], list(blocks[graph[i]]), share * weights[i, graph[i]])
+        own, others = blocks[i], list(blocks[graph[i]])
+        one, other = (module.mix(own, order, share * weights[i, graph[i]]) for order in (others, others[::-1]))
         np.testing.assert_allclose(one, np.einsum("j,jab->ab", W[i], blocks), atol=1e-15)
-    orders = np.arange(1, 5), 1 + np.random.default_rng(5).permutation(4)
-    one, other = (module.mix(blocks[0], list(blocks[order]), np.full(4, 0.2)) for order in orders)
-    assert one.tobytes() == other.tobytes()
+        assert one.tobytes() == other.tobytes()

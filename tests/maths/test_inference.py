@@ -1,8 +1,4 @@
-"""Tests of how many components there are, and of how sure their values and scores are.
-
-The first are held against scikit-learn, drawn data, the laws of noise and held-out errors, the second against formulas
-and simulations.
-"""
+"""How many components there are, and how sure values and scores are, beside scikit-learn, drawn data and formulas."""
 
 import math
 from types import SimpleNamespace
@@ -16,6 +12,7 @@ from sklearn.decomposition import PCA
 from fedpca_flwr import analyses, run
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths import marchenko_pastur as noise
+from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap, noise_variance
 from fedpca_flwr.maths.moments import Moments
 from tests.families import cut
@@ -278,22 +275,19 @@ def test_errors_of_a_correlation_matrix_follow_from_those_of_the_covariance():
     A, n = np.random.default_rng(3).standard_normal((4, 4)), 1000
     S = A @ A.T + np.eye(4)
 
-    def numbers(S):
+    def eigenpairs(S):
         R = S / np.sqrt(np.outer(np.diagonal(S), np.diagonal(S)))
         values, vectors = np.linalg.eigh(R)
-        return np.concatenate(
-            [values[:1:-1], (vectors * np.sign(vectors[np.abs(V).argmax(0), range(4)]))[:, :1:-1].T.ravel()]
-        )
+        return R, values[::-1], fix_signs(vectors)[:, ::-1]
 
-    V = np.eye(4)
-    values, V = np.linalg.eigh(S / np.sqrt(np.outer(np.diagonal(S), np.diagonal(S))))
-    R, values, vectors = (V * values) @ V.T, values[::-1], V[:, ::-1] * np.sign(V[np.abs(V).argmax(0), range(4)])[::-1]
-    entries = [(i, j) for i in range(4) for j in range(i + 1)]
-    slopes = []
+    R, values, vectors = eigenpairs(S)
+    entries, slopes = [(i, j) for i in range(4) for j in range(i + 1)], []
     for i, j in entries:
         step = np.zeros((4, 4))
         step[i, j] = step[j, i] = 1e-6
-        slopes.append((numbers(S + step) - numbers(S - step)) / 2e-6)
+        (_, *above), (_, *below) = eigenpairs(S + step), eigenpairs(S - step)
+        changes = [(a - b) / 2e-6 for a, b in zip(above, below, strict=True)]
+        slopes.append(np.concatenate([changes[0][:2], changes[1][:, :2].T.ravel()]))
     errors = np.array([[S[a, c] * S[b, d] + S[a, d] * S[b, c] for c, d in entries] for a, b in entries]) / (n - 1)
     expected = np.sqrt(np.einsum("ei,ef,fi->i", slopes, errors, slopes))
     found = inference.loading_errors(values * n / (n - 1), vectors, 2, n, R)

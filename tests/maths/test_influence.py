@@ -167,24 +167,15 @@ def one(rows=0.2, variance=0.2, components=(0.2, 0.2), fit=0.7, spread=1.0):
     return Influence(rows, variance, np.array(components), [Turn(np.zeros(2), 0.0)], fit, spread)
 
 
-@pytest.mark.parametrize(
-    ("odd", "why"),
-    [
-        (one(), []),
-        (one(rows=0.95), []),
-        (one(rows=0.96), ["rows"]),
-        (one(rows=0.94), []),
-        (one(rows=0.11, components=(0.1, 0.36)), ["share"]),
-        (one(rows=0.11, components=(0.1, 0.34)), []),  # little is not told however few its rows
-        (one(rows=0.13, components=(0.1, 0.36)), []),  # nor much of whom has many
-        (one(spread=10.1), ["spread"]),
-        (one(spread=9.9), []),
-        (one(fit=0.27), ["fit"]),
-        (one(fit=0.29), []),
-        (one(fit=np.nan, spread=np.nan), []),
-        (one(rows=0.96, fit=0.1, spread=11.0), ["rows", "spread", "fit"]),
-    ],
-)
+ORDINARY = [one(), one(rows=0.95), one(rows=0.94), one(spread=9.9), one(fit=0.29), one(fit=np.nan, spread=np.nan)]
+ORDINARY += [one(rows=0.11, components=(0.1, 0.34))]  # little is not told however few its rows
+ORDINARY += [one(rows=0.13, components=(0.1, 0.36))]  # nor much of whom has many
+ODD = [(one(rows=0.96), ["rows"]), (one(spread=10.1), ["spread"]), (one(fit=0.27), ["fit"])]
+ODD += [(one(rows=0.11, components=(0.1, 0.36)), ["share"])]
+ODD += [(one(rows=0.96, fit=0.1, spread=11.0), ["rows", "spread", "fit"])]
+
+
+@pytest.mark.parametrize(("odd", "why"), [*((ordinary, []) for ordinary in ORDINARY), *ODD])
 def test_what_is_out_of_proportion_is_told(odd, why):
     others = [one(rows=(1 - odd.rows) / 4) for _ in range(4)]
     assert outlying_parties([*others, odd]) == ({4: why} if why else {})

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from fedpca_flwr.maths import angle_bounds, krylov
-from fedpca_flwr.maths.angle_bounds import (
-    LEVEL_SHARES,
-    AngleBounds,
-    HiddenEigenvector,
-    least_overlap,
-    presumed_bound,
-    proven_bound,
-)
+from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, least_overlap, presumed_bound, proven_bound
 from fedpca_flwr.maths.block_iteration import BlockIteration
 from fedpca_flwr.maths.eigen import principal_angles, rounding_bound, sine_theorem
 from fedpca_flwr.maths.krylov import FirstBlock, ProductBasis, Ritz, random_block
@@ -285,12 +278,12 @@ def test_what_hides_counts_in_full():
     """Residuals of no Krylov space do not lie in two directions for each column of the block: the rest counts, too."""
     rng = np.random.default_rng(0)
     ritz = pairs_with(np.linspace(2, 1, 20), rng.standard_normal((60, 20)))
-    hidden = HiddenEigenvector(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
+    hidden = angle_bounds.HiddenEigenvector(ritz, 3, FirstBlock(rng.standard_normal((60, 2))))
     weights = hidden.start.coordinates(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
     assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm_bound(4.0)
     # |1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2).
     ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
-    hidden = HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
+    hidden = angle_bounds.HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
     assert 3 - np.sqrt(8) <= angle_bounds._max_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
 
 
@@ -338,7 +331,7 @@ def test_a_tie_at_the_cut_is_proven_only_where_both_its_ends_are(proven_at):
     V = np.linalg.qr(np.column_stack([np.eye(60)[:, :4], first]))[0]
     known.add(V, tied @ V)
     start.locate_block(known)
-    bounds = AngleBounds(3, float(np.trace(tied)), accelerated=True, sketch=None)
+    bounds = angle_bounds.AngleBounds(3, float(np.trace(tied)), accelerated=True, sketch=None)
     bounds.update(known, known.ritz(), start, 1)
     ends = {2: 5.001, 4: 3.001}  # bounds on the values after the first two and four, where the tie begins and ends
     bounds.add_ceilings({j: ends[j] for j in proven_at})

@@ -6,21 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedpca_flwr.maths import moments as module
 from fedpca_flwr.maths import rows as row_tools
-from fedpca_flwr.maths.moments import (
-    Head,
-    Moments,
-    empty_packed,
-    head_and_diagonal,
-    packed_size,
-    safe_deviation,
-    unpack,
-    unpack_symmetric,
-)
+from fedpca_flwr.maths.moments import Head, Moments, head_and_diagonal, packed_size, safe_deviation, unpack_symmetric
 from fedpca_flwr.maths.sums import pool
 from tests.families import cut, rows
 from tests.harness import finish, peak_of, server_of
@@ -47,16 +36,6 @@ def test_moments_are_numpys_for_any_chunks(monkeypatch):
         whole = Moments.from_rows(X)
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
         np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
-
-
-@pytest.mark.engine
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.sampled_from([0.0, 1e6]))
-def test_pooling_parts_is_taking_all_rows(sizes, offset):
-    X = np.round(rows(sum(sizes), 5, seed=sum(sizes)) * 1024) + offset
-    together, pooled = Moments.from_rows(X), pool(Moments.from_rows(part) for part in cut(X, *sizes))
-    np.testing.assert_allclose(dense(pooled), dense(together), rtol=1e-10, atol=1e-9)
-    np.testing.assert_allclose(pooled.mean, together.mean, rtol=1e-15, atol=1e-12)
 
 
 def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
@@ -115,7 +94,7 @@ def test_triangles_are_packed_row_by_row():
     np.testing.assert_array_equal(module.pack(np.asfortranarray(S)), packed)
     np.testing.assert_array_equal(packed[module.diagonal_positions(7)], S.diagonal())
     np.testing.assert_array_equal(np.tril(module.unpack(packed, 7)), np.tril(S))
-    assert module.packed_size(7) == len(packed)
+    assert packed_size(7) == len(packed)
     np.testing.assert_array_equal(unpack_symmetric(np.array([1.0, 2.0, 3.0]), 2), [[1, 2], [2, 3]])
     V = np.array([[3.0, 0.0, 2.0**-900], [-5.0, 0.0, 0.0]])
     scaled, exponents = module.scale_columns(V)
@@ -126,10 +105,10 @@ def test_triangles_are_packed_row_by_row():
 
 def test_a_triangle_unpacks_in_its_own_memory():
     for d in (1, 2, 3, 9):
-        packed = empty_packed(d)
+        packed = module.empty_packed(d)
         packed[:] = np.arange(packed_size(d))
-        expected = unpack(packed, d)
-        matrix = unpack(packed, d, overwrite=True)
+        expected = module.unpack(packed, d)
+        matrix = module.unpack(packed, d, overwrite=True)
         np.testing.assert_array_equal(matrix, expected)
         assert np.shares_memory(matrix, packed)
 
@@ -156,7 +135,7 @@ def test_a_constant_feature_has_deviation_one():
     np.testing.assert_array_equal(found, [True, False])
     np.testing.assert_array_equal(safe_deviation(np.array([0.0, 8.0]), 2, np.zeros(2)), [1, 2])
     # Of indicators it is the root of the share of ones, and of one that does not vary 1.
-    unit = module.safe_deviation(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
+    unit = safe_deviation(np.array([8.0, 0.5, 0.0]), 2, np.array([3.0, 0.25, 0.49]), 2)
     np.testing.assert_array_equal(unit, [2, 0.5, 1])
     least = (4 * 2.0**-52) ** 2 / 8  # by which one value that differs in its last bit varies about a mean of 4
     assert module.varying_features(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)).sum() == 1
@@ -166,8 +145,6 @@ def test_a_constant_feature_has_deviation_one():
             assert 0 <= Moments.from_rows(X).diagonal()[0] <= 1e-28 * value**2
             assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
 
-
-# Threads share the work on rows, and nobody can tell from a result how many there were
 
 BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
 KINDS = {"bytes": BYTES, "numbers": BYTES / 7 - 3, "weighted": row_tools.weight_rows(BYTES / 7, np.arange(3000) % 4)}
@@ -184,13 +161,13 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
     V = np.random.default_rng(1).standard_normal((300, 4))
 
     def results(threads):
-        own = module.Moments.from_rows(data, threads)
-        head, diagonal = module.head_and_diagonal(data, threads)
+        own = Moments.from_rows(data, threads)
+        head, diagonal = head_and_diagonal(data, threads)
         product = module.scatter_product(data, head, V, threads)
         return [*own.head, own.scatter, *head, diagonal, product]
 
     one = results(1)
-    np.testing.assert_allclose(module.unpack_symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
+    np.testing.assert_allclose(unpack_symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
     for threads in (2, 4):
         assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
 

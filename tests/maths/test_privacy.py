@@ -1,8 +1,4 @@
-"""Tests of the claims that privacy rests on.
-
-Rows on a grid, sensitivities, noise against an accountant, and noise in whole numbers against the exact probabilities
-of the discrete Gaussian distribution.
-"""
+"""Claims that privacy rests on: rows on a grid, sensitivities, noise beside an accountant and exact probabilities."""
 
 import functools
 import math
@@ -251,7 +247,6 @@ def test_random_words_and_coins_are_unbiased():
             power = Decimal(49 - (7 * k + j) ** 2) / 98
             known = int(power.exp() * Decimal(2) ** (k - 1 + 53 + 192))
         first, rest = known >> 192, known % 2**192
-
         for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
             words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]
             assert integer_sums._accept_exactly(first, 7 * k + j, 7, source) is below

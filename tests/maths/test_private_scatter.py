@@ -1,7 +1,4 @@
-"""Tests of directions, lengths and shells of rows, and of what a server makes of numbers that have noise.
-
-It makes the distance of a centre, the spectrum without its noise, what noise may hide, and intervals of variances.
-"""
+"""Directions, lengths and shells of rows; and what a server makes of noisy numbers: centres, spectra and intervals."""
 
 import numpy as np
 import pytest
@@ -101,21 +98,6 @@ def test_shells_add_what_is_above_their_edge():
     low, high = variance_intervals(both, squares, 2.0, deviation=1.0, count_deviation=0.0, cut_bound=0.0).T
     assert (low <= both.denoised.pairs.values).all()
     assert (high >= both.denoised.pairs.values).all()
-    # Mean squared distances are 1000 / 1430 and 100 / 120 of the squared ends.
-    np.testing.assert_allclose(both.traces, [1430, 120])
-    np.testing.assert_allclose(both.squares, [1000 / 1430 * 16, 100 / 120 * 64**2])
-    shrunk = both.squares[0] * np.sqrt(np.array([900.0, 500.0]) ** 2 - 12 * 20**2)
-    np.testing.assert_allclose([*both.denoised.pairs.values, both.denoised.total], [*shrunk, shrunk.sum()], rtol=1e-4)
-    lengths_kept = np.array([[0.0, 4.0, 4.0], [4.0, 64.0, 0.0]])
-    kept = combine_shells(np.array([pack(inner), pack(noise)]), np.array([1000.0, 100.0]), lengths_kept, 6, 2, 20.0)
-    assert kept.squares[0] == pytest.approx(0.375 / np.log(2) * 16)
-    np.testing.assert_allclose(kept.denoised.pairs.values, shrunk / both.squares[0] * 16, rtol=1e-4)
-    # Of values 10 and 1 beside an edge of 2 the first loses 0.2^2 and mixes 0.2, and of the second nothing is known.
-    one = both._replace(noisy=np.array([[10.0, 1.0]]), traces=np.ones(1), deviation=2 / np.sqrt(3))
-    around = 1.645 * 5 + np.array([100 * (0.2**2 + 0.2 / np.sqrt(3)), 3 * 2])
-    expected = [[100 - around[0], 107 + around[0]], [0, 10 + around[1]]]
-    intervals = variance_intervals(one, np.array([100.0, 3.0]), 2.0, deviation=5.0, count_deviation=0.0, cut_bound=7.0)
-    np.testing.assert_allclose(intervals, expected)
 
 
 @pytest.mark.parametrize(
@@ -183,20 +165,10 @@ def test_eigenvalues_lose_what_the_noise_adds():
     np.testing.assert_allclose(found.pairs.vectors.T @ found.pairs.vectors, np.eye(7), atol=1e-12)
     assert (found.pairs.values >= 0).all()
     assert found.total == pytest.approx(found.pairs.values.sum())  # the diagonal's is below zero
-    # Eigenvalues lose what the noise adds, and those above it are counted.
-    edge = np.sqrt(D / 2)
-    truth = np.array([6.0, 4.0, 2.0]) * edge
-    scatter, _ = planted(*truth)
-    np.testing.assert_allclose(denoise(scatter, D, 3, 0.0).pairs.values, truth, rtol=1e-10)
-    assert denoise(scatter, D, 1, 0.0).total == pytest.approx(truth.sum())
-    # The noise makes the last one larger by a quarter.
-    np.testing.assert_allclose(denoise(scatter + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
-    assert denoise(scatter + noise(D, 3), D, 2, 1.0).pairs.following == pytest.approx(truth[2], rel=0.1)
-    scatter, _ = planted(6 * edge, 3 * edge, 0.3 * edge)
-    assert denoise(scatter + noise(D, 4), D, 5, 1.0).detectable == 2
-    values = module.denoise_eigenvalues(np.linspace(5, -1, 601), 1.0)
-    assert (values >= 0).all()
-    assert (np.diff(values) <= 0).all()
+    # The noise makes the last eigenvalue larger by a quarter.
+    truth = np.array([6.0, 4.0, 2.0]) * np.sqrt(D / 2)
+    np.testing.assert_allclose(denoise(planted(*truth)[0] + noise(D, 3), D, 3, 1.0).pairs.values, truth, rtol=0.1)
+    assert denoise(planted(*truth)[0], D, 1, 0.0).total == pytest.approx(truth.sum())
 
 
 def test_a_noisy_centre_is_off_by_its_noise():

@@ -11,21 +11,11 @@ from tests.families import rows
 from tests.harness import peak_of
 
 
-def tracked(X, rule, **options):
-    """Return the ranks after each block of 50 rows, and the tracker."""
-    tracker, path = Tracker(X.shape[1], rule, center=False, **options), []
-    for part in row_chunks(X, 50):
-        tracker.update(part)
-        path.append(tracker.rank)
-    return path, tracker
-
-
-def synthetic(alpha, seed, *, d=400, n=4000, code=False):
-    """Rows whose covariance has eigenvalues i^-alpha (the paper's text), or i^-2alpha (its code)."""
+def synthetic(alpha, seed, *, d, n):
+    """Rows whose covariance has eigenvalues i^-alpha."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
-    deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)
-    return ((basis * deviations) @ rng.standard_normal((d, n))).T
+    return ((basis * np.arange(1, d + 1.0) ** (-alpha / 2)) @ rng.standard_normal((d, n))).T
 
 
 def error(X, vectors):
@@ -184,28 +174,18 @@ def flat(size):
     return ((basis * np.where(np.arange(80) < size, 1.0, 0.05)) @ rng.standard_normal((80, 4000))).T
 
 
-@pytest.mark.engine
 def test_the_papers_rules_of_the_rank_find_flat_spectra():
-    X = flat(8)
-    printed, _ = tracked(X, Band(2, 0.01, 0.10, hysteresis=False))
-    settled, tracker = tracked(X, Band(2, 0.01, 0.10), tracked=24)
-    assert (printed[-6:], settled) == ([8, 9, 8, 9, 8, 9], [3, 4, 5, 6, 7, *[8] * 75])
+    X, tracker, path = flat(8), Tracker(80, Band(2, 0.01, 0.10), center=False, tracked=24), []
+    for part in row_chunks(X, 50):
+        tracker.update(part)
+        path.append(tracker.rank)
+    assert path == [3, 4, 5, 6, 7, *[8] * 75]
     assert error(X, tracker.subspace.vectors[:, :8]) / error(X, offline(X, 8)) - 1 < 1e-7
-    path, _ = tracked(flat(20), Band(3, 0.01, 0.10), tracked=24)
-    assert path == [4, 5, 6, 7, 8, 9, *[10] * 74]
     rule, sigma = Band(5, 0.1, 0.9), np.array([100.0, 1, 1, 1, 1])
     assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
     assert Band(5, 0.1, 0.9).stationary_rank(sigma) == 1
     # The next direction would have 1/11, or 1/9.
     assert [Band(2, 0.1, 0.3).step(np.array([1.0, 1.0, last]), 0.0) for last in (0.2, 0.25)] == [2, 3]
-    X = synthetic(2, 302, code=True)
-    path, tracker = tracked(X, Band(10, 0.01, 0.10, hysteresis=False))
-    assert path == [9, 8, *[7] * 78]
-    np.testing.assert_allclose(error(X, tracker.subspace.vectors), 7.791e-4, rtol=1e-4)
-    # The rule of energy finds flat spectra, and no energy that is not tracked.
-    for size in (8, 20):
-        path, _ = tracked(flat(size), Energy(0.95), tracked=40)
-        assert path[-1] == size
-        assert size > 8 or set(path) == {8}  # at once
+    # The rule of energy finds no energy that is not tracked.
     assert [Energy(0.9).step(np.array([2.0, 1.0]), energy=energy) for energy in (5.0, 10.0)] == [2, 3]
     assert Energy(0.5).step(np.array([1.0, 1.0]), 2.0) == 1

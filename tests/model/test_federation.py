@@ -70,8 +70,7 @@ def test_a_federations_model_says_its_origin(folder, options):
     model, truth = Federation.open(folder).model(3, **options), pooled_pca(rows(300)[:280], 3, **options)
     assert principal_angles(model, truth).max <= 1e-6
     assert Federation.open(folder).model(0.9).explained_variance_ratio_.sum() > 0.9
-    text = model.summary(full=True)
-    made_of = "2 (north, south), with 100 to 180 rows"
+    text, made_of = model.summary(full=True), "2 (north, south), with 100 to 180 rows"
     for part in ("streaming (exact)", made_of, "280 of 12 features", "revision              1"):
         assert part in text
     assert "bytes" not in text
@@ -83,8 +82,8 @@ def test_of_a_member_that_has_left_no_value_stays(folder):
     assert values in (folder / FILE).read_bytes()
     federation = Federation.open(folder)
     federation.join("e" * 64, EAST)
-    federation.leave("e" * 64)
-    federation.leave("north")
+    for member in ("e" * 64, "north"):
+        federation.leave(member)
     federation.save()
     for gone in (values, Moments.from_rows(EAST).scatter[:8].tobytes()):
         assert gone not in (folder / FILE).read_bytes()
@@ -145,11 +144,9 @@ def test_no_damage_gives_another_federation(folder):
     for content in damaged:
         file.write_bytes(content)
         try:
-            found = told(folder)
+            assert told(folder) == before
         except ContractError:
             noticed += 1
-        else:
-            assert found == before
     assert noticed > 50
     for was in (b"north", Moments.from_rows(SOUTH).scatter[5].tobytes()):
         assert was in whole
@@ -188,17 +185,6 @@ def test_a_kill_leaves_the_old_state_or_the_new_one(first, folder, tmp_path):
         assert bits(Federation.open(copy).moments()) == bits(pool([Moments.from_rows(own) for own in saved]))
         killed += 1
     assert killed > 2
-
-
-def test_of_two_that_race_one_is_told(folder):
-    one, other = Federation.open(folder), Federation.open(folder)
-    one.leave("north")
-    other.join("east", EAST)
-    one.save()
-    before = contents(folder)
-    with refused(ContractError, folder):
-        other.save()
-    assert contents(folder) == before
 
 
 @pytest.mark.parametrize("path", ["/dev/null/x", "/proc/nope/x", "x" * 5000, "nul\0byte"])

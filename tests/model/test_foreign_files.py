@@ -1,6 +1,8 @@
-"""Files that somebody else wrote: whatever is in them, there is one sentence of ours, or they are used.
+"""Files of earlier versions (e3ebde38, `tests/earlier`) are read, and foreign files are used or refused in a sentence.
 
-Each draw changes a whole file in one place or two; a failure names the change.
+`rows.npz` there holds the rows of five parties; every model is of two components of theirs. `journal-0` is of the first
+of three sites with the rows of the first three: a run of sub-it, a refused run, one of dp-pca with epsilon 1, and
+one with secure sums. A foreign file is a whole one, changed in one place or two; a failure names the change.
 """
 
 import copy
@@ -11,7 +13,8 @@ import sqlite3
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,98 @@ import numpy as np
 import pytest
 
 from fedpca_flwr import PCAModel, analyses, run
-from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.errors import DisclosureError, FedPCAError
 from fedpca_flwr.model import federation
 from fedpca_flwr.model.federation import Federation
+from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.state.store import Schema, Store
 from fedpca_flwr.strategies.sapca import stream_state
 from tests.families import cut, rows
 from tests.foreign import JSON_VALUES, paths_in
+from tests.harness import at_sites, finish, server_of
+
+EARLIER = Path(__file__).parents[1] / "earlier" / "e3ebde38"
+
+
+@pytest.fixture(scope="module")
+def parties():
+    with np.load(EARLIER / "rows.npz") as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+@pytest.fixture
+def earlier(tmp_path):
+    return Path(shutil.copytree(EARLIER, tmp_path / "earlier"))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {"em": {}, "vertical": {}, "streaming": {}}
+OPTIONS |= {"p-cov": {"scale": True, "clusters": 2, "keep": "parties"}, "dp-pca": {"epsilon": 1.0, "noise_seed": 1}}
+OPTIONS |= {"sapca": {"share_low": 0.0, "share_high": 1.0}}  # the number of components was fixed
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_a_model_of_before_is_that_of_today(method, parties, tmp_path):
+    model = PCAModel.load(EARLIER / f"{method}.npz")
+    state = {"state": str(tmp_path / "state")} if method in ("streaming", "sapca") else {}
+    own = [parties[2][:, :2], parties[2][:, 2:]] if method == "vertical" else [party.copy() for party in parties]
+    if method == "em":
+        for party in own:
+            party[::4, 1] = np.nan
+    today = run(method, own, n_components=2, **OPTIONS[method], **state)
+    # EM's steps are other ones today, and both iterations end within 0.01 degrees (1.7e-4) of the end
+    digits = {"rtol": 2e-5, "atol": 2e-5} if method == "em" else {"rtol": 1e-7, "atol": 1e-9}
+    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_"):
+        earlier, now = (np.asarray(getattr(one, name), float) for one in (model, today))  # none is nan
+        np.testing.assert_allclose(earlier, now, **digits, err_msg=name)
+    assert (model.n_samples_, model.n_features_in_) == (today.n_samples_, today.n_features_in_)
+    assert model.summary(full=True).splitlines()[0] == today.summary(full=True).splitlines()[0]
+    again = PCAModel.load(model.save(tmp_path / "again.npz"))
+    np.testing.assert_array_equal(again.components_, model.components_)
+    assert [str(entry) for entry in again.log] == [str(entry) for entry in model.log]
+
+
+def test_kept_moments_of_before_give_the_statistics_of_the_rows(parties):
+    moments = SecondMoments.load(EARLIER / "p-cov-moments.npz")
+    np.testing.assert_allclose(moments.covariance, np.cov(np.concatenate(parties).T), rtol=1e-12)
+    assert np.isfinite(analyses.how_sure_by_parties(moments, 2).variances).all()
+
+
+def test_a_federation_of_before_goes_on(parties, earlier):
+    federation = Federation.open(earlier / "federation")
+    assert sum(federation.members.values()) == sum(map(len, parties))
+    model = run("streaming", [parties[0][:11]], n_components=2, state=str(earlier / "federation"))
+    rows = np.concatenate([parties[0][:11], *parties[1:]])
+    assert model.n_samples_ == len(rows)
+    np.testing.assert_allclose(model.mean_, rows.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["spca", "sapca"])
+def test_a_running_model_of_before_goes_on(method, parties, earlier):
+    model = run(method, [np.eye(30, 4)], n_components=2, state=str(earlier / "running"))
+    assert model.n_samples_ == sum(map(len, parties)) + 30
+
+
+def test_a_journal_of_before_is_whole_and_counts(parties, earlier, tmp_path, monkeypatch):
+    journal = audit(str(earlier / "journal-0"))
+    assert journal.gap == 0
+    assert [run["compared"] for run in journal.runs()] == [False, True, True, True]  # the first was in clear
+    assert {"run", "question", "answer", "release", "refused", "opened"} <= {event.kind for event in journal.events}
+
+    def ask(method, first=0, site=(), **options):
+        for number, party in enumerate(parties[:3]):
+            np.savetxt(tmp_path / f"{number}.csv", party[first:], delimiter=",", header="a,b,c,d", comments="")
+        files = [{"data": f"{tmp_path}/{number}.csv", "journal": f"{earlier}/journal-{number}"} for number in range(3)]
+        server = server_of(method, parties[:3], n_components=2, **options)
+        return finish(at_sites(server, [node | dict(site) for node in files]))
+
+    monkeypatch.setattr("tests.harness.own", lambda method: {})  # no fixed noise
+    with pytest.raises(DisclosureError, match="client 0: .*epsilon"):
+        ask("dp-pca", site={"epsilon-budget": 1.2})
+    with pytest.raises(DisclosureError, match="client 0: "):
+        ask("p-cov", first=1, secure_aggregation=True, bound=100.0, min_rows=10)
+    assert audit(str(earlier / "journal-0")).gap == 0
+
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
 
@@ -40,13 +128,6 @@ def by_day(few: int, many: int) -> list[Any]:
 SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
-@np.errstate(all="ignore")
-def spoilt_arrays(array: np.ndarray) -> list[np.ndarray]:
-    shorter = array[..., :-1] if array.ndim else array
-    others = [array.astype("U3"), np.zeros(0), -array, array + 0j, array + 1e5]
-    return [array * np.nan, array * 1e300, shorter, *others]
-
-
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     """Write the archive with a change in it, and return what has changed."""
     with zipfile.ZipFile(source) as archive:
@@ -55,10 +136,9 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     if rng.random() < 0.75:
         about, changes = json.loads(members[text]), []
         for _ in range(int(rng.integers(1, 3))):
-            path = list(paths_in(about))[int(rng.integers(len(list(paths_in(about)))))]
-            inner: Any = about
-            for key in path[:-1]:
-                inner = inner[key]
+            paths = list(paths_in(about))
+            path = paths[int(rng.integers(len(paths)))]
+            inner = reduce(getitem, path[:-1], about)
             if rng.random() < 0.1:
                 del inner[path[-1]]
                 changes.append(f"{path} removed")
@@ -68,8 +148,11 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
         members[text], change = json.dumps(about).encode(), "; ".join(changes)
     else:
         name = str(rng.choice([name for name in members if name.endswith(".npy")]))
-        ways = spoilt_arrays(np.load(io.BytesIO(members[name])))
-        place, stream = int(rng.integers(len(ways))), io.BytesIO()
+        array, stream = np.load(io.BytesIO(members[name])), io.BytesIO()
+        with np.errstate(all="ignore"):
+            ways = [array * np.nan, array * 1e300, array[..., :-1] if array.ndim else array, array.astype("U3")]
+            ways += [np.zeros(0), -array, array + 0j, array + 1e5]
+        place = int(rng.integers(len(ways)))
         np.save(stream, ways[place])
         members[name], change = stream.getvalue(), f"{name}, way {place}"
     with zipfile.ZipFile(target, "w") as archive:

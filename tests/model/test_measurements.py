@@ -16,19 +16,12 @@ from tests.harness import fit
 X = rows(200) + np.arange(12)
 BY_ROWS, BY_COLUMNS = cut(X, 100, 60, 40), np.split(X[:50], [5, 9], axis=1)
 SECURE = {"secure_aggregation": True, "bound": 40.0}
-RUNS = [
-    *((name, {}) for name, method in METHODS.items() if not method.strategy.card.loadings_source),
-    *(("sub-it", SECURE), ("vertical", SECURE), ("p-cov", {**SECURE, "survivors": 3}), ("qr-pca", {"rank": 8})),
-    *(
-        ("ap-stack", {"party-weights": "rows"}),
-        ("adaptive", {"target": 1.0}),
-        ("adaptive", {"rule": "divergences"}),
-        ("vfedpca", {"graph": "ring"}),
-    ),
-    *(("personalised", {"mu": 1.0}), ("robust", {"robust_parties": True})),
-    *(("sapca", {"tracked": 6, "n_components": 0.5}), ("p-cov", {"outliers": "counts", "fourth_moments": True})),
-    *(("dp-pca", {"release": "joint", "clip": 5.0}), ("dp-pca", {"trust": "distributed", "honest_parties": 2})),
-]
+RUNS = [(name, {}) for name, method in METHODS.items() if not method.strategy.card.loadings_source]
+RUNS += [("sub-it", SECURE), ("vertical", SECURE), ("p-cov", {**SECURE, "survivors": 3}), ("qr-pca", {"rank": 8})]
+RUNS += [("ap-stack", {"party-weights": "rows"}), ("adaptive", {"target": 1.0}), ("adaptive", {"rule": "divergences"})]
+RUNS += [("vfedpca", {"graph": "ring"}), ("personalised", {"mu": 1.0}), ("robust", {"robust_parties": True})]
+RUNS += [("sapca", {"tracked": 6, "n_components": 0.5}), ("p-cov", {"outliers": "counts", "fourth_moments": True})]
+RUNS += [("dp-pca", {"release": "joint", "clip": 5.0}), ("dp-pca", {"trust": "distributed", "honest_parties": 2})]
 NAMES = {name for one in MEASUREMENTS for name in one.numbers}
 
 
@@ -99,18 +92,19 @@ def told(line, text, **measured):
     return line, measured, text
 
 
-def angles_to(key):
-    return {f"angle_to_{key}_max_degrees": 2.0, f"angle_to_{key}_mean_degrees": 0.5}
-
-
 def spent(rounds, up, down):
     return {"spent_rounds": rounds, "spent_bytes_up_per_party": up, "spent_bytes_down_per_party": down}
 
 
+OF_THREE, TO_GO = " at most, of the first 3 components", " degrees to go (no bound)"
+ANGLES = "2 degrees at most, 0.5 in the mean"
+ERRORS = {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0}
 HELD = "one party holds at most 50.0% of a component"
 MIXED = f"{HELD}; components 1 and 2 have nearly the same variance: without b they mix; without b component 3 turns"
 SPACE = "; without one party the space of all 4 turns by up to 9 degrees"
 TURNS = {"influence_component_share": 0.5, "influence_axis_degrees": 5.0, "influence_subspace_degrees": 9.0}
+PRIVACY = "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest parties"
+ODD = "3 beyond the limit of T2, 4 beyond that of SPE (99 % of normal rows are not); most at b: 50.0% of its rows"
 SQUARE = "in the unit of the data, squared"
 FIRST = {"first_variance_low": 2.0, "first_variance_high": 3.0}
 STEPS = {"objective_per_row": 2.5, "objective_iterations": 7}
@@ -120,17 +114,10 @@ OF_ROWS = {f"{of}held_out_squared_error_per_row": i for i, of in enumerate(("", 
 TEXTS = [
     told("certified angle", "no bound", certified_angle_degrees=90.0, certified_components=4),
     told("certified angle", "3e-08 degrees at most", certified_angle_degrees=3e-8, certified_components=4),
-    told(
-        "certified angle",
-        "0.5 degrees at most, of the first 3 components",
-        certified_angle_degrees=0.5,
-        certified_components=3,
-    ),
+    told("certified angle", f"0.5 degrees{OF_THREE}", certified_angle_degrees=0.5, certified_components=3),
     # A small share is never said to be zero.
-    told("missing values", "0.0027%; an estimated 0 degrees to go (no bound)", missing_share=2.7e-5, degrees_ahead=0.0),
-    told(
-        "missing values", "5.12%; an estimated 1.3 degrees to go (no bound)", missing_share=0.0512, degrees_ahead=1.26
-    ),
+    told("missing values", f"0.0027%; an estimated 0{TO_GO}", missing_share=2.7e-5, degrees_ahead=0.0),
+    told("missing values", f"5.12%; an estimated 1.3{TO_GO}", missing_share=0.0512, degrees_ahead=1.26),
     told("angle bound", "13 degrees (Davis and Kahan: the worst case)", angle_bound_degrees=12.31),
     told("scatter error", "0.013 of the variance at most (spectral norm)", scatter_error_variance_share=0.0121),
     told("fixed point", "rounds off 4e-09 of the variance at most", fixed_point_variance_share=3.2e-9),
@@ -144,8 +131,8 @@ TEXTS = [
     told("influence", "one party holds at most 12.3% of a component", influence_component_share=0.123),
     told("influence", f"{HELD}; without b component 1 turns by up to 77 degrees", **TURNS, influence_components=1),
     told("influence", f"{MIXED} by up to 10 degrees{SPACE}", **TURNS, influence_components=4),
-    told("angle to exact", "2 degrees at most, 0.5 in the mean, by the server", **angles_to("exact")),
-    told("angle to pooled PCA", "2 degrees at most, 0.5 in the mean", **angles_to("pooled")),
+    told("angle to exact", f"{ANGLES}, by the server", angle_to_exact_max_degrees=2.0, angle_to_exact_mean_degrees=0.5),
+    told("angle to pooled PCA", ANGLES, angle_to_pooled_max_degrees=2.0, angle_to_pooled_mean_degrees=0.5),
     told("members", "3 with 60 rows; 2 took part in this run", members=3, member_rows=60, members_here=2),
     told("running model", "60 rows, revision 2", running_model_rows=60, running_model_revision=2),
     told("ranks on the way", "2 to 5", smallest_rank=2, largest_rank=5),
@@ -155,27 +142,14 @@ TEXTS = [
     told("objective", f"2.5 per row, {SQUARE}, after 7 iterations (stiefel)", **STEPS),
     told("parties' sums", "differ by 0.1 of their median, at most by 0.3", unlike_parties=0.1, most_unlike_party=0.3),
     told("first variance", f"2 to 3 (95 %, by fourth moments), {SQUARE}", **FIRST),
-    told(
-        "squared error per row",
-        f"2 measured, 3 predicted, {SQUARE}",
-        squared_error_per_row=2.0,
-        predicted_squared_error_per_row=3.0,
-    ),
+    told("squared error per row", f"2 measured, 3 predicted, {SQUARE}", **ERRORS),
     told("rows clipped to", "2 (variances), 3 (joint)", clipping_norm_variances=2.0, clipping_norm_joint=3.0),
     told("secure aggregation", "double masks, 2 of 3 parties", double_masked_parties=2, expected_parties=3),
     told("revision", "2", revision=2, unsaved_changes=0),
     told("spent", "1 round, 2.5 MB up and 0.001 MB down per party", **spent(1, 2.5e6, 1e3)),
     told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per party", **spent(2, 1e3, 2.5e6)),
-    (
-        "privacy",
-        {"epsilon": 1.5, "delta": 1e-6, "honest_parties": 2},
-        "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest parties",
-    ),
-    (
-        "odd rows",
-        {"rows_above_t_squared_limit": 3, "rows_above_spe_limit": 4},
-        "3 beyond the limit of T2, 4 beyond that of SPE (99 % of normal rows are not); most at b: 50.0% of its rows",
-    ),
+    told("privacy", PRIVACY, epsilon=1.5, delta=1e-6, honest_parties=2),
+    told("odd rows", ODD, rows_above_t_squared_limit=3, rows_above_spe_limit=4),
 ]
 
 

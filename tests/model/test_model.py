@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import zipfile
-from unittest.mock import Mock
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,26 +54,13 @@ def test_a_model_counts_rounds_and_bytes_and_is_a_file_of_numpys(model, tmp_path
     assert model.bytes_up_by_party == first["up"]
     assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
-    rounds = [{"phase": "fit", "up": [1000, 3000], "down": [1, 1]}]
-    parties = [{"name": "north", "rows": 180}, {"name": None, "rows": None}]
-    text = dataclasses.replace(model, log={**model.log, "rounds": rounds, "parties": parties}).summary(full=True)
-    assert "3,000 at most per party, 4,000 in all" in text
-    assert "2, with 180 rows" in text
-    assert "300 of 12 features, 180 of them at these parties" in text
-    assert "of them" not in model.summary(full=True)
+    assert "of them" not in text
     none = pooled_pca(X, 5)
     assert (none.rounds, none.bytes_up, none.bytes_down) == (0, 0, 0)
 
 
-def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
-    file = model.save(tmp_path / "model")
-    whole = file.read_bytes()
-    with monkeypatch.context() as full:
-        full.setattr(zipfile.ZipFile, "writestr", Mock(side_effect=OSError("disk full")))
-        with refused(OSError):
-            model.save(file)
-    assert list(tmp_path.iterdir()) == [file]
-    assert file.read_bytes() == whole
+def test_torn_foreign_and_missing_files_are_named(model, tmp_path):
+    whole = model.save(tmp_path / "model").read_bytes()
     (tmp_path / "torn.npz").write_bytes(whole[: len(whole) // 2])
     np.savez(tmp_path / "foreign.npz", a=np.zeros(3))
     for name in ("torn", "foreign"):
@@ -83,11 +70,14 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         PCAModel.load(tmp_path / "nowhere")
 
 
+HISTORIES = {"'parties'": {"parties": 3}, "'parties.0'": {"parties": [{"rows": "all"}]}, "'rounds.0'": {"rounds": [{}]}}
+HISTORIES |= {"'method'": {"method": 3}, "'notes.0'": {"notes": [1]}, "'exact'": {"exact": "no"}}
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"mean_": np.zeros(1)}, ["mean_", "(12,)"]),
-        ({"mean_": np.full(12, np.nan)}, ["mean_", "(12,)"]),
+        *(({"mean_": mean}, ["mean_", "(12,)"]) for mean in (np.zeros(1), np.full(12, np.nan))),
         ({"components_": np.zeros(12)}, ["model.npz"]),
         ({"explained_variance_": np.zeros(4)}, ["explained_variance_ratio_", "(4,)"]),
         ({"singular_values_": np.array(["x"] * 5)}, ["singular_values_", "(5,)"]),
@@ -95,20 +85,9 @@ def test_an_interrupted_save_leaves_the_old_model(model, tmp_path, monkeypatch):
         ({"covariance_": np.eye(12, 11)}, ["covariance_", "(12, 12)"]),
         ({"factors_": np.ones((3, 11))}, ["factors_", "(3, 12)"]),
         ({"adjustment_": Adjustment(np.array([0]), np.ones((1, 11)))}, ["adjustment_slopes", "(1, 12)"]),
-        *[({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, ["model.npz"]) for place in (-1, 12)],
-        ({"feature_names_in_": np.array(["a", "b"], dtype=object)}, ["feature_names_in_"]),
-        ({"feature_names_in_": np.array([1] * 12, dtype=object)}, ["feature_names_in_"]),
-        *[
-            ({"log": history}, ["model.npz", entry])
-            for history, entry in (
-                ({"parties": 3}, "'parties'"),
-                ({"parties": [{"rows": "all"}]}, "'parties.0'"),
-                ({"rounds": [{}]}, "'rounds.0'"),
-                ({"method": 3}, "'method'"),
-                ({"notes": [1]}, "'notes.0'"),
-                ({"exact": "no"}, "'exact'"),
-            )
-        ],
+        *(({"adjustment_": Adjustment(np.array([place]), np.ones((1, 12)))}, ["model.npz"]) for place in (-1, 12)),
+        *(({"feature_names_in_": np.array(names, object)}, ["feature_names_in_"]) for names in (["a", "b"], [1] * 12)),
+        *(({"log": history}, ["model.npz", entry]) for entry, history in HISTORIES.items()),
     ],
     ids=str,
 )
@@ -134,15 +113,13 @@ def test_metrics_of_the_truth_itself():
     assert knn_accuracy(truth, X[::2], labels[::2], X[1::2], 1 - labels[1::2]) < 0.1
 
 
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("scale", [True, False])
+@pytest.mark.parametrize(("center", "scale"), [*product([True, False], repeat=2)])
 def test_shares_of_no_variance_are_none(center, scale):
     """The fault: 0 / 0, with a warning. DP-PCA makes models of such rows."""
     nothing = np.full((5, 3), 7.0 if center else 0.0)
     truth = pooled_pca(nothing, 2, center=center, scale=scale)
     np.testing.assert_array_equal(truth.explained_variance_ratio_, 0)
-    assert (truth.total_variance, truth.squared_error) == (0, 0)
-    assert captured_variance(truth, truth, nothing) == 0
+    assert truth.total_variance == truth.squared_error == captured_variance(truth, truth, nothing) == 0
 
 
 def test_totals_and_mean_angles_hang_on_all_components():
@@ -152,11 +129,10 @@ def test_totals_and_mean_angles_hang_on_all_components():
     none = dataclasses.replace(truth, explained_variance_=variances, explained_variance_ratio_=variances / 9)
     np.testing.assert_allclose(none.total_variance, variances.sum() + truth.noise_variance_)
     # Two directions are shared, the third is turned by 30 degrees.
-    axes = np.eye(4)
-    turned = np.cos(np.pi / 6) * axes[2] + np.sin(np.pi / 6) * axes[3]
-    truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=axes[:3])
-    angles = principal_angles(dataclasses.replace(truth, components_=np.array([axes[0], axes[1], turned])), truth)
-    np.testing.assert_allclose(angles, (30, 10))
+    turned = np.eye(3, 4)
+    turned[2, 2:] = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=np.eye(3, 4))
+    np.testing.assert_allclose(principal_angles(dataclasses.replace(truth, components_=turned), truth), (30, 10))
 
 
 def test_captured_variance_is_that_of_a_span_or_of_scores():
@@ -171,12 +147,12 @@ def test_captured_variance_is_that_of_a_span_or_of_scores():
     np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
-def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays=(), **about):
+def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", **about):
     """Write the file of a model as somebody else writes it, with entries of ``model.json`` changed or left out."""
     held, told, _ = model_file.read(model.save(path))
     told = {"format": 2, **told, **about}
     with zipfile.ZipFile(path.with_suffix(".npz"), "w", compression) as archive:
-        for name, array in {**held, **dict(arrays)}.items():
+        for name, array in held.items():
             with archive.open(f"{name}.npy", "w") as stream:
                 np.save(stream, array)
         archive.writestr("model.json", json.dumps({key: value for key, value in told.items() if key != without}))
@@ -184,14 +160,15 @@ def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", arrays
 
 
 def test_what_a_file_of_format_1_measured_is_read_as_notes(model, tmp_path):
-    """Files of format 1 held texts, from which no number is read."""
+    """Files of format 1 held texts, from which no number is read; some had no digest of the columns."""
     log = {**model.log, "measured": {"certified angle": "3e-08 degrees at most"}, "notes": ["a note"]}
+    del log["columns"]
     again = PCAModel.load(rewritten(model, tmp_path / "model", format=1, log=log))
     assert again.log["measured"] == {}
     assert again.log["notes"] == ["a note", "certified angle: 3e-08 degrees at most"]
     assert again.summary(full=True).endswith("certified angle: 3e-08 degrees at most")
     assert (again.rounds, again.bytes_up) == (model.rounds, model.bytes_up)
-    np.testing.assert_array_equal(again.components_, model.components_)
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 @pytest.mark.parametrize(
@@ -210,15 +187,9 @@ def test_a_file_of_no_known_format_or_that_is_not_whole_is_named(model, change, 
         PCAModel.load(path)
 
 
-def test_earlier_files_are_read_in_their_units(model, tmp_path):
+def test_all_components_give_the_rows_back_in_their_units():
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
-    assert reconstruction_error(full, X) < 1e-15
-    # It has neither ``feature_names_in_`` nor the digest ``columns``.
-    old = dataclasses.replace(model, log={key: value for key, value in model.log.items() if key != "columns"})
-    again = PCAModel.load(old.save(tmp_path / "model"))
-    assert "columns" not in again.log
-    np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def test_an_infinite_number_is_json_and_comes_back(tmp_path):
@@ -233,25 +204,12 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary(full=True) == model.summary(full=True)
 
 
-def test_a_zip_bomb_is_refused_before_it_is_read(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**20)
-    large = {"covariance_": np.zeros(2**18)}
-    path = rewritten(model, tmp_path / "model", compression=zipfile.ZIP_DEFLATED, arrays=large)
-    monkeypatch.setattr(np.lib.format, "read_array", lambda *_, **__: pytest.fail("an array is read"))
-    with refused(ContractError, "1,048,576", match="most_bytes=2[0-9]{6}"):
-        PCAModel.load(path)
-
-
 def test_files_within_their_limits_are_read(model, tmp_path, monkeypatch):
     assert (files.SMALL_ARCHIVE_BYTES, files.MAX_UNPACK_RATIO) == (2**30, 4)
-    # It is not compressed, so it is as large as it says.
-    monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 0)
-    wide = pooled_pca(np.eye(3, 10**5), 2)
-    np.testing.assert_array_equal(PCAModel.load(wide.save(tmp_path / "wide")).components_, wide.components_)
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
-    with refused(ContractError, "most_bytes"):
+    with refused(ContractError, match="most_bytes=1[0-9]{5}"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
 

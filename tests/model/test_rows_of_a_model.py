@@ -79,10 +79,7 @@ def bare():
 
 @pytest.fixture(scope="module")
 def of_sites(tmp_path_factory):
-    """Return a model of two sites' files with a header, and the loadings.
-
-    Names do not travel, only their digest does.
-    """
+    """Return a model of two sites' files with a header, of which only the digest travels, and the loadings."""
     folder, nodes = tmp_path_factory.mktemp("sites"), []
     for i, part in enumerate(PARTS):
         frame(part).to_csv(folder / f"{i}.csv", index=False)
@@ -104,9 +101,6 @@ def refusal(call, given):
     with pytest.raises(DataError) as told:
         call(given)
     return str(told.value)
-
-
-# Every place where rows are taken
 
 
 @pytest.mark.parametrize("kind", ["pandas", "cells, sparse"])
@@ -140,11 +134,7 @@ def test_models_and_analyses_take_every_order_of_columns(model, bare, kind):
     truth = pooled_pca(other, 2)
     assert truth.feature_names_in_.tolist() == TURNED
     np.testing.assert_allclose(truth.transform(frame()), pooled_pca(X, 2).transform(X), atol=1e-9)
-
-
-def test_regressions_take_every_order_of_their_features():
-    fitted = analyses.least_squares(SecondMoments.of(frame()), ["age"])
-    given = frame()[NAMES[1:]]
+    fitted, given = analyses.least_squares(moments, ["age"]), frame()[NAMES[1:]]
     np.testing.assert_array_equal(fitted.predict(given[NAMES[:0:-1]]), fitted.predict(given))
     with refused(DataError, "BMI", "bmi"):
         fitted.predict(given.rename(columns={"bmi": "BMI"}))
@@ -258,9 +248,6 @@ def test_names_come_back_from_the_file_and_go_to_scikit_learn(scale, tmp_path):
     np.testing.assert_allclose(theirs.transform(frame()), again.transform(frame()), atol=1e-12)
 
 
-# Names of which only the digest is known
-
-
 def test_the_columns_of_sites_are_checked_by_their_digest(of_sites, tmp_path):
     model = PCAModel.load(of_sites[0].save(tmp_path / "model"))
     assert model.feature_names_in_ is None
@@ -285,32 +272,26 @@ def test_loadings_at_a_site_check_the_columns_of_new_rows(of_sites):
 
 def test_columns_in_another_order_get_no_scores(tmp_path):
     """Each party's part would be wrong without a word."""
-    parts = [X[:, :2], X[:, 2:]]
-    nodes = []
-    for side, part, names in zip(("left", "right"), parts, (NAMES[:2], NAMES[2:]), strict=True):
-        frame(part, names).to_csv(tmp_path / f"{side}.csv", index=False)
-        own = {"data": str(tmp_path / f"{side}.csv"), "loadings": str(tmp_path / f"{side}.npz")}
-        nodes.append({**own, "split": "columns"})
+    nodes = [{"data": f"{tmp_path}/{i}.csv", "loadings": f"{tmp_path}/{i}.npz", "split": "columns"} for i in range(2)]
+    for node, names in zip(nodes, (NAMES[:2], NAMES[2:]), strict=True):
+        frame()[names].to_csv(node["data"], index=False)
 
     def done(method, may_show="scores"):
-        server = server_of(method, parts, n_components=2)
+        server = server_of(method, [X[:, :2], X[:, 2:]], n_components=2)
         return finish(at_sites(server, [{**node, "may-show": may_show} for node in nodes])).scores_
 
     fitted = done("vertical", "inner products")  # of two columns a product tells as much
     np.testing.assert_allclose(fitted, done("vertical-scores"), atol=1e-9)
-    frame(parts[1], NAMES[2:])[NAMES[:1:-1]].to_csv(tmp_path / "right.csv", index=False)
+    frame()[NAMES[:1:-1]].to_csv(nodes[1]["data"], index=False)
     with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
 
 
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        *({"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))),
-        *({"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}, {"remainder": np.full(5, np.nan)}),
-    ],
-    ids=str,
-)
+SPOILT = [{"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))]
+SPOILT += [{"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}, {"remainder": np.full(5, np.nan)}]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=str)
 def test_loadings_that_do_not_fit_together_are_refused(spoilt, tmp_path):
     own = {"components": np.ones((2, 5)), "mean": np.zeros(5), "scale": np.ones(5)}
     Loadings(**own).save(tmp_path / "own.npz")
@@ -324,9 +305,7 @@ def test_cells_are_parties_of_an_estimator_too(bare):
     for make in (np.asarray, sparse.csr_matrix, sparse.csc_matrix):
         model = fit({"north": cells(PARTS[0], make=make), "south": turned("cells", PARTS[1])})
         assert model.feature_names_in_.tolist() == NAMES
-        assert any(
-            note.startswith("columns are in the order of party 'north'; party 'south'") for note in model.log["notes"]
-        )
+        assert "columns are in the order of party 'north'; party 'south'" in "\n".join(model.log["notes"])
         np.testing.assert_allclose(model.components_, bare.components_, atol=1e-9)
     sites = np.repeat(["north", "south"], [60, 30])
     of_cells = FederatedPCA(2).fit(cells(), groups=sites)
@@ -355,9 +334,6 @@ def test_cells_stay_sparse_and_have_moments(model, tmp_path):
         fit([nothing])
     with refused(ConfigError, "'parties'", "AnnData"):
         fit(cells())
-
-
-# What is no row, and what is one
 
 
 @pytest.mark.parametrize(
