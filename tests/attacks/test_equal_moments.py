@@ -177,9 +177,6 @@ def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
 
 
-# Options, of a run and of the site
-
-
 def drawn_run(method: str, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     known = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}

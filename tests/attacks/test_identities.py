@@ -175,9 +175,6 @@ def test_the_same_question_twice_is_answered_under_another_mask(tmp_path):
     assert np.count_nonzero(first == second) == 0
 
 
-# Survivors: what each was told is signed
-
-
 ALL, THREE, FOUR = [0, 1, 2, 3, 4], [0, 1, 2, 3], [0, 1, 2, 4]
 """Lists of survivors: all, those to party 3, and those without it."""
 
@@ -232,9 +229,6 @@ def test_a_party_agrees_to_no_list_without_itself(tmp_path, caplog):
     assert sessions[1].ask("moments", [np.arange(PARTIES)])[0]
     assert sessions[1].ask("agree", [np.array([0, 2, 3, 4])])[0] == []
     assert "own place 1" in caplog.text
-
-
-# A site with data of its own, and without keys
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,6 @@ def test_columns_of_all_parties_count_against_the_rows(tmp_path):
         assert bool(asking.ask("rows", [])[0]) is answered
 
 
-# Several runs
-
-
 def asked_for(tmp_path, columns, run_id, rows=PEOPLE, **node):
     """Return what a run of so many products says first, and the products that it gets."""
     asking = site(tmp_path, within(KRYLOV, columns, 1), rows=rows, run_id=run_id, **node)

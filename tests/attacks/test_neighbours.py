@@ -103,9 +103,6 @@ def test_traitors_in_two_gaps_learn_sums_and_no_share(there):
             assert not there.opens(*(left[i] for i in arc if i != party))
 
 
-# The server would like to choose the graph
-
-
 @pytest.fixture
 def fitted(there):
     """Public keys among which the last party has one by which all neighbours of the victim are traitors, and its half.

@@ -95,8 +95,6 @@ def test_what_no_rows_need_is_refused_whatever_the_rows(run, phase, name, value,
     assert said[0][0] == phase
 
 
-# A pass of the personalised method has one centre
-
 PERSONALISED = {"method": "personalised", "n-components": 1, "mu": 1.0}
 MASKED = {"secure-aggregation": True, "bound": 1000.0}
 

@@ -24,9 +24,6 @@ SHAPES = {"tall": (60, 8), "wide": (25, 40)}
 K = 2
 
 
-# Equal moments, equal answers
-
-
 def twins(shape, held):
     """Rows, and others with the same count, mean and scatter; so have those held out alone, and those that are not."""
     rng = np.random.default_rng(8)
@@ -131,9 +128,6 @@ def test_a_block_of_the_smallest_numbers_rounds_no_row(tmp_path):
     assert not product[:, 0].any()
     S = np.cov(X.T, bias=True) * 40
     np.testing.assert_allclose(product[1:, 1], S[1:, 1] * 5e-324, atol=5e-324)
-
-
-# The fold
 
 
 def node_of(own):

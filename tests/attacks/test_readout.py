@@ -28,9 +28,6 @@ def site(tmp_path, rows, run, **node):
     return HostileSession(tmp_path, rows, run, **{"min-rows": 20, **node})
 
 
-# The last round as a query interface: any components, mean and scale, any number of times
-
-
 @pytest.mark.parametrize("mean", [0.0, 2.0**100, -1.7e308])
 @pytest.mark.parametrize("size", [1.0, 2.0**511])
 def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
@@ -51,9 +48,6 @@ def test_a_site_without_its_state_answers_nothing_again(tmp_path):
     first, again = (list(map(np.ndarray.tobytes, site(tmp_path, patients(), DP).ask("joint", [])[0])) for _ in range(2))
     assert first == again != []
     assert site(tmp_path, patients(), DP).refusal("joint", [np.zeros(1)]).startswith("PartyError")
-
-
-# A process that dies, and one that is started anew
 
 
 def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):

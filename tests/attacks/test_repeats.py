@@ -73,9 +73,6 @@ def summed(first_sum, tmp_path):
     return tmp_path
 
 
-# A sum, and the same without a party
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("surviving", [False, True], ids=["masked", "surviving"])
 def test_without_the_rule_two_sums_reveal_a_share(tmp_path, surviving):
@@ -176,9 +173,6 @@ def test_runs_that_tell_no_share_are_not_refused(tmp_path_factory, summed):
     finish(sites(summed, [np.vstack([THREE[0], THREE[0][:10] + 1]), *THREE[1:]]))
 
 
-# The same rows, and nearly the same
-
-
 @pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "less of them used"])
 def test_a_sum_over_nearly_the_same_rows_is_refused(summed, change):
     """One row more at one site, and the difference of two sums is that row."""
@@ -212,9 +206,6 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
     for seed in (1, 2):
         finish(at_sites(server_of("vertical", parties, **{**SECURE, "n_components": 1}, seed=seed), nodes))
     assert len(events(tmp_path / "journal0", "opened")) == 1
-
-
-# Runs in clear
 
 
 def first_answer(folder, own, run_id, method="p-cov", *, frame=None, run=MappingProxyType({}), **node):
@@ -262,9 +253,6 @@ def test_levels_may_be_left_out_and_not_be_others(tmp_path):
 def test_a_site_without_a_journal_warns_in_its_log(tmp_path, caplog):
     assert first_answer(tmp_path, rows(200, 4), 1, journal="")[0]
     assert "nothing protects its rows over several runs" in caplog.text
-
-
-# A bound, tried again and again
 
 
 def at_bound(folder, bound, /, **node):

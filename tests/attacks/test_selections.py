@@ -68,8 +68,6 @@ def test_no_rows_are_selected_after_the_site_has_examined_its_selections(tmp_pat
         assert client.selection.rows.size
 
 
-# Numbers of the server
-
 CENTRES = {
     "near": lambda mean: mean + 3.0,
     "far": lambda mean: mean + 1e6,

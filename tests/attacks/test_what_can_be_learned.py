@@ -44,8 +44,6 @@ def test_a_covariance_of_few_rows_reveals_membership():
     assert np.linalg.norm((PATIENTS[5:] - mean) @ empty, axis=1).min() > 1
 
 
-# Is this person among your rows? Asked by someone who knows all other rows.
-
 CENTRED = PATIENTS - 50
 WORLDS = [np.vstack([CENTRED[:4], CENTRED[other]]) for other in (6, 5)]
 """All that the attacker knows, and one row or the other."""

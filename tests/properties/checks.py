@@ -76,9 +76,6 @@ def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
     return not private and "taken for constant" not in " ".join(model.log["notes"])
 
 
-# What a model claims
-
-
 @dataclass(frozen=True)
 class Claims:
     """Error that a model states; angles in degrees, None where nothing is stated."""
@@ -137,9 +134,6 @@ def tightness(draw: Draw, model: PCAModel | None) -> float:
     return min(2.0, truth.miss(basis_of(model)) / bound) if bound else 0.0
 
 
-# Form: what needs no truth
-
-
 def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     """Yield findings about shapes, order, signs and orthonormality."""
     k, target, projection = model.n_components_, draw.options.get("n_components"), draw.card.loadings_source
@@ -188,9 +182,6 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
     rounded = "codec" in draw.option_names or draw.card.differentially_private
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield f"form: ratios add up to {ratio.sum():.12g}"
-
-
-# Any model of rows that are known
 
 
 def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -271,9 +262,6 @@ def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
         gap = np.log(sizes / own_sizes)
     distant = (np.abs(gap).min(axis=1) > np.log(4.9)) & (np.abs(gap[:, 0] - gap[:, 1]) < np.log(2.1))
     return bool(distant.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)
-
-
-# Exactness, certificates, notes: models of what the data determine
 
 
 def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -403,9 +391,6 @@ EXACTNESS: list[Check] = [
     wrong_ritz_values,
     wrong_notes,
 ]
-
-
-# Errors: a clear one of a specific kind, for a reason that the draw has
 
 
 def wrong_error(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[str]:

@@ -89,9 +89,6 @@ class Draw:
         return np.hstack(self.earlier) if self.by_columns else np.vstack(self.earlier)
 
 
-# Rows
-
-
 def with_spectrum(rng: Generator, n: int, d: int, values: Table) -> Table:
     """Return centred rows (n, d) of such singular values, up to rounding; now and then along the axes."""
     r = min(n - 1, d)
@@ -209,9 +206,6 @@ def column_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
     return np.split(X, marks, axis=1), f"{parties} parties of columns"
 
 
-# Options and transports
-
-
 @st.composite
 def options_of(pick: st.DrawFn, method: str, k: int, n: int, d: int) -> dict[str, Any]:
     """Draw up to four options of the method."""
@@ -259,9 +253,6 @@ def private_options(pick: st.DrawFn, method: str, release: str | None, size: flo
     options = {"clip": size * pick(st.sampled_from([1.0, 0.1, 10.0]))} if release == "joint" else {}
     trust = {"trust": "distributed", "honest_parties": parties}
     return {**options, **(trust if pick(st.sampled_from([False, False, True])) else {})}
-
-
-# What is hostile
 
 
 def _with_cell(value: float) -> Callable[[Table], Table]:
@@ -330,9 +321,6 @@ def spoilt(pick: st.DrawFn, drawn: Draw) -> Draw:
         key = pick(st.sampled_from([*names, UNKNOWN[len(names) % len(UNKNOWN)]]))
         value = pick(st.sampled_from(ABSURD))
     return replace(drawn, options={**drawn.options, key: value}, hostile=f"{key}={value!r}")
-
-
-# Runs
 
 
 @st.composite
@@ -406,9 +394,6 @@ def runs(pick: st.DrawFn, method: str) -> Draw:
         times = [np.append(1, rng.integers(0, 4, len(part) - 1)) for part in drawn.parties]
         return replace(drawn, times=times, options={**drawn.options, "weights": WEIGHT})
     return pick(_with_categories(drawn)) if frames == "categories" else drawn
-
-
-# Troubles: ties, iterations that are stopped, constant features under masks, units
 
 
 @st.composite

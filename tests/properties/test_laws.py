@@ -118,9 +118,6 @@ def test_components_do_not_depend_on_their_number_or_on_the_sign_of_the_rows(met
         assert one.components_[j].max() >= -one.components_[j].min() - 1e-6
 
 
-# Equal moments, equal answers: rows of every party turned by an orthogonal matrix that fixes the ones
-
-
 @pytest.mark.parametrize("method", SMOOTH)
 @examples(4)
 @given(data=st.data())

@@ -154,8 +154,6 @@ def test_parties_are_not_compared_pair_by_pair(monkeypatch):
     assert max(looks.values()) <= 5 * len(infos), looks
 
 
-# Replies that are taken as they come
-
 PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
 
 

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from flwr.common import Code, Status
+from flwr.common import Code, Parameters, Status
 
-from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.errors import ContractError, DataError, FedPCAError
 from tests.families import cut, rows
-from tests.harness import finish, proxy_of, say, server_of, tamper, tamper_arrays
+from tests.harness import finish, peak_of, proxy_of, say, server_of, tamper, tamper_arrays
 from tests.refusals import refused
 
 
@@ -60,10 +60,9 @@ def test_every_fault_of_one_reply_names_its_sender(fault, phase):
         assert re.search(r"client 1\b", line), line
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
-def test_every_fault_of_a_first_statement_names_its_sender(statement):
-    server = of(30, 30, 30)
-    proxy = proxy_of(server, 1)
+def claim(server, party, statement):
+    """Let a party say something else of itself before the first round; None: say nothing."""
+    proxy = proxy_of(server, party)
     honest = proxy.get_properties
 
     def get_properties(*question, **limits):
@@ -72,6 +71,12 @@ def test_every_fault_of_a_first_statement_names_its_sender(statement):
         return reply
 
     proxy.get_properties = get_properties
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
+def test_every_fault_of_a_first_statement_names_its_sender(statement):
+    server = of(30, 30, 30)
+    claim(server, 1, statement)
     with pytest.raises(FedPCAError) as caught:
         finish(server)
     named = rf"client 1\b|node 2\b|client {statement.get('partition-id')}\b|\[0\]"
@@ -106,12 +111,7 @@ def test_the_last_round_is_checked_too(place, value, named):
 )
 def test_what_its_message_says_is_checked_in_every_round(phase, rows_said, what):
     server = of(60, 30)
-
-    def change(reply):
-        reply.num_examples = rows_said
-        return reply
-
-    tamper(server, 1, change, phase)
+    tamper(server, 1, lambda reply: setattr(reply, "num_examples", rows_said) or reply, phase)
     with refused(ContractError, "client 1", match=what):
         finish(server)
 
@@ -128,7 +128,10 @@ def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
         finish(server)
 
 
-@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 50.0}], ids=["clear", "masked"])
+SECURE = {"secure_aggregation": True, "bound": 50.0}
+
+
+@pytest.mark.parametrize("way", [{}, SECURE], ids=["clear", "masked"])
 def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
     server = of(30, 30, 30, **way)
     lie = {"partition-id": 0, "error": "DataError", "message": "my rows are no numbers"}
@@ -136,3 +139,70 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
     with refused(ContractError, "client 2", "partition 0") as caught:
         finish(server)
     assert "client 0" not in str(caught.value)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("secure", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
+@pytest.mark.parametrize("features", [50_000, 10**6])
+def test_one_partys_claim_of_many_features_is_not_believed(secure, features):
+    """Nor does the claim cost the server memory."""
+    server = of(30, 30, 30, **secure)
+    claim(server, 0, {"features": features})
+
+    def named():
+        with refused(DataError, "client 0", features, "client 1", 12):
+            finish(server)
+
+    assert peak_of(named) < 2**26
+    claim(server, 1, {"features": 2**62})
+    with refused(ContractError, "client 1", 2**62):
+        finish(server)
+
+
+def header(shape, dtype="'<f8'"):
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+ODD = {
+    "huge shape": header("(1099511627776,)") + bytes(64),
+    "negative shape": header("(-1, -1)") + bytes(64),
+    "deep header": header("(" * 3000 + ")" * 3000),
+    "structured": header("(1,)", "[('a', '<f8')]") + bytes(8),
+    "zero itemsize": header("(4611686018427387904,)", "'|V0'"),
+    "no array": b"\x00" * 100,
+    "no header": b"\x93NUMPY\x01\x00v\x00" + b"(((".ljust(117) + b"\n" + bytes(8),
+    "no hash": b"\x93NUMPY\x01\x00v\x00" + b"{[]:1}".ljust(117) + b"\n" + bytes(8),
+    "too few bytes": header("(9999999999,)") + b"x" * 8,
+    "objects": header("(1,)", "'|O'") + b"x" * 8,
+    "text": b"garbage",
+}
+
+
+def refuse_tensors(party, change, *named):
+    def changed(reply):
+        reply.parameters = Parameters(change(reply.parameters.tensors), "numpy.ndarray")
+        return reply
+
+    server = of(30, 30, 30)
+    tamper(server, party, changed)
+    with refused(ContractError, f"client {party}", *named):
+        finish(server)
+
+
+@pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
+def test_odd_arrays_are_refused_by_name(tensor):
+    refuse_tensors(1, lambda _: [tensor] * 4)
+
+
+def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
+    monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
+    refuse_tensors(0, lambda tensors: tensors[:1] * 100_000, 100000, 4)
+
+
+def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
+    server = of(30, 30, 30)
+    monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
+    with refused(ContractError, "nan"):
+        finish(server)

@@ -76,9 +76,6 @@ def test_bytes_and_memory_of_questions_and_answers():
     assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
 
-# Programs
-
-
 def drive(ask):
     """Return the phases that a relayed program asks, each answered by its name, and what the program returns."""
 

@@ -126,9 +126,6 @@ def test_runs_and_models_that_have_no_clusters_say_why():
         fit("p-cov", PARTIES, n_components=2, clusters=2, **SECURE, survivors=2)
 
 
-# What a site answers
-
-
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
 AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
 MEANS, WEIGHTS, COVARIANCES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2)
@@ -189,8 +186,6 @@ def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
     np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
     assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
 
-
-# Harmony
 
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 
@@ -333,10 +328,7 @@ SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FAR
 MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
 LIMITS = {
     "cells": (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
-    "shares": (
-        questions._share_limits({"means": PLACES}, 2.5),
-        {**SHARES, "log_density": clustering.MAX_LOG_DENSITY},
-    ),
+    "shares": (questions._share_limits({"means": PLACES}, 2.5), {**SHARES, "log_density": clustering.MAX_LOG_DENSITY}),
     "mixed": (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
 }
 

@@ -135,9 +135,6 @@ def test_missing_limits_are_noted(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv"]
 
 
-# A server that wants single rows
-
-
 PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
 RUN = {"method": "p-cov", "n-components": 1}
 

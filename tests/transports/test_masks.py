@@ -107,8 +107,6 @@ def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
     assert "it must collude with all parties but one" in model.log["notes"][-1]
 
 
-# Double masks: they come off for the survivors' sum, and for nothing else
-
 PARTIES, THRESHOLD = 5, 4
 
 
@@ -207,8 +205,6 @@ def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
     assert double_masks.min_colluders(survivors, parties) == fewest
 
 
-# The graph of neighbours: everybody finds the same one, and its honest parties are as the bound says
-
 KEYS = [bytes([party]) * 32 for party in range(60)]
 RUN_CONTEXT = b"run"
 
@@ -292,8 +288,6 @@ def test_few_parties_are_asked_nothing_more(method, committed):
     assert ("openings" in masked) == transport.uses_commitments(MAX_COMPLETE_PARTIES + 1) == committed
     assert not transport.uses_commitments(MAX_COMPLETE_PARTIES)
 
-
-# Signatures
 
 RUN = {"run": "17", "configuration": "{}"}
 PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), **RUN) for party in range(2))

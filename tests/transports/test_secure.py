@@ -97,9 +97,6 @@ def test_the_order_of_parties_changes_no_bit(method):
         assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -206,9 +203,6 @@ def test_what_the_server_sends_is_checked_by_field(phase, change, named):
         finish(server)
 
 
-# Bounds in units that fit nothing else
-
-
 @pytest.mark.parametrize("method", [*ROWS, "personalised"])
 def test_rows_that_are_alike_have_components_about_zero(method):
     """The fault: with center=false too they were said to have no variance next to the bound."""
@@ -291,13 +285,7 @@ def test_new_rows_have_scores_in_secure_sums(tmp_path):
         assert k == 20 or principal_angles(first, projected).max < 1e-6
 
 
-# What reaches the server
-
-SURVIVING: dict[str, dict] = {
-    "p-cov": {},
-    "ap-cov": {},
-    "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0},
-}
+SURVIVING: dict[str, dict] = {"p-cov": {}, "ap-cov": {}, "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0}}
 WAYS = [
     *((method, {}) for method in (*ROWS, "vertical", "vertical-scores")),
     pytest.param("vertical solver=gram", {}, marks=pytest.mark.engine),
@@ -340,8 +328,6 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     assert len(secrets) >= len(parties)
     assert not [value for value in [*plain, *secrets] if value in everything]
 
-
-# The bytes that docs/secure-aggregation.md gives
 
 PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
 TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)

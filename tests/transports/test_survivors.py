@@ -191,9 +191,6 @@ def test_signatures_are_for_one_noisy_sum():
     assert len(set(contexts)) == 3
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -237,9 +234,6 @@ def test_a_party_sends_something_for_each_party(rows):
     harness.tamper_arrays(running, 1, lambda arrays: [np.resize(arrays[0], (rows, arrays[0].shape[1]))], "shares")
     with refused(ContractError, "client 1", rows, 5):
         finish(running)
-
-
-# A server that lies; tests/attacks/test_identities.py has one that tells two lists of survivors
 
 
 @pytest.mark.parametrize(
