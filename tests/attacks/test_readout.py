@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.state import files
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
@@ -83,21 +83,9 @@ def test_a_site_that_is_killed_releases_once(tmp_path):
     assert killed > 5
 
 
-def test_a_secret_run_without_a_journal_is_refused(tmp_path):
-    for run, first in ((DP, "joint"), (SUMS, "keys")):
-        session = site(tmp_path / run["method"], patients(), run, **{"journal": "", "epsilon-budget": None})
-        assert "'journal'" in session.refusal(first, [])
-
-
-def test_only_the_owner_reads_a_journal_and_scores(tmp_path):
-    for scores in (tmp_path / "scores.npy", tmp_path / "scores.csv"):
-        with score_file(str(scores), 1, 1) as keep:
-            keep(np.zeros((1, 1)))
-        assert scores.stat().st_mode & 0o777 == 0o600
+def test_no_key_outlives_its_run_in_a_journal(tmp_path):
     session, file = site(tmp_path, patients(), SUMS), tmp_path / "journal" / "site.sqlite"
     session.ask("keys", [])
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.parent.stat().st_mode & 0o777 == 0o700
     key = session.client.journal.load_secret("private")
     assert key in file.read_bytes()
     session.ask("no such phase", [])
@@ -117,3 +105,30 @@ def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeyp
     assert not left.ask("keys", [np.zeros(1)])[0]
     assert ("another one has begun since" in caplog.text) is not there
     assert other.client.journal.load_secret("private")
+
+
+ONLY, ONE = {"allowed-methods": "dp-pca"}, {"relation": "replace-one"}
+
+
+@pytest.mark.parametrize("told", [{"count": "public"}, ONE, {**ONE, "count": "public"}], ids=str)
+def test_a_run_does_not_choose_whether_counts_are_noised(tmp_path, told):
+    session = site(tmp_path, patients(), {**DP, **told}, **ONLY)
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
+        assert said["error"] == "DisclosureError"
+        assert "node-config 'public-count' is false" in said["message"]
+    assert not (tmp_path / "journal" / "site.sqlite").exists() or released(tmp_path / "journal") == []
+    permitting = site(tmp_path / "2", patients(), {**DP, **told}, **ONLY, **{"public-count": True})
+    assert permitting.ask("joint", [])[0][0] / GRID_STEPS == 30
+
+
+def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
+    replied, _ = site(tmp_path, patients(), DP, **ONLY).ask("joint", [])
+    assert replied[0] / GRID_STEPS != 30
+    # 150 runs of epsilon 10 average their noise away.
+    run, node = {**DP, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
+    session = site(tmp_path / "2", patients(), run, **{**node, "epsilon-budget": None})
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
+        assert said["error"] == "ConfigError"
+        assert "names no 'epsilon-budget'" in said["message"]
+    sessions = [site(tmp_path / "2", patients(), run, run_id=i, **node) for i in range(3)]
+    assert [bool(session.ask("joint", [])[0]) for session in sessions] == [True, False, False]

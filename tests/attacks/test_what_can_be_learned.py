@@ -1,11 +1,13 @@
 """What docs/security says can be learned, learned: an attack that fails would make the page wrong."""
 
 import numpy as np
+import pytest
 from flwr.common import parameters_to_ndarrays
 
 from fedpca_flwr.maths.moments import unpack_symmetric
 from tests.families import rows
-from tests.harness import finish, server_of, tamper
+from tests.harness import finish, fit, server_of, tamper
+from tests.hostile import HostileSession
 
 PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
@@ -48,3 +50,76 @@ def test_the_moments_of_few_rows_tell_who_is_among_them():
     here, there, asked = (seen([data, rows(30, 8)]) for data in (*WORLDS, WORLDS[0][::-1]))
     distances = [sum(np.square(a - b).sum() for a, b in zip(asked, world, strict=True)) for world in (here, there)]
     assert distances[0] < 1e-9 * distances[1]
+
+
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True}], ids=["clear", "masked"])
+def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
+    """They are in its ``mean_``, however the parties' counts travelled."""
+    rng = np.random.default_rng(0)
+    population = rng.uniform(0.05, 0.5, 4000)
+    inside, outside, others = (rng.binomial(2, population, (60, 4000)).astype(float) for _ in range(3))
+    model = fit("sub-it", np.split(inside, 3), n_components=2, max_rounds=2, block_size=2, genotypes=True, **way)
+    known = others.mean(axis=0)  # of people in public data
+
+    def nearer_to_the_model(G):
+        return (np.abs(G - known) - np.abs(G - model.mean_)).sum(axis=1)
+
+    assert nearer_to_the_model(inside).min() > nearer_to_the_model(outside).max()
+
+
+D, ALONE, MISSED = 8, 17, 3
+OTHERS = np.arange(D) != MISSED
+
+
+def one_misses_a_call():
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, D)).astype(float)
+    people[ALONE, MISSED] = np.nan
+    return people
+
+
+def test_two_runs_reveal_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that lies about one frequency in the second run, of a site that takes everybody."""
+    people = one_misses_a_call()
+    products, sums = [], []
+    for run_id, told in enumerate((0.4, 0.2)):
+        frequencies = np.full(D, 0.4)
+        frequencies[MISSED] = told
+        run = {"method": "p-cov", "n-components": 2, "genotypes": True}
+        session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id, gaps="all")
+        assert session.ask("alleles", [])[0]
+        count, mean, _, packed = session.ask("moments", [frequencies])[0]
+        scatter = unpack_symmetric(packed, D) + count * np.outer(mean, mean)
+        products.append(scatter[MISSED] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
+        sums.append(count * mean)
+    of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))
+    own = sums[0] - of_the_called
+    read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
+    np.testing.assert_allclose(read[OTHERS], people[ALONE, OTHERS], atol=1e-9)
+
+
+def test_pruning_reveals_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that only reads: the alleles of all who miss a call, and this is one person."""
+    people = one_misses_a_call()
+    run = {"method": "qr-pca", "n-components": 2, "genotypes": True, "prune": 0.2, "prune-window": D, "prune-step": 1}
+    session = HostileSession(tmp_path, people, run, gaps="all")
+    session.ask("alleles", [])
+    gaps = session.ask("neighbours", [np.asarray(0), np.array([30, 1]), np.array([MISSED])])[0][1]
+    missed = [gaps[2, 0, MISSED - j - 1] if j < MISSED else gaps[0, 0, j - MISSED - 1] for j in np.flatnonzero(OTHERS)]
+    np.testing.assert_array_equal(missed, people[ALONE, OTHERS])
+
+
+@pytest.mark.parametrize(
+    ("method", "masked"), [("p-cov", False), ("qr-pca", False), ("sub-it", False), ("p-cov", True), ("sub-it", True)]
+)
+def test_missing_calls_are_refused_unless_all_rows_count(method, masked, tmp_path):
+    """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
+    run, first = {"method": method, "n-components": 2, "genotypes": True}, "keys" if masked else "alleles"
+    run |= {"secure-aggregation": True} if masked else {}
+    people = one_misses_a_call()
+    assert HostileSession(tmp_path / "complete", np.delete(people, ALONE, axis=0), run).ask(first, [])[0]
+    session = HostileSession(tmp_path / "one call", people, run)
+    said = session.client.get_properties({})
+    assert said["error"] == "DisclosureError"
+    assert "missing calls" in said["message"]
+    assert "DisclosureError: " in session.refusal(first, [])
+    assert HostileSession(tmp_path / "everybody", people, run, gaps="all").ask(first, [])[0]

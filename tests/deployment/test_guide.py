@@ -1,10 +1,11 @@
-"""All blocks of the guide in their order, on real processes: from a rehearsal to a federation of four months."""
+"""All blocks of the guide in their order, on real processes, and a rehearsal by its command, which kills a site."""
 
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -82,3 +83,17 @@ def test_the_guide_runs(tmp_path):
     assert "an older state was put back" in (lab / "site0" / "node.log").read_text()
     operations = [event["operation"] for event in Federation.open(lab / "federation").journal]
     assert operations == ["join"] * 3 + ["run", "replace", "join", "run", "run"]
+
+
+def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", impatient(tmp_path))
+    folder = tmp_path / "rehearsal"
+    command = [sys.executable, "-m", "fedpca_flwr", "site", "rehearse", str(folder), "--dropout"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "secure aggregation    double masks, 3 of 4 parties" in done.stdout
+    model = PCAModel.load(folder / "model")
+    survivors = [np.loadtxt(folder / f"site{i}.csv", delimiter=",", skiprows=1) for i in range(3)]
+    assert principal_angles(model, pooled_pca(np.vstack(survivors), 5)).max <= 1e-6
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2]
+    assert len(list(folder.glob("scores?.csv"))) == 3

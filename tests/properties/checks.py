@@ -24,8 +24,6 @@ TINY = 1e-12
 """Of a column's largest value: a scale below makes rounding as large as what is there."""
 LARGEST, SMALLEST = 1e270, 1e-270
 """Variances beyond which float64 has no squares of squares."""
-UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant features|single rows")
-"""Data whose parties may have means and deviations of unlike sizes, or a few rows that do."""
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[str]:
@@ -37,20 +35,13 @@ def findings(draw: Draw, outcome: Outcome) -> list[str]:
     model = outcome.model
     assert model is not None
     problems += malformed(draw, model)
-    if "NaN" in draw.hostile and draw.card.incomplete:
-        return problems  # a missing value, of which complete rows tell no truth
-    if truth is None or "=" in draw.hostile:
-        return [*problems, f"accepted: {draw.hostile} was not refused"]
     if problems or draw.card.loadings_source:
         return problems
     checks = CHECKS + (EXACTNESS if comparable(draw, model, truth) else [])
     return [finding for check in checks for finding in check(draw, model, truth)]
 
 
-def truth_about(draw: Draw) -> Truth | None:
-    """Return the truth, or None where what is hostile leaves none."""
-    if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
-        return None
+def truth_about(draw: Draw) -> Truth:
     center, scale = option(draw, "center", True), draw.options.get("scale", False)
     center = center and draw.options.get("variant") != "faithful"
     keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
@@ -127,8 +118,7 @@ def basis_of(model: PCAModel) -> Table:
 
 def tightness(draw: Draw, model: PCAModel | None) -> float:
     """Return the true angle by the bound that a model states: above 1 is wrong, and what is near it is sought."""
-    truth = None if model is None or draw.card.loadings_source else truth_about(draw)
-    if model is None or truth is None or not comparable(draw, model, truth):
+    if model is None or draw.card.loadings_source or not comparable(draw, model, truth := truth_about(draw)):
         return 0.0
     bound = claims_of(model).at_most
     return min(2.0, truth.miss(basis_of(model)) / bound) if bound else 0.0
@@ -137,10 +127,10 @@ def tightness(draw: Draw, model: PCAModel | None) -> float:
 def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     """Yield findings about shapes, order, signs and orthonormality."""
     k, target, projection = model.n_components_, draw.options.get("n_components"), draw.card.loadings_source
-    fixed = isinstance(target, int) and not draw.card.adapts_rank and "=" not in draw.hostile
+    fixed = isinstance(target, int) and not draw.card.adapts_rank
     if fixed and k != target and not projection:
         yield f"form: {k} components instead of {target}"
-    if fixed and not (projection or draw.hostile) and k > min(draw.pooled.shape):
+    if fixed and not projection and k > min(draw.pooled.shape):
         yield f"form: {k} components of {draw.pooled.shape[0]} rows and {draw.pooled.shape[1]} features"
     main = model.scores_ if draw.by_columns else model.components_
     shape = (model.n_samples_, k) if draw.by_columns else (k, model.n_features_in_)
@@ -158,7 +148,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     if not noise_alone:
         yield from malformed_variances(draw, model)
     yield from malformed_directions(basis_of(model))
-    counted = not (draw.card.differentially_private or draw.hostile or "forgetting" in draw.option_names)
+    counted = not (draw.card.differentially_private or "forgetting" in draw.option_names)
     if counted and model.n_samples_ != len(draw.pooled):
         yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
 
@@ -227,41 +217,6 @@ def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     limit = 100 * float(lengths.max() + 1)
     if not np.isfinite(scores).all() or np.abs(scores).max() > limit:
         yield f"new rows: scores up to {np.abs(scores).max():.3g} of rows {limit / 100:.3g} long in the true scale"
-
-
-def wrong_units(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
-    """Yield a finding unless exactly the feature in another unit is named, and features as different as that."""
-    if draw.by_columns or draw.orders:
-        return
-    notes = [note for note in model.log["notes"] if "in another unit than the others:" in note]
-    units = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
-    if draw.unit is not None:
-        place, feature = draw.unit
-        place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
-        text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
-        if units != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
-            yield f"units: {sorted(units)} instead of {(place, feature)}: {notes}"
-        return
-    if bool(notes) != bool(units):
-        yield f"units: {sorted(units)}, but noted {notes}"
-    alike = not UNLIKE.search(draw.description) and not draw.hostile
-    for place, feature in sorted(units):
-        if alike or not _as_unlike(draw, place, feature):
-            yield f"units: party {place} is said to have feature {feature} in another unit, and has it not"
-
-
-def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
-    """Return True if mean and deviation are 4.9 times those of more than half of the parties, or a 4.9th."""
-    parties = draw.parties
-    if draw.earlier:  # to which they were appended
-        parties = [np.vstack(pair) for pair in zip(draw.earlier, draw.parties, strict=True)]
-    columns = [np.asarray(party)[:, feature].astype(Long) for party in parties]
-    sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
-    own_sizes = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
-    with np.errstate(all="ignore"):
-        gap = np.log(sizes / own_sizes)
-    distant = (np.abs(gap).min(axis=1) > np.log(4.9)) & (np.abs(gap[:, 0] - gap[:, 1]) < np.log(2.1))
-    return bool(distant.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)
 
 
 def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -381,7 +336,7 @@ def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
         yield f"note: component {k} has no variance, and nothing says so"
 
 
-CHECKS: list[Check] = [wrong_squared_error, wrong_names, tiny_scales, wrong_units]
+CHECKS: list[Check] = [wrong_squared_error, wrong_names, tiny_scales]
 EXACTNESS: list[Check] = [
     wrong_exactness,
     wrong_claims,
@@ -393,7 +348,7 @@ EXACTNESS: list[Check] = [
 ]
 
 
-def wrong_error(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[str]:
+def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
     """Yield a finding unless an error is the right answer."""
     text = f"{type(error).__name__}: {str(error)[:250]}"
     if isinstance(error, HangError):
@@ -402,22 +357,11 @@ def wrong_error(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[s
         yield f"raw error: {text}"
     elif not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
         yield f"vague error: {text}"
-    elif not _explained(draw, error, None if draw.hostile else truth):
-        if not draw.hostile:
-            yield f"false refusal: {text}"
-        elif _unclear(draw, str(error)):
-            yield f"unclear refusal: of {draw.hostile}: {text}"
+    elif not _explained(draw, error, truth):
+        yield f"false refusal: {text}"
 
 
-def _unclear(draw: Draw, text: str) -> bool:
-    """Return True if a refusal of hostile input does not name the input."""
-    key = draw.hostile.partition("=")[0].replace("_", "-")
-    huge = "huge value" in draw.hostile or "marker" in draw.hostile
-    unnamed = huge and not re.search(r"huge|too large|beyond|bound|outside the range", text)
-    return unnamed or ("=" in draw.hostile and key not in text.replace("_", "-"))
-
-
-def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
+def _explained(draw: Draw, error: FedPCAError, truth: Truth) -> bool:
     """Return True if the draw has the reason that a text gives."""
     text = str(error)
     for pattern, holds in REASONS:
@@ -429,12 +373,12 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
     return any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
 
 
-def _no_variance(draw: Draw, truth: Truth | None) -> bool:
+def _no_variance(draw: Draw, truth: Truth) -> bool:
     """Return True if the variance is within a factor of rounding of the means."""
-    return (truth is not None and truth.unsure) or _constant(draw)
+    return truth.unsure or _constant(draw)
 
 
-def _none_within(draw: Draw, truth: Truth | None) -> bool:
+def _none_within(draw: Draw, truth: Truth) -> bool:
     """Return True if the rows of each party are identical."""
     return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
 
@@ -446,13 +390,13 @@ def _constant(draw: Draw) -> bool:
     return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
 
 
-def _too_many(draw: Draw, truth: Truth | None) -> bool:
+def _too_many(draw: Draw, truth: Truth) -> bool:
     """Return True if the components are more than rows or features."""
     target = draw.options["n_components"]
     return not isinstance(target, str) and target > min(draw.first.shape)
 
 
-def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
+def _alike_but_held_out(draw: Draw, truth: Truth) -> bool:
     """Return True if without a fifth of each party's rows the variance is zero, or too small for the bound."""
     rows, times = np.unique(draw.pooled, axis=0, return_counts=True)
     common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
@@ -461,19 +405,19 @@ def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
     return equal or _constant(draw) or _coarse(draw, truth)
 
 
-def _beyond(draw: Draw, truth: Truth | None) -> bool:
+def _beyond(draw: Draw, truth: Truth) -> bool:
     """Return True if sums of squares are outside the range of float64."""
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
-    return size > LARGEST or truth is None or float(truth.total) < SMALLEST
+    return size > LARGEST or float(truth.total) < SMALLEST
 
 
-def _tiny_column(draw: Draw, truth: Truth | None) -> bool:
+def _tiny_column(draw: Draw, truth: Truth) -> bool:
     """Return True if a column of a party has values, all of them too small for their squares."""
     largest = [np.abs(np.asarray(party, dtype=np.float64)).max(axis=0) for party in draw.parties]
     return any(bool(((column > 0) & (column < 1e-140)).any()) for column in largest)
 
 
-def _coarse(draw: Draw, truth: Truth | None) -> bool:
+def _coarse(draw: Draw, truth: Truth) -> bool:
     """Return True if fixed point steps of the bound are near the deviation of a column."""
     options = draw.options
     if "bound" not in options:
@@ -486,8 +430,8 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     return bool(options["bound"] > 1e6 * float(smallest))
 
 
-REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
-    (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
+REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [
+    (r"the kernel of the rows is outside the range", lambda draw, truth: truth.unsure),
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),

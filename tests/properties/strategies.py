@@ -1,4 +1,4 @@
-"""Draws of runs: method, transport, rows, cuts, options, frames, weights, categories, and now and then what is hostile.
+"""Draws of runs: method, transport, rows, cuts, options, frames, weights and categories.
 
 What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the simplest first, and shrinks; the numbers
 in large arrays come from generators of drawn seeds.
@@ -38,15 +38,11 @@ class Draw:
     transport: str
     """One of "clear", "secure_aggregation" and "survivors"."""
     parties: list[Any]
-    """Arrays, of rows or of columns; with something hostile maybe no arrays."""
+    """Arrays, of rows or of columns."""
     options: dict[str, Any]
     description: str
-    hostile: str = ""
-    """What is wrong on purpose."""
     earlier: list[Table] = field(default_factory=list)
     """Parties of the run before, where the method goes on from one: with ``append``, or to project new rows."""
-    unit: tuple[int, int] | None = None
-    """Party and feature in another unit than the others."""
     orders: list[list[int]] = field(default_factory=list)
     """Order of the features in each party's data frame; empty where parties are arrays."""
     times: list[NDArray[np.int64]] = field(default_factory=list)
@@ -69,7 +65,7 @@ class Draw:
 
     @property
     def pooled(self) -> Table:
-        """All rows and columns of all parties (n, d); only where nothing is `hostile`, or a value is huge."""
+        """All rows and columns of all parties (n, d)."""
         if self.by_columns:
             return np.hstack(self.parties)
         if self.times:
@@ -255,86 +251,18 @@ def private_options(pick: st.DrawFn, method: str, release: str | None, size: flo
     return {**options, **(trust if pick(st.sampled_from([False, False, True])) else {})}
 
 
-def _with_cell(value: float) -> Callable[[Table], Table]:
-    def spoilt(X: Table) -> Table:
-        X = X.astype(np.float64)
-        X[-1, -1] = value
-        return X
-
-    return spoilt
-
-
-UNUSABLE: dict[str, Callable[[Table], Any]] = {
-    "a NaN": _with_cell(np.nan),
-    "an infinity": _with_cell(-np.inf),
-    "text": lambda X: X.astype(str),
-    "complex numbers": lambda X: X.astype(np.complex128),
-    "objects": lambda X: np.full(X.shape, {}, dtype=object),
-    "dates": lambda X: np.zeros(X.shape, "datetime64[s]"),
-    "one axis": lambda X: np.asarray(X)[:, 0],
-    "three axes": lambda X: np.asarray(X)[None],
-    "no rows": lambda X: X[:0],
-    "no columns": lambda X: X[:, :0],
-    "a row too short": lambda X: [list(row[: len(row) - (i == 0)]) for i, row in enumerate(X.tolist())],
-    "a number": lambda X: 3.0,
-    "nothing": lambda X: None,
-    # finite, but its square is not: a right answer, or one refusal that says so
-    "a marker for missing values": _with_cell(-1.797e308),
-    "a huge value": _with_cell(1e200),
-}
-"""What becomes of one party's array."""
-
-ABSURD = ("certainly", [1, 2], float("nan"), float("inf"), {"a": 1}, -1, (1,), b"1")
-"""Values that no option allows but those of `FREE`."""
-
-FREE = frozenset({"state", "leave", "coef0"})
-UNKNOWN = ("n_component", "centre", "blocksize", "method_", "X")
-"""Keys that no run has."""
-
-SITE: dict[str, Callable[[int], Any]] = {
-    "min_rows": lambda parties: [1] * (parties + 1),
-    "round_rows": lambda parties: [],
-    "allowed_methods": lambda parties: ["p-cov"] * (parties - 1),
-    "max_reply_bytes": lambda parties: "much",
-    "secure_only": lambda parties: "no",
-    "min_parties": lambda parties: -3,
-    "may_show": lambda parties: "everything",
-    "scores": lambda parties: ["scores.npy"] * (parties + 2),
-    "loadings": lambda parties: 7,
-}
-"""Keys of the sites' policy with values that they do not allow; a list has an entry for each party."""
-
-
 @st.composite
-def spoilt(pick: st.DrawFn, drawn: Draw) -> Draw:
-    """Draw what must be refused: an option, a party's table, or a site's policy."""
-    kind = pick(st.sampled_from(["option", "table", "site"]))
-    if kind == "table":
-        name, place = pick(st.sampled_from(list(UNUSABLE))), pick(st.integers(0, len(drawn.parties) - 1))
-        parties = [UNUSABLE[name](part) if i == place else part for i, part in enumerate(drawn.parties)]
-        return replace(drawn, parties=parties, hostile=f"{name} at party {place}")
-    if kind == "site":
-        key = pick(st.sampled_from(list(SITE)))
-        value = SITE[key](len(drawn.parties))
-    else:
-        names = [name for name in drawn.card.options.model_fields if name not in FREE]
-        key = pick(st.sampled_from([*names, UNKNOWN[len(names) % len(UNKNOWN)]]))
-        value = pick(st.sampled_from(ABSURD))
-    return replace(drawn, options={**drawn.options, key: value}, hostile=f"{key}={value!r}")
-
-
-@st.composite
-def ordinary(pick: st.DrawFn, method: str, calm: bool = False) -> Draw:
-    """Draw a run on rows of any kind; a calm one is in clear, and nothing in it is hostile."""
+def ordinary(pick: st.DrawFn, method: str) -> Draw:
+    """Draw a run on rows of any kind, now and then of a component too many."""
     by_columns = card_of(method).split == "columns"
     X, kind = pick(tables())
     parties, cut = pick(column_cuts(X) if by_columns else row_cuts(X))
     n, d = X.shape
     k = pick(st.one_of(st.just(min(2, n, d)), st.integers(1, min(n, d))))
-    k = min(n, d) + 1 if not calm and pick(st.sampled_from([False] * 14 + [True])) else k
+    k = min(n, d) + 1 if pick(st.sampled_from([False] * 14 + [True])) else k
     options = pick(options_of(method, k, n, d))
     options |= pick(private_options(method, options.get("release"), largest(parties) * d**0.5, len(parties)))
-    transport = "clear" if calm else pick(st.sampled_from(transports(method, len(parties), options)))
+    transport = pick(st.sampled_from(transports(method, len(parties), options)))
     options |= pick(secure_options(transport, parties))
     drawn = Draw(method, transport, parties, options, f"{kind}, {cut}")
     if drawn.card.loadings_source:
@@ -343,7 +271,7 @@ def ordinary(pick: st.DrawFn, method: str, calm: bool = False) -> Draw:
     elif "append" in drawn.option_names and min(map(len, parties)) > 2 and pick(st.booleans()):
         earlier, parties = [part[:-1] for part in parties], [part[-1:] for part in parties]
         drawn = replace(drawn, earlier=earlier, parties=parties, options={**options, "append": True})
-    return pick(spoilt(drawn)) if not calm and pick(st.sampled_from([False] * 9 + [True])) else drawn
+    return drawn
 
 
 def _weighable(drawn: Draw) -> bool:
@@ -382,8 +310,8 @@ def runs(pick: st.DrawFn, method: str) -> Draw:
     troubles = [trouble for trouble, fits in TROUBLES.items() if by_rows and fits(METHODS[method])]
     drawn: Draw = pick(pick(st.sampled_from([ordinary] * 4 + troubles))(method))
     frames = "arrays"
-    if by_rows and not drawn.hostile:
-        plain = not (drawn.earlier or drawn.unit)
+    if by_rows:
+        plain = not drawn.earlier
         kinds = ["weights"] * (plain and _weighable(drawn)) + ["categories"] * (plain and _mixable(drawn))
         frames = pick(st.sampled_from(["arrays"] * 4 + ["orders", *kinds]))
     if frames == "orders":
@@ -444,24 +372,6 @@ def constant(pick: st.DrawFn, method: str) -> Draw:
 
 
 @st.composite
-def other_unit(pick: st.DrawFn, method: str) -> Draw:
-    """Draw parties of which one has a feature in another unit, with means beyond deviations."""
-    rng, d, count = pick(GENERATORS), pick(st.integers(2, 7)), pick(st.integers(2, 5))
-    parties = [rng.standard_normal((int(rng.integers(12, 30)), d)) for _ in range(count)]
-    place, feature = pick(st.integers(0, count - 1)), pick(st.integers(0, d - 1))
-    mean, share = 10.0 ** rng.uniform(-3, 3) * rng.choice([-1, 1]), 10.0 ** rng.uniform(-2, -0.5)
-    for part in parties:
-        column = part[:, feature]
-        part[:, feature] = mean * (1 + share * (column - column.mean()) / column.std())
-    parties[place][:, feature] *= pick(st.sampled_from([1000.0, 0.01]))
-    options = pick(options_of(method, pick(st.integers(1, d)), sum(map(len, parties)), d))
-    truncating = ("rank", "filler", "warm_start", "warm_rank")  # of a site's factor nobody sees deviations
-    options = {key: value for key, value in options.items() if key not in truncating}
-    drawn = pick(_travelling(method, parties, options, "another unit", masked=False))
-    return replace(drawn, unit=(place, feature))
-
-
-@st.composite
 def _travelling(
     pick: st.DrawFn, method: str, parties: list[Table], options: dict[str, Any], kind: str, masked: bool | None = None
 ) -> Draw:
@@ -479,6 +389,5 @@ def _has(method: Method, *options: str) -> bool:
 TROUBLES: dict[Callable[[str], st.SearchStrategy[Draw]], Callable[[Method], bool]] = {
     repeated: lambda method: method.strategy.card.exact,
     constant: lambda method: _has(method, "scale") and "masked" in transports_of(method),
-    other_unit: lambda method: method.strategy.card.exact and _has(method, "scale"),
 }
-"""Which methods for rows each kind is drawn for; those that are exact and can scale know every site's deviations."""
+"""Which methods for rows each kind is drawn for."""
