@@ -74,14 +74,9 @@ def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
     return math.degrees(math.asin(min(1.0, float(svd(residual, compute_uv=False, lapack_driver="gesvd")[0]))))
 
 
-def truth_of(
-    X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False, indicators: int = 0
-) -> Truth:
-    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores.
-
-    Of so many ``indicators``, which are the last columns, it is the factor analysis of mixed data.
-    """
-    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale, indicators=indicators)
+def truth_of(X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False) -> Truth:
+    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores."""
+    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
     size = np.abs(rows).max()
     unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
     U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
@@ -99,7 +94,7 @@ def truth_of(
 
 
 def standardised(
-    X: NDArray[Any], *, center: bool, scale: bool, indicators: int = 0
+    X: NDArray[Any], *, center: bool, scale: bool
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
     """Return mean, deviation (1 where constant, or without scaling), rows, and whether a column is nearly constant."""
     rows = np.asarray(X).astype(Long)
@@ -110,8 +105,6 @@ def standardised(
     centred -= remainder
     deviation = np.sqrt((centred**2).mean(axis=0))
     nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
-    nearly[X.shape[1] - indicators :] = False
-    deviation[X.shape[1] - indicators :] = np.sqrt(mean[X.shape[1] - indicators :])
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
     removed = mean + remainder if center else np.zeros_like(mean)
     return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())

@@ -4,17 +4,13 @@ import logging
 import signal
 import tempfile
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.simulations.engines import run
-from tests.properties.strategies import WEIGHT, Draw
+from tests.properties.strategies import Draw
 
 LONGEST = 600
 """Seconds after which a run hangs: they take milliseconds."""
@@ -59,64 +55,13 @@ def _run(draw: Draw, folder: Path) -> PCAModel:
         options.setdefault("state", str(folder / "state"))
     if options.get("append") is True:
         first = {key: value for key, value in options.items() if key != "append"}
-        run(draw.method, _arguments(draw, draw.earlier), engine="loopback", **first)
+        run(draw.method, draw.earlier, engine="loopback", **first)
     if draw.card.loadings_source:
         loadings = [str(folder / f"{party}.npz") for party in range(len(draw.parties))]
         fit = {"n_components": options["n_components"], "min_rows": 1, "loadings": loadings}
         run(draw.card.loadings_source, draw.earlier, engine="loopback", **fit)
         options.setdefault("loadings", loadings)
-    return _in_order(run(draw.method, _arguments(draw, draw.parties), engine="loopback", **options))
-
-
-def has_frames(draw: Draw) -> bool:
-    """Return True if the parties are data frames."""
-    return bool(draw.orders or draw.times or draw.levels) and find_spec("pandas") is not None
-
-
-def names_of(features: int) -> list[str]:
-    """Return the names of features in data frames, in the drawn order."""
-    return [f"f{number}" for number in range(features)]
-
-
-def _arguments(draw: Draw, parties: Sequence[Any]) -> Sequence[Any]:
-    """Return the parties, as data frames if the draw has orders of columns."""
-    if not has_frames(draw):
-        return parties
-    from pandas import DataFrame  # here: it may be missing
-
-    if draw.levels:
-        return [DataFrame(_cells(draw, part)) for part in parties]
-    frames = [DataFrame(part, columns=names_of(part.shape[1])) for part in parties]
-    if draw.times:
-        return [frame.assign(**{WEIGHT: times}) for frame, times in zip(frames, draw.times, strict=True)]
-    return [frame[[frame.columns[j] for j in order]] for frame, order in zip(frames, draw.orders, strict=True)]
-
-
-def _cells(draw: Draw, part: Any) -> dict[str, Any]:
-    """Return the columns of a data frame with categories as texts, of a level that nobody declared, or empty."""
-    numbers = part.shape[1] - len(draw.indicators)
-    columns = dict(zip(names_of(numbers), part[:, :numbers].T, strict=True))
-    place = numbers
-    for name, levels in draw.levels.items():
-        cells = [*levels, "of no level", None]
-        columns[name] = [cells[code] for code in part[:, place : place + len(cells)].argmax(axis=1)]
-        place += len(cells)
-    return columns
-
-
-def _in_order(model: PCAModel) -> PCAModel:
-    """Return the model with features by name in the drawn order; unchanged without names."""
-    names = [] if model.feature_names_in_ is None else [str(name) for name in model.feature_names_in_]
-    if not names or sorted(names) != sorted(names_of(len(names))) or model.components_ is None:
-        return model
-    order = [names.index(name) for name in names_of(len(names))]
-    return replace(
-        model,
-        components_=model.components_[:, order],
-        mean_=None if model.mean_ is None else model.mean_[order],
-        scale_=None if model.scale_ is None else model.scale_[order],
-        feature_names_in_=np.array(names_of(len(names)), dtype=object),
-    )
+    return run(draw.method, draw.parties, engine="loopback", **options)
 
 
 def _hangs(signum: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""Draws of runs: method, transport, rows, cuts, options, frames, weights and categories.
+"""Draws of runs: method, transport, rows, cuts and options.
 
 What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the simplest first, and shrinks; the numbers
 in large arrays come from generators of drawn seeds.
@@ -15,7 +15,6 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.simulations.records import card_of
@@ -26,8 +25,6 @@ from tests.properties.profiles import HUNT
 
 Table = NDArray[Any]
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
-WEIGHT = "weight"
-"""Column of weights in data frames."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,6 @@ class Draw:
     description: str
     earlier: list[Table] = field(default_factory=list)
     """Parties of the run before, where the method goes on from one: with ``append``, or to project new rows."""
-    orders: list[list[int]] = field(default_factory=list)
-    """Order of the features in each party's data frame; empty where parties are arrays."""
-    times: list[NDArray[np.int64]] = field(default_factory=list)
-    """How often each row of each party counts, by a column of weights."""
-    levels: dict[str, list[str]] = field(default_factory=dict)
-    """Of columns of categories; the parties' last columns are then the indicators of these."""
 
     @property
     def card(self) -> MethodCard:
@@ -68,14 +59,7 @@ class Draw:
         """All rows and columns of all parties (n, d)."""
         if self.by_columns:
             return np.hstack(self.parties)
-        if self.times:
-            return np.repeat(np.vstack(self.parties), np.concatenate(self.times), axis=0)
         return np.vstack([*self.earlier, *self.parties])
-
-    @property
-    def indicators(self) -> list[str]:
-        """Names of the columns of indicators, which stand after the numbers."""
-        return [f"{name}={level}" for name, levels in self.levels.items() for level in (*levels, "other", "missing")]
 
     @property
     def first(self) -> Table:
@@ -274,54 +258,12 @@ def ordinary(pick: st.DrawFn, method: str) -> Draw:
     return drawn
 
 
-def _weighable(drawn: Draw) -> bool:
-    """Return True if rows may have weights in a run."""
-    settings = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.option_names}
-    script = script_or_none(METHODS.parse_method(drawn.method), RunConfig(weights=WEIGHT), settings)
-    return drawn.card.weighted and script is not None
-
-
-def _mixable(drawn: Draw) -> bool:
-    """Return True if columns may be categories in a run."""
-    return drawn.card.mixed and drawn.options.get("scale") is True and bool(drawn.options.get("center", True))
-
-
-@st.composite
-def _with_categories(pick: st.DrawFn, drawn: Draw) -> Draw:
-    """Draw up to three columns of categories: rare and undeclared levels, empty cells."""
-    rng, columns = pick(GENERATORS), pick(st.integers(1, 3))
-    levels = {f"c{column}": list("abcde"[: pick(st.integers(1, 5))]) for column in range(columns)}
-    shares = [rng.dirichlet(np.full(len(names) + 2, 0.5)) for names in levels.values()]
-    parties = []
-    for part in drawn.parties:
-        cells = [np.eye(len(share))[rng.choice(len(share), len(part), p=share)] for share in shares]
-        parties.append(np.hstack([np.asarray(part, dtype=np.float64), *cells]))
-    options = {**drawn.options, "levels": levels}
-    if "bound" in options:
-        options["bound"] = max(options["bound"], 1.0)
-    description = f"{drawn.description}, indicators of {len(levels)} columns"
-    return replace(drawn, parties=parties, levels=levels, options=options, description=description)
-
-
 @st.composite
 def runs(pick: st.DrawFn, method: str) -> Draw:
-    """Draw a run of a method, on arrays or on data frames with other orders, weights or categories."""
+    """Draw a run of a method on rows of any kind, or on rows that are trouble."""
     by_rows = card_of(method).split == "rows"
     troubles = [trouble for trouble, fits in TROUBLES.items() if by_rows and fits(METHODS[method])]
-    drawn: Draw = pick(pick(st.sampled_from([ordinary] * 4 + troubles))(method))
-    frames = "arrays"
-    if by_rows:
-        plain = not drawn.earlier
-        kinds = ["weights"] * (plain and _weighable(drawn)) + ["categories"] * (plain and _mixable(drawn))
-        frames = pick(st.sampled_from(["arrays"] * 4 + ["orders", *kinds]))
-    if frames == "orders":
-        rng = pick(GENERATORS)
-        return replace(drawn, orders=[rng.permutation(drawn.pooled.shape[1]).tolist() for _ in drawn.parties])
-    if frames == "weights":
-        rng = pick(GENERATORS)
-        times = [np.append(1, rng.integers(0, 4, len(part) - 1)) for part in drawn.parties]
-        return replace(drawn, times=times, options={**drawn.options, "weights": WEIGHT})
-    return pick(_with_categories(drawn)) if frames == "categories" else drawn
+    return pick(pick(st.sampled_from([ordinary] * 4 + troubles))(method))
 
 
 @st.composite

@@ -21,33 +21,28 @@ class Link:
 
     def __init__(self, clock):
         self.clock, self.looks, self.sent, self.lives = clock, 0, [], []
-        self.lost: Counter[float] = Counter()
-        """By message, how many of its replies are lost."""
-        self.found: dict[float, float] = {}
-        """By message, when its reply was first found."""
-        self.offline = range(0)
-        """Seconds in which the nodes are offline: their messages are given up, once, as by a SuperLink."""
+        self.lost: Counter[float] = Counter()  # by message, how many of its replies are lost
+        self.found: dict[float, float] = {}  # by message, when its reply was first found
+        self.offline = range(0)  # seconds in which nodes are offline: a SuperLink gives their messages up, once
 
     def push_messages(self, messages):
-        ids = [f"{message.seconds} {next(NUMBERS)}" for message in messages]
         self.sent += [message.seconds for message in messages]
         self.lives += [message.metadata.ttl for message in messages]
-        return ids
+        return [f"{message.seconds} {next(NUMBERS)}" for message in messages]
 
     def pull_messages(self, ids):
         self.looks += 1
         replies = []
         for name in ids:
             seconds = float(name.split()[0])
-            if self.clock.now < self.offline.stop and self.clock.now >= self.offline.start:
+            if self.offline.start <= self.clock.now < self.offline.stop:
                 error = SimpleNamespace(code=ErrorCode.NODE_UNAVAILABLE, reason="Error: Node Unavailable")
                 metadata = SimpleNamespace(reply_to_message_id=name, src_node_id=SUPERLINK_NODE_ID)
                 replies.append(SimpleNamespace(metadata=metadata, has_error=lambda: True, error=error))
             elif seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
                 self.found.setdefault(seconds, self.clock.now)
-                metadata = SimpleNamespace(reply_to_message_id=name, seconds=seconds)
-                kinds = {"has_error": lambda: False, "has_content": lambda: False}
-                replies.append(SimpleNamespace(metadata=metadata, **kinds))
+                metadata, no = SimpleNamespace(reply_to_message_id=name, seconds=seconds), lambda: False
+                replies.append(SimpleNamespace(metadata=metadata, has_error=no, has_content=no))
         return replies
 
 
@@ -163,7 +158,7 @@ def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
 
 @pytest.mark.parametrize(("timeout", "sent_again", "life"), [(60.0, 15, 45), (2.0, 0.5, 1.5), (1.2, 0.3, 1.0)])
 def test_a_lost_reply_is_asked_for_within_the_rounds_time(timeout, sent_again, life, link):
-    """The second message lives until the round's end, and a second at least, which is the least that Flower takes."""
+    """The second message lives until the round's end, and for a second, Flower's least, at least."""
     link.lost[0.1] = 1
     assert arrival_times(link, [0.1], timeout=timeout) == [0.1]
     assert sent_again <= link.clock.now < 1.2 * sent_again + 0.4
@@ -203,11 +198,9 @@ def test_a_link_that_fails_for_a_while_ends_nothing(link):
 
 
 def test_a_run_that_was_stopped_ends_at_once(link):
-    class RunNotRunningException(Exception):  # noqa: N818 - the name that Flower has
-        pass
-
-    broken(link, 1, RunNotRunningException)
-    with pytest.raises(RunNotRunningException):
+    stopped = type("RunNotRunningException", (Exception,), {})  # the name that Flower has
+    broken(link, 1, stopped)
+    with pytest.raises(stopped):
         arrival_times(link, [5.0])
     assert link.clock.now < 3
 
