@@ -143,8 +143,7 @@ def test_a_chosen_model_reveals_a_single_row_with_a_gap(model, phase, atol, tmp_
     rows[17, 3] = np.nan
     run = {"method": "em", "n-components": 2, "max-rounds": 10, "model": model}
     session = HostileSession(tmp_path, rows, run, gaps="all")
-    total = session.ask("observed", [])[0][3]
-    centre = total / np.sum(~np.isnan(rows), axis=0)
+    centre = session.ask("observed", [])[0][3] / np.sum(~np.isnan(rows), axis=0)
     known = np.nansum(rows[:, 3] - centre[3])
     assert session.ask("deviations", [np.asarray(30), centre])[0]
     for feature in range(3):

@@ -55,8 +55,7 @@ def message_of(kind, name):
     config = ConfigRecord({PCA_KEY: name, "phase": "moments"})
     if kind == "classic":
         return Message(RecordDict({"getpropertiesins.config": config}), 1, "get_properties", ttl=100)
-    content = RecordDict({"config": config, "arrays": ArrayRecord()})
-    return Message(content, 1, kind, ttl=100)
+    return Message(RecordDict({"config": config, "arrays": ArrayRecord()}), 1, kind, ttl=100)
 
 
 def reply_of(message):
@@ -113,8 +112,7 @@ def test_pcas_whose_names_begin_alike_have_states_of_their_own():
     grid = LocalGrid(app, 3)
     own = ConfigRecord({"round": 3})
     grid.contexts[1].state["fedpca of the user"] = own
-    models = [FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]
-    assert len(models) == len(names)
+    assert len([FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]) == len(names)
     assert grid.contexts[1].state["fedpca of the user"] is own
 
 
@@ -132,8 +130,7 @@ def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log)
 def test_the_parties_that_a_server_names_swell_no_journal(parties, tmp_path, log):
     run = {"method": "p-cov", "n-components": 2, "minimum": 2}
     for run_id in range(1, 6):
-        session = HostileSession(tmp_path, ROWS, run, run_id=run_id)
-        session.client.fit([], {"phase": "moments", "parties": parties})
+        HostileSession(tmp_path, ROWS, run, run_id=run_id).client.fit([], {"phase": "moments", "parties": parties})
     assert_single_lines(log)
     assert (tmp_path / "journal" / "site.sqlite").stat().st_size < MAX_JOURNAL_BYTES
 
@@ -158,8 +155,7 @@ def test_a_run_config_writes_short_lines_into_log_and_journal(config, tmp_path, 
     np.save(tmp_path / "rows.npy", ROWS)
     node = node_of(tmp_path) | ({} if "dataset" in config else {"data": str(tmp_path / "rows.npy")})
     context = Context(7, 1, node, RecordDict(), {"method": "p-cov", "n-components": 2, **config})
-    said = FACTORY.client(context).get_properties({})
-    assert len(said["message"]) <= MAX_MESSAGE_CHARACTERS
+    assert len(FACTORY.client(context).get_properties({})["message"]) <= MAX_MESSAGE_CHARACTERS
     assert_single_lines(log)
     assert_short_texts(tmp_path / "journal")
 

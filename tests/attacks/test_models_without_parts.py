@@ -146,8 +146,7 @@ def test_turns_are_computed_when_a_reader_asks(monkeypatch):
 def test_a_run_computes_those_that_its_notes_tell(monkeypatch):
     computed = Mock(side_effect=maths.exact_turn)
     monkeypatch.setattr(maths, "exact_turn", computed)
-    parties = [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]]
-    model = run("p-cov", parties, n_components=3)
+    model = run("p-cov", [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]], n_components=3)
     assert computed.call_count == 3
     (note,) = [note for note in model.log["notes"] if "stands out" in note]
     degrees = model.log["influence"][2]["angles_degrees"][0]

@@ -1,5 +1,7 @@
 """Servers that ask for more than a run needs: each of these once read out what a site keeps to itself."""
 
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 from hashlib import sha256
 from types import SimpleNamespace
@@ -11,6 +13,9 @@ import pytest
 from fedpca_flwr.state import files
 from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
+from tests.attacks.test_repeats import sites
+from tests.families import rows
+from tests.harness import context_of, finish
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
@@ -33,8 +38,8 @@ def site(tmp_path, rows, run, **node):
 def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     """One error bit, S^2 |x - m|^2 finite or not, gave up all records of a site exactly."""
     said = []
-    for i, rows in enumerate([patients(), patients() * 4.0]):
-        session = site(tmp_path / str(i), rows, DP, **{"allowed-methods": "dp-pca"})
+    for i, scale in enumerate((1.0, 4.0)):
+        session = site(tmp_path / str(i), scale * patients(), DP, **{"allowed-methods": "dp-pca"})
         assert session.ask("joint", [])[0]
         arrays, told = session.ask("project", [np.eye(2, 3) * size, np.array([0.0, 0.0, mean]), np.empty(0)])
         told.pop("journal", "")  # keyed by each site's own secret
@@ -132,3 +137,48 @@ def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
         assert "names no 'epsilon-budget'" in said["message"]
     sessions = [site(tmp_path / "2", patients(), run, run_id=i, **node) for i in range(3)]
     assert [bool(session.ask("joint", [])[0]) for session in sessions] == [True, False, False]
+
+
+RUNS = {
+    "compressed": {"codec": "low-rank", "rank": 2, "corrections": 2},
+    "sub-it": {"warm_start": "svd"},
+    "dsa": {},
+    "fast-pca": {},
+    "personalised": {},
+    "sapca": {"topology": "tree"},
+    "adaptive": {},
+}
+
+
+def require_nothing_kept(folder, method, parts, **options):
+    node = {"may-show": "scores", "min-rows": 5}
+    server = sites(folder, parts, method, options={"n_components": 2, **options}, **node)
+    finish(server)
+    assert [list(context_of(server, party).state.array_records) for party in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize(("method", "options"), RUNS.items(), ids=RUNS)
+def test_nothing_of_the_rows_stays_when_a_run_has_ended(method, options, tmp_path):
+    require_nothing_kept(tmp_path, method, [rows(60, 8, seed=seed) + seed for seed in range(3)], **options)
+
+
+@pytest.mark.engine
+def test_nor_of_secure_sums(tmp_path):
+    secure = {"secure_aggregation": True, "bound": 40.0}
+    require_nothing_kept(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **secure)
+    for party in range(3):
+        with closing(sqlite3.connect(tmp_path / f"journal{party}" / "site.sqlite")) as journal:
+            assert journal.execute("SELECT count(*) FROM event WHERE kind = 'answer'").fetchone() > (1,)
+            assert journal.execute("SELECT name FROM secret").fetchall() == [("reply",)]  # of the last question
+
+
+def test_nor_where_the_server_asks_what_the_run_does_not_have(tmp_path):
+    """It lets a site compute what its encoding leaves out, nearly the whole scatter, and then ends the run for it."""
+    run = {"method": "compressed", "n-components": 1, "codec": "low-rank", "rank": 1, "corrections": 1}
+    session = HostileSession(tmp_path, rows(40, 8), run)
+    answer, _ = session.ask("encoded", [np.asarray(0.0)])
+    assert answer
+    assert list(session.context.state.array_records)
+    _, said = session.ask("encoded", [np.asarray(1.0)])
+    assert "error" in said
+    assert not list(session.context.state.array_records)

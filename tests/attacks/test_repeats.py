@@ -439,8 +439,7 @@ def test_em_answers_no_more_directions_than_the_run_has_factors(columns, tmp_pat
     """With as many as features the products were the whole expected covariance."""
     X = rows(60, 20)
     X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
-    run = {"method": "em", "n-components": 2, "model": "factors", "factors": 3}
-    site = HostileSession(tmp_path, X, run)
+    site = HostileSession(tmp_path, X, {"method": "em", "n-components": 2, "model": "factors", "factors": 3})
     _, _, values, totals = site.ask("observed", [])[0]
     assert site.ask("deviations", [np.asarray(60), totals / values])[0]
     directions = [np.eye(20)[:, :columns], np.full(columns, 2.0), np.asarray(1.0)]

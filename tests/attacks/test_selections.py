@@ -32,8 +32,7 @@ def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
     (session,) = sessions(script, tmp_path, np.round(rows) if "genotypes" in script.run else rows)
     if script.card.incomplete:
         session = HostileSession(tmp_path / "gaps", rows, {"bound": 1000.0, **script.run})
-    choosing = "held-out start" in script.times
-    expected = [12, 48, 60] if choosing else [57] if script.card.incomplete else [60]
+    expected = [12, 48, 60] if ("held-out start" in script.times) else [57] if script.card.incomplete else [60]
     questions = Questions(1, {"d": 6, "n": 60})
     for phase in script.times:
         question = session.client.script[phase]
@@ -79,8 +78,7 @@ CENTRES = {
 @pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
 def test_fourth_moments_are_those_of_exact_arithmetic(centre, tmp_path):
     """A number near 2^53 rounds all values of a row that are below some threshold, if the number meets single rows."""
-    run = {"method": "p-cov", "n-components": 2, "fourth-moments": True}
-    session = HostileSession(tmp_path, ROWS, run)
+    session = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2, "fourth-moments": True})
     assert session.ask("moments", [])[0]
     mean, variances = centre(ROWS.mean(axis=0)), np.array([3.0, 1.0])
     V = np.array([[0.5, 0.5, 0.5, 0.5, 0, 0], [0.5, -0.5, 0.5, -0.5, 0, 0]])

@@ -95,8 +95,7 @@ def test_each_laboratory_has_its_cells_in_one_space(tmp_path, capsys):
     assert "100 of 9 features" in capsys.readouterr().out
     places = [GENES.index(name) for name in model.feature_names_in_]
     normalised = {name: own * 1e4 / own.sum(axis=1, keepdims=True) for name, own in counts.items()}
-    of_all = run("p-cov", normalised, n_components=1, scale=True)
-    assert places == list(analyses.highly_variable(of_all, 9))
+    assert places == list(analyses.highly_variable(run("p-cov", normalised, n_components=1, scale=True), 9))
     for name, own in normalised.items():
         rows = pd.DataFrame(np.log1p(own)[:, places], columns=model.feature_names_in_)
         moved = np.loadtxt(tmp_path / f"out/{name}-harmony.csv", delimiter=",", skiprows=1)

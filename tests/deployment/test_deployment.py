@@ -61,11 +61,13 @@ def tables(tmp_path_factory, database):
         fill(connection, HOSPITALS[1])
     columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
     nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
-    allowed = " ".join(name for name in METHODS if name != "ap-cov")
-    for i, node in enumerate(nodes):
-        own = {"loadings": str(folder / f"own{i}.npz"), "min-rows": 40, "min-parties": 2, "allowed-methods": allowed}
-        node |= own
-    return nodes
+
+    rules = {
+        "min-rows": 40,
+        "min-parties": 2,
+        "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
+    }
+    return [{**node, **rules, "loadings": str(folder / f"own{i}.npz")} for i, node in enumerate(nodes)]
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +86,13 @@ def hospitals(lab, tables):
 @pytest.fixture
 def banks(lab, tmp_path):
     """Return the same SuperNodes as those of banks, with different columns of the same rows."""
-    nodes = []
+    rules, nodes = {"num-partitions": 2, "split": "columns", "may-show": "inner products"}, []
     for i, columns in enumerate(BANKS):
-        np.save(tmp_path / f"site{i}.npy", columns)
-        files = {"data": f"site{i}.npy", "scores": f"scores{i}.npy", "loadings": f"own{i}.npz"}
-        node = {"name": f"bank {i}", "partition-id": i, "num-partitions": 2, "split": "columns"}
-        paths = {key: str(tmp_path / name) for key, name in files.items()}
-        nodes.append({**node, **paths, "may-show": "inner products"})
+        np.save(tmp_path / f"data{i}.npy", columns)
+        files = {
+            key: str(tmp_path / f"{key}{i}.np{end}") for key, end in (("data", "y"), ("scores", "y"), ("loadings", "z"))
+        }
+        nodes.append({"name": f"bank {i}", "partition-id": i, **rules, **files})
     return lab.with_sites(nodes)
 
 
@@ -101,8 +103,6 @@ def deployed(lab, method, folder, **options):
 
 
 of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
-
-
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 SPY = """
 import pathlib, sys
@@ -233,16 +233,15 @@ def test_columns_give_the_bits_of_loopback(banks, tmp_path):
 
 @pytest.mark.nightly
 def test_a_doctor_checks_a_key_and_activates_no_node(lab, tmp_path):
+    def online():
+        nodes = lab.flwr.list_json("supernode", "list", "lab")["nodes"]
+        return {node["node-id"] for node in nodes if node["status"] == "online"}
+
     link, ca, key = f"{HOST}:{lab.port}", lab.folder / "ca.crt", tmp_path / "site"
     public = make_node_key(key)
     with refused(FedPCAError, link, key, "site.pub"):
         require_registered(link, ca, key)
-    before = online(lab)
+    before = online()
     lab.flwr("supernode", "register", str(public), "lab")
     require_registered(link, ca, key)
-    assert online(lab) == before
-
-
-def online(lab):
-    nodes = lab.flwr.list_json("supernode", "list", "lab")["nodes"]
-    return {node["node-id"] for node in nodes if node["status"] == "online"}
+    assert online() == before

@@ -20,14 +20,11 @@ Check = Callable[[Draw, PCAModel, Truth], Iterator[str]]
 
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""
-TINY = 1e-12
-"""Of a column's largest value: a scale below makes rounding as large as what is there."""
 LARGEST, SMALLEST = 1e270, 1e-270
 """Variances beyond which float64 has no squares of squares."""
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[str]:
-    """Return all findings about the outcome of a draw."""
     truth = truth_about(draw)
     problems = [f"warning: {text}" for text in outcome.warnings]
     if outcome.error is not None:
@@ -37,7 +34,7 @@ def findings(draw: Draw, outcome: Outcome) -> list[str]:
     problems += malformed(draw, model)
     if problems or draw.card.loadings_source:
         return problems
-    checks = CHECKS + (EXACTNESS if comparable(draw, model, truth) else [])
+    checks = [wrong_squared_error, *(EXACTNESS if comparable(draw, model, truth) else [])]
     return [finding for check in checks for finding in check(draw, model, truth)]
 
 
@@ -153,7 +150,6 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
 
 
 def malformed_directions(basis: Table) -> Iterator[str]:
-    """Yield findings about directions that are not orthonormal, or of the wrong sign."""
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
         yield f"form: directions are not orthonormal: off by {skew:.1e}"
@@ -185,30 +181,6 @@ def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[s
     true = float((residual**2).sum() / len(rows))
     if abs(measured - true) > 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows)):
         yield f"squared error: {measured:.6g}, is {true:.6g}"
-
-
-def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
-    """Yield a finding if a feature is divided by rounding, in the model or in scores of new rows."""
-    if draw.by_columns or model.scale_ is None or model.mean_ is None or model.components_ is None:
-        return
-    if draw.card.differentially_private:
-        return
-    rows = draw.pooled.astype(Long)
-    still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
-    deviation = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
-    tiny = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
-    tiny |= ~(model.scale_ > 0)
-    if tiny.any():
-        yield f"tiny scale: {model.scale_[tiny]} of features as large as {largest[tiny].astype(float)}"
-    if truth.unsure or not draw.options.get("scale") or draw.card.non_mean_centre:
-        return
-    moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
-    new = (rows[::-1] + moved).astype(np.float64)
-    lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
-    scores = (new - model.mean_) / model.scale_ @ model.components_.T
-    limit = 100 * float(lengths.max() + 1)
-    if not np.isfinite(scores).all() or np.abs(scores).max() > limit:
-        yield f"new rows: scores up to {np.abs(scores).max():.3g} of rows {limit / 100:.3g} long in the true scale"
 
 
 def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -328,7 +300,6 @@ def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
         yield f"note: component {k} has no variance, and nothing says so"
 
 
-CHECKS: list[Check] = [wrong_squared_error, tiny_scales]
 EXACTNESS: list[Check] = [
     wrong_exactness,
     wrong_claims,
@@ -341,7 +312,6 @@ EXACTNESS: list[Check] = [
 
 
 def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
-    """Yield a finding unless an error is the right answer."""
     text = f"{type(error).__name__}: {str(error)[:250]}"
     if isinstance(error, HangError):
         yield f"hang: {error}"
@@ -354,7 +324,6 @@ def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
 
 
 def _explained(draw: Draw, error: FedPCAError, truth: Truth) -> bool:
-    """Return True if the draw has the reason that a text gives."""
     text = str(error)
     for pattern, holds in REASONS:
         if re.search(pattern, text):
@@ -371,19 +340,16 @@ def _no_variance(draw: Draw, truth: Truth) -> bool:
 
 
 def _none_within(draw: Draw, truth: Truth) -> bool:
-    """Return True if the rows of each party are identical."""
     return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
 
 
 def _constant(draw: Draw) -> bool:
-    """Return True if the rows are equal within their rounding."""
     rows = draw.first.astype(Long)
     about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
     return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
 
 
 def _too_many(draw: Draw, truth: Truth) -> bool:
-    """Return True if the components are more than rows or features."""
     target = draw.options["n_components"]
     return not isinstance(target, str) and target > min(draw.first.shape)
 
@@ -398,7 +364,6 @@ def _alike_but_held_out(draw: Draw, truth: Truth) -> bool:
 
 
 def _beyond(draw: Draw, truth: Truth) -> bool:
-    """Return True if sums of squares are outside the range of float64."""
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
     return size > LARGEST or float(truth.total) < SMALLEST
 

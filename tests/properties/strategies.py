@@ -4,11 +4,13 @@ What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the 
 in large arrays come from generators of drawn seeds.
 """
 
+import os
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.random import Generator
@@ -16,12 +18,23 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.options import ALWAYS, option_values
-from tests.properties.profiles import HUNT
+
+HUNT = os.environ.get("HYPOTHESIS_PROFILE") == "hunt"
+CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+
+settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=CHECKS)
+settings.register_profile("hunt", deadline=None, print_blob=True, suppress_health_check=CHECKS)
+settings.load_profile("hunt" if HUNT else "ci")
+
+
+def examples(number: int) -> settings:
+    """Return settings of so many examples, by day (`ci`); of ninety times as many in a hunt, which has a database."""
+    return settings(max_examples=number * 90 if HUNT else number)
+
 
 Table = NDArray[Any]
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
@@ -47,7 +60,6 @@ class Draw:
 
     @property
     def by_columns(self) -> bool:
-        """True if the parties hold columns of the same rows."""
         return self.card.split == "columns"
 
     @property
@@ -179,7 +191,6 @@ def row_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
 
 @st.composite
 def column_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
-    """Draw parties of columns of the same rows."""
     d = X.shape[1]
     parties = min(d, pick(st.sampled_from([2, 3, 1, 4, 8])))
     marks = np.sort(pick(GENERATORS).choice(np.arange(1, max(2, d)), parties - 1, replace=False))
@@ -197,7 +208,6 @@ def options_of(pick: st.DrawFn, method: str, k: int, n: int, d: int) -> dict[str
 
 
 def transports(method: str, parties: int, options: dict[str, Any]) -> list[str]:
-    """Return the transports of a method with such options."""
     settings = {key: value for key, value in options.items() if key in card_of(method).options.model_fields}
     settings = {**card_of(method).examples[0], **settings}
 
@@ -209,13 +219,11 @@ def transports(method: str, parties: int, options: dict[str, Any]) -> list[str]:
 
 
 def largest(parties: Sequence[Any]) -> float:
-    """Return the size of the largest value, or 1."""
     return max(float(np.abs(np.asarray(part, dtype=np.float64)).max()) for part in parties) or 1.0
 
 
 @st.composite
 def secure_options(pick: st.DrawFn, transport: str, parties: Sequence[Any]) -> dict[str, Any]:
-    """Draw what secure sums need; nothing in clear."""
     if transport == "clear":
         return {}
     bound = largest(parties) * pick(st.sampled_from([1.0, 2.0, 1e3, 1e6]))
@@ -261,17 +269,8 @@ def ordinary(pick: st.DrawFn, method: str) -> Draw:
 @st.composite
 def runs(pick: st.DrawFn, method: str) -> Draw:
     """Draw a run of a method on rows of any kind, or on rows that are trouble."""
-    by_rows = card_of(method).split == "rows"
-    troubles = [trouble for trouble, fits in TROUBLES.items() if by_rows and fits(METHODS[method])]
-    return pick(pick(st.sampled_from([ordinary] * 4 + troubles))(method))
-
-
-@st.composite
-def _cut(pick: st.DrawFn, X: Table, smallest: int) -> list[Table]:
-    """Draw two to five parties of at least so many rows."""
-    parties = pick(st.integers(2, min(5, len(X) // smallest)))
-    spare = pick(GENERATORS).multinomial(len(X) - parties * smallest, np.full(parties, 1 / parties))
-    return np.split(X, np.cumsum(spare + smallest)[:-1])
+    card = card_of(method)
+    return pick(pick(st.sampled_from([ordinary] * 4 + [repeated] * (card.split == "rows" and card.exact)))(method))
 
 
 @st.composite
@@ -288,7 +287,8 @@ def repeated(pick: st.DrawFn, method: str) -> Draw:
     options = pick(options_of(method, k, n, d))
     if "block_size" in card_of(method).options.model_fields:
         options["block_size"] = pick(st.integers(1, 3))
-    return pick(_travelling(method, pick(_cut(X[rng.permutation(n)], 1)), options, f"first variance {times} times"))
+    marks = np.sort(rng.choice(np.arange(1, n), pick(st.integers(1, 4)), replace=False))
+    return pick(_travelling(method, np.split(X[rng.permutation(n)], marks), options, f"first variance {times} times"))
 
 
 @st.composite
@@ -301,35 +301,7 @@ def unfinished(pick: st.DrawFn, method: str) -> Draw:
 
 
 @st.composite
-def constant(pick: st.DrawFn, method: str) -> Draw:
-    """Draw features without variance, of any size beside the others, under masks and scaled."""
-    rng, n, d = pick(GENERATORS), pick(st.integers(20, 80)), pick(st.integers(3, 12))
-    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-1, 1, d) + rng.standard_normal(d)
-    still = np.append([True, False], rng.random(d - 2) < 0.4)
-    X = np.where(still, rng.choice([0.0, 0.1, 1 / 3, -3.0, 100.7, 1e-5, 1e4, 12345.678], d), X)
-    options = pick(options_of(method, pick(st.integers(1, min(n, int((~still).sum())))), n, d))
-    refused = ("warm_start", "keep", "outliers", "fourth_moments")  # with scale
-    options = {key: value for key, value in options.items() if key not in refused} | {"scale": True}
-    return pick(_travelling(method, pick(_cut(X, 2)), options, "constant features", masked=True))
-
-
-@st.composite
-def _travelling(
-    pick: st.DrawFn, method: str, parties: list[Table], options: dict[str, Any], kind: str, masked: bool | None = None
-) -> Draw:
-    """Draw a transport, masked or not where that is said."""
-    ways = [way for way in transports(method, len(parties), options) if masked in (None, way != "clear")]
-    transport = pick(st.sampled_from(ways or ["secure_aggregation"]))
+def _travelling(pick: st.DrawFn, method: str, parties: list[Table], options: dict[str, Any], kind: str) -> Draw:
+    transport = pick(st.sampled_from(transports(method, len(parties), options)))
     options = {**options, **pick(secure_options(transport, parties))}
     return Draw(method, transport, parties, options, f"{kind}, {len(parties)} parties")
-
-
-def _has(method: Method, *options: str) -> bool:
-    return set(options) <= method.strategy.card.options.model_fields.keys()
-
-
-TROUBLES: dict[Callable[[str], st.SearchStrategy[Draw]], Callable[[Method], bool]] = {
-    repeated: lambda method: method.strategy.card.exact,
-    constant: lambda method: _has(method, "scale") and "masked" in transports_of(method),
-}
-"""Which methods for rows each kind is drawn for."""

@@ -27,15 +27,12 @@ def ties(*deviations):
     return cut(np.linalg.qr(rows(40, 5) - rows(40, 5).mean(axis=0)).Q * deviations, 30, 10)
 
 
-CONSTANT = [np.insert(part, 2, 100.0, axis=1) for part in cut(rows(60, 3), 30, 30)]
-SECURE = {"n_components": 2, "scale": True, "secure_aggregation": True, "bound": 200.0, "min_parties": 2}
 RIGHT = {
     "p-cov": request(),
     "noise": request("dp-pca", noise_seed=1),
     "tied": request(parties=ties(9.0, 2.0, 2.0, 2.0, 1.0)),
     "second tied": request("sub-it", ties(9.0, 2.0, 2.0, 2.0, 1.0)),
     "first tied": request("sub-it", ties(9.0, 9.0, 9.0, 2.0, 1.0), n_components=3),
-    "constant": Draw("p-cov", "secure_aggregation", CONSTANT, SECURE, "rows"),
     "columns": Draw("vertical", "clear", np.split(rows(40, 6), [2, 5], axis=1), {"n_components": 2}, "columns"),
     "target": request("adaptive", target=1.0),
 }
@@ -97,8 +94,6 @@ FAULTS = [
     ("tied", "note", lambda m: {"log": {"notes": []}}),
     ("second tied", "certificate", lambda m: certificate(1e-9, 2)),
     ("first tied", "certificate", lambda m: certificate(1e-5, 1)),
-    ("constant", "tiny scale", lambda m: {"scale_": np.where(np.arange(4) == 2, 1e-11, m.scale_)}),
-    ("constant", "new rows", lambda m: {"scale_": np.array([1, 1, 1e-9, 1]), "components_": np.eye(4)[[0, 2]]}),
     ("columns", "form", lambda m: {"scores_": m.scores_[:, [0, 0]]}),
     ("target", "target", lambda m: {"components_": np.eye(6)[:2], "log": {"exact": False}}),
 ]

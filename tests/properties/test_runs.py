@@ -15,9 +15,8 @@ from tests.families import cut
 from tests.harness import CLUSTER_STEPS
 from tests.properties.checks import basis_of, findings, malformed, tightness
 from tests.properties.oracle import Long, Truth, angle, truth_of
-from tests.properties.profiles import examples
 from tests.properties.running import run_draw
-from tests.properties.strategies import Draw, runs, secure_options, unfinished
+from tests.properties.strategies import Draw, examples, runs, secure_options, unfinished
 
 pytestmark = pytest.mark.engine
 

@@ -62,8 +62,7 @@ def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "CONTAINER_LIMIT_FILE", limit)
-    of_machine = memory.available_memory.__wrapped__()
-    for text, expected in (("4096\n", 4096), ("max\n", of_machine)):
+    for text, expected in (("4096\n", 4096), ("max\n", memory.available_memory.__wrapped__())):
         limit.write_text(text)
         assert memory.available_memory.__wrapped__() == expected
 

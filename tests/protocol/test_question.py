@@ -56,7 +56,12 @@ def test_numbers_of_the_run_stay_and_a_mean_is_theirs_or_zero():
         require_unchanged(CONSTANTS, REQUEST, told)
     for mean in (CENTRE, np.zeros(2)):
         require_unchanged(CONSTANT_OR_ZERO, {"mean": mean}, told)
-    for payload, request, name in ((CONSTANTS, REQUEST, "centre"), (CONSTANTS, REQUEST, "spread"), (CONSTANT_OR_ZERO, {"mean": CENTRE}, "mean")):
+    changes = (
+        (CONSTANTS, REQUEST, "centre"),
+        (CONSTANTS, REQUEST, "spread"),
+        (CONSTANT_OR_ZERO, {"mean": CENTRE}, "mean"),
+    )
+    for payload, request, name in changes:
         with refused(ContractError, f"'{name}'"):
             require_unchanged(payload, {**request, name: np.nextafter(request[name], 2000)}, told)
 
@@ -76,8 +81,7 @@ def drive(ask):
     """Return the phases that a relayed program asks, each answered by its name, and what the program returns."""
 
     def program():
-        first = yield Round("first")
-        return first, (yield SumRound("second"))
+        return (yield Round("first")), (yield SumRound("second"))
 
     run, phases, answer = relay(program(), ask), [], None
     while True:
@@ -92,12 +96,10 @@ def test_a_relayed_question_may_bring_another():
     def put(question):
         if not isinstance(question, SumRound):
             return (yield question)
-        keys = yield Round("keys")
-        return keys, (yield question)
+        return (yield Round("keys")), (yield question)
 
     def answered(question):
         return None if isinstance(question, SumRound) else (yield question)
 
     assert drive(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
     assert drive(answered) == (["first"], ("first", None))
-

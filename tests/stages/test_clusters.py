@@ -274,8 +274,7 @@ def test_moves_are_those_of_a_ridge_regression_of_the_rows():
 def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, questions):
     """A share of the rows moves in each step, and each correction lowers the objective by a share."""
     model = SimpleNamespace(explained_variance_=np.ones(2), log={})
-    public = SimpleNamespace(parties=2, config=SimpleNamespace(seed=0))
-    program = steps_of_harmony.harmonise(model, {}, 2, public)
+    program = steps_of_harmony.harmonise(model, {}, 2, SimpleNamespace(parties=2, config=SimpleNamespace(seed=0)))
     question, shift = next(program), moved / 2 * np.array([[1, -1], [-1, 1]])
     number = 0
     with suppress(StopIteration):
@@ -290,8 +289,7 @@ def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, qu
 
 def test_one_party_has_nothing_taken_off():
     model = fit("p-cov", [np.vstack(BATCHES)], **HARMONY)
-    moved = analyses.harmonised(model, BATCHES[0], 0)
-    assert np.abs(moved - model.transform(BATCHES[0])).max() < 1e-6
+    assert np.abs(analyses.harmonised(model, BATCHES[0], 0) - model.transform(BATCHES[0])).max() < 1e-6
 
 
 def test_a_described_batch_needs_one_correction():

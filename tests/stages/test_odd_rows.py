@@ -173,8 +173,7 @@ def test_no_boundary_is_drawn_around_a_few_rows(tmp_path, beyond):
 def test_variances_are_as_many_as_components(tmp_path):
     question = boundary(np.zeros(3), 1.0)
     question[3] = np.ones(2)
-    refusal = asked_for_moments(tmp_path).refusal("project", question)
-    assert refusal.startswith(("ContractError", "PartyError"))
+    assert asked_for_moments(tmp_path).refusal("project", question).startswith(("ContractError", "PartyError"))
 
 
 def test_limits_in_closed_form():
