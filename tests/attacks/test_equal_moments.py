@@ -85,10 +85,11 @@ class Thresholds(Adversary):
         return values
 
     def _orthonormal(self, field, shape):
-        long, short = max(shape), min(shape)
+        *stack, rows, columns = shape
+        long, short = max(rows, columns), min(rows, columns)
         square = np.linalg.qr(self.rng.standard_normal((long, short)))[0] if self.rng.random() < 0.5 else np.eye(long)
         tall = square[:, self.rng.permutation(square.shape[1])[:short]]
-        return tall.T if field.kind == "orthonormal rows" else tall
+        return np.tile(tall.T if field.kind == "orthonormal rows" else tall, (*stack, 1, 1))
 
 
 def noting(fields):

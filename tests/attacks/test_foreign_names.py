@@ -50,17 +50,13 @@ def assert_short_texts(folder):
     assert all(text.isprintable() and len(text) <= 1000 for text in texts)
 
 
-def message_of(kind, name):
+def reply_to(kind, name, app, context):
     LocalGrid(client_app(lambda context: ROWS), 1)  # sets the run of this process's messages
-    config = ConfigRecord({PCA_KEY: name, "phase": "moments"})
-    if kind == "classic":
-        return Message(RecordDict({"getpropertiesins.config": config}), 1, "get_properties", ttl=100)
-    return Message(RecordDict({"config": config, "arrays": ArrayRecord()}), 1, kind, ttl=100)
-
-
-def reply_of(message):
-    records = message.content.config_records
-    return dict(records["party"] if "party" in records else records["getpropertiesres.properties"])
+    config, asked, said = ConfigRecord({PCA_KEY: name, "phase": "moments"}), "config", "party"
+    if kind == "get_properties":
+        asked, said = "getpropertiesins.config", "getpropertiesres.properties"
+    message = Message(RecordDict({asked: config, "arrays": ArrayRecord()}), 1, kind, ttl=100)
+    return dict(app(message, context).content.config_records[said])
 
 
 def node_of(folder):
@@ -75,13 +71,13 @@ def context(tmp_path):
     return Context(7, 1, {**node_of(tmp_path), "on-refusal": refusals}, RecordDict(), {})
 
 
-@pytest.mark.parametrize("kind", [QUERY, TRAIN, "classic"])
+@pytest.mark.parametrize("kind", [QUERY, TRAIN, "get_properties"])
 def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, context, tmp_path, log):
     app = client_app(lambda context: ROWS, "p-cov", n_components=2)
     app.add_pca("second", lambda context: ROWS, "p-cov", n_components=2)
-    names = [name for name in NAMES if kind != "classic" or not isinstance(name, list)]  # which Flower itself refuses
+    names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses
     for name in names:
-        reply = reply_of(app(message_of(kind, name), context))
+        reply = reply_to(kind, name, app, context)
         assert reply["error"] == "ConfigError"
         assert len(reply["message"]) < 400
         assert reply["message"].isprintable()

@@ -120,14 +120,12 @@ def test_a_pass_has_one_centre(run, center, tmp_path):
         (first, _), (second, said) = asked_about(session, [mean, other], secure=bool(run))
         assert first
         assert bool(second) == ("error" not in said) == (i == 0)
-
     for off in (1e6, 2.0**53) if run else ():  # beyond the bound
         session = HostileSession(tmp_path / str(off), ROWS, {**PERSONALISED, **MASKED})
         assert not asked_about(session, [CENTRE + off], secure=True)[0][0]
 
 
 WIDTH, MOST, BOUND = 5, 36, 100.0
-
 RUNS = (
     "p-cov",
     "p-cov scale=true",

@@ -37,7 +37,6 @@ ANGLE_TOLERANCE_DEGREES = 1e-6
 MAX_MEMORY_RATIO = 1.5  # of the memory of a server or a node at the end to that after the first run
 REJOIN_SECONDS = 65  # for which the SuperLink takes a node that died for online, and refuses it
 FULL_DISK_BYTES = 2**12  # up to which a file may grow on a full disk
-
 HARMLESS = {"none", "a SuperNode too many"}
 METHODS = "p-cov", "sub-it", "qr-pca", *(f"{name} secure-aggregation=true bound=100.0" for name in ("p-cov", "sub-it"))
 

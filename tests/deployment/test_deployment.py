@@ -31,7 +31,6 @@ from tests.needed import need
 from tests.refusals import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
-
 HOSPITALS = cut(rows(400, 20) + np.arange(20), 250, 150)
 BANKS = np.split(rows(120) + np.arange(12), [8], axis=1)
 NAMES = [f"marker_{j}" for j in range(20)]
@@ -61,7 +60,6 @@ def tables(tmp_path_factory, database):
         fill(connection, HOSPITALS[1])
     columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
     nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
-
     rules = {
         "min-rows": 40,
         "min-parties": 2,

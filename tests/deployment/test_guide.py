@@ -19,10 +19,8 @@ from fedpca_flwr.site.node.flower_command import local_path
 from tests.deployment.lab import ROOT, impatient
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
-
 GUIDE = (ROOT / "simulations" / "deployment" / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
-
 FEBRUARY = """
 python - <<'EOF'
 import numpy as np, pyarrow.parquet as pq, pyarrow as pa
@@ -63,7 +61,6 @@ def test_the_guide_runs(tmp_path):
             with suppress(ProcessLookupError):
                 os.killpg(guide.pid, signal.SIGKILL)
     assert guide.returncode == 0, output[-5000:]
-
     first, second, third = np.split(np.delete(load_breast_cancer().data, range(10, 20), axis=1), [300, 480])
     fourth = np.loadtxt(lab / "site3" / "rows.csv", delimiter=",", skiprows=1)
     assert (

@@ -10,7 +10,6 @@ from scipy.linalg import svd
 
 Long = np.longdouble
 EPS = float(np.finfo(np.float64).eps)
-
 CLEAR = (1e-4, 1e-8, 3e-12)
 """Gaps between levels, as parts of the first, at which a subspace is looked at."""
 

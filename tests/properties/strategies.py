@@ -4,13 +4,11 @@ What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the 
 in large arrays come from generators of drawn seeds.
 """
 
-import os
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.random import Generator
@@ -22,19 +20,7 @@ from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.options import ALWAYS, option_values
-
-HUNT = os.environ.get("HYPOTHESIS_PROFILE") == "hunt"
-CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-
-settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=CHECKS)
-settings.register_profile("hunt", deadline=None, print_blob=True, suppress_health_check=CHECKS)
-settings.load_profile("hunt" if HUNT else "ci")
-
-
-def examples(number: int) -> settings:
-    """Return settings of so many examples, by day (`ci`); of ninety times as many in a hunt, which has a database."""
-    return settings(max_examples=number * 90 if HUNT else number)
-
+from tests.properties.profiles import HUNT
 
 Table = NDArray[Any]
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
@@ -51,8 +37,6 @@ class Draw:
     """Arrays, of rows or of columns."""
     options: dict[str, Any]
     description: str
-    earlier: list[Table] = field(default_factory=list)
-    """Parties of the run before, where the method goes on from one: with ``append``, or to project new rows."""
 
     @property
     def card(self) -> MethodCard:
@@ -69,16 +53,7 @@ class Draw:
     @property
     def pooled(self) -> Table:
         """All rows and columns of all parties (n, d)."""
-        if self.by_columns:
-            return np.hstack(self.parties)
-        return np.vstack([*self.earlier, *self.parties])
-
-    @property
-    def first(self) -> Table:
-        """Rows and columns of the first run: after its refusal there is no second."""
-        if not self.earlier:
-            return self.pooled
-        return np.hstack(self.earlier) if self.by_columns else np.vstack(self.earlier)
+        return np.hstack(self.parties) if self.by_columns else np.vstack(self.parties)
 
 
 def with_spectrum(rng: Generator, n: int, d: int, values: Table) -> Table:
@@ -256,14 +231,7 @@ def ordinary(pick: st.DrawFn, method: str) -> Draw:
     options |= pick(private_options(method, options.get("release"), largest(parties) * d**0.5, len(parties)))
     transport = pick(st.sampled_from(transports(method, len(parties), options)))
     options |= pick(secure_options(transport, parties))
-    drawn = Draw(method, transport, parties, options, f"{kind}, {cut}")
-    if drawn.card.loadings_source:
-        rerun = pick(GENERATORS).integers(0, n, pick(st.integers(1, n)))
-        drawn = replace(drawn, earlier=parties, parties=[part[rerun] for part in parties])
-    elif "append" in drawn.option_names and min(map(len, parties)) > 2 and pick(st.booleans()):
-        earlier, parties = [part[:-1] for part in parties], [part[-1:] for part in parties]
-        drawn = replace(drawn, earlier=earlier, parties=parties, options={**options, "append": True})
-    return drawn
+    return Draw(method, transport, parties, options, f"{kind}, {cut}")
 
 
 @st.composite

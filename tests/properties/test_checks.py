@@ -9,8 +9,7 @@ from sklearn.decomposition import PCA
 
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
 from tests.families import cut, rows
-from tests.properties.checks import findings
-from tests.properties.running import HangError, Outcome, run_draw
+from tests.properties.checks import Outcome, findings, run_draw
 from tests.properties.strategies import Draw
 
 PARTIES = cut(rows(60, 6), 30, 20, 10)
@@ -107,7 +106,6 @@ def test_a_wrong_model_is_found(name, kind, fault):
 
 MANY = ConfigError("run-config: 'n-components' is 7, at most 6 = min(rows, features)")
 IDENTICAL = DataError("the rows of all parties are identical: there is no variance to explain")
-SAME, OTHERS = np.ones((3, 3)), rows(3, 3)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +115,8 @@ SAME, OTHERS = np.ones((3, 3)), rows(3, 3)
         (request(), MANY, {"false refusal"}),
         (request(), IDENTICAL, {"false refusal"}),
         (request(parties=[np.ones((5, 3))]), IDENTICAL, set()),
-        (replace(request("streaming", [OTHERS]), earlier=[SAME]), IDENTICAL, set()),  # of the run before
         (request(), PartyError("client 0: failed with ValueError"), {"vague error"}),
         (request(), ValueError("operands could not be broadcast"), {"raw error"}),
-        (request(), HangError("no result"), {"hang"}),
     ],
 )
 def test_an_error_needs_a_reason_that_the_draw_has(run, error, kind):

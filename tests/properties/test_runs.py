@@ -13,13 +13,12 @@ from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.families import cut
 from tests.harness import CLUSTER_STEPS
-from tests.properties.checks import basis_of, findings, malformed, tightness
+from tests.properties.checks import basis_of, findings, malformed, run_draw, tightness
 from tests.properties.oracle import Long, Truth, angle, truth_of
-from tests.properties.running import run_draw
-from tests.properties.strategies import Draw, examples, runs, secure_options, unfinished
+from tests.properties.profiles import examples
+from tests.properties.strategies import Draw, runs, secure_options, unfinished
 
 pytestmark = pytest.mark.engine
-
 ITERATIONS = [name for name in METHODS if {"block_size", "max_rounds"} <= card_of(name).options.model_fields.keys()]
 
 
@@ -34,7 +33,7 @@ def assert_right(run):
     return outcome.model
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if not card_of(name).loadings_source])
 @examples(3)
 @given(data=st.data())
 def test_a_model_is_what_it_says_and_a_refusal_has_a_reason(method, data):

@@ -72,7 +72,6 @@ BY_ROWS = {name: method.strategy.card for name, method in METHODS.items() if met
 SECURE = {"secure-aggregation": True, "bound": 1e3}
 MIXED = [name for name, card in BY_ROWS.items() if card.mixed and name != "streaming"]
 SCALING = [f"{name} scale={way}" for name in MIXED for way in ("false", "true center=false")]
-
 RUNS: dict[str, dict[str, Any]] = {
     **{f"levels of {name}": {"method": name, "levels": LEVELS} for name, card in BY_ROWS.items() if not card.mixed},
     **{f"weights of {name}": {"method": name, "weights": "0"} for name, card in BY_ROWS.items() if not card.weighted},

@@ -319,8 +319,6 @@ def test_the_objective_counts_surplus_rows_of_a_batch():
 # Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
-
-
 CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
 SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
 MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}

@@ -12,14 +12,13 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.questions.rows import projection_questions
-from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits, suppress_small_counts
+from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
 SECURE = {"secure_aggregation": True, "bound": 1000.0}
-
 each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3}], ids=str)
 
 
@@ -83,11 +82,6 @@ def test_rows_beyond_the_limits_are_counted(way):
         assert [first["above_t_squared_limit"], first["above_spe_limit"]] == counted
         assert second["above_t_squared_limit"] == 0
         assert f"most at client 0: {max(counted) / 300:.1%} of its rows" in line
-
-
-@pytest.mark.parametrize(("count", "told"), [(0, 0), (9, 0), (10, 10), (90, 90), (91, 100), (100, 100)], ids=str)
-def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
-    assert suppress_small_counts(count, 100, 10) == told
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from tests.refusals import refused
 ROWS = ["p-cov", "ap-cov", "sub-it"]
 COLUMNS = ["vertical", "vertical solver=gram"]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
-
 every_method = pytest.mark.parametrize("method", [*ROWS, *COLUMNS])
 
 
