@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -112,11 +113,7 @@ def test_no_element_is_written_in_another_way():
     require_refusal(blind_server(), "moments", beyond, "'sums'")
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [(2, 2, 2), (2, 1, 0), (1, 1, 0), (1, 1, 2), (0, 0, 1)],
-    ids=["doubled", "swapped", "without", "twice", "one"],
-)
+@pytest.mark.parametrize("weights", [(2, 2, 2), (2, 1, 0), (1, 1, 0), (1, 1, 2), (0, 0, 1)], ids=str)
 def test_other_sums_of_the_answers_open_for_nobody(weights):
     server = blind_server()
     exchanged = [heard(server, party) for party in range(3)]
@@ -166,21 +163,16 @@ def test_the_first_sums_are_noise_to_the_server():
     assert not set(seen[0]) & set(seen[1])
 
 
-def swap(arrays):
-    return [arrays[0][[1, 0, 2]], *arrays[1:]]
+CHANGES = {
+    "swap": lambda arrays: [arrays[0][[1, 0, 2]], *arrays[1:]],
+    "flip": lambda arrays: [arrays[0] ^ (np.arange(arrays[0].shape[-1]) == 5), *arrays[1:]],
+}
 
 
-def flip(arrays):
-    changed = arrays[0].copy()
-    changed[..., 5] ^= 1
-    return [changed, *arrays[1:]]
-
-
-@pytest.mark.parametrize("change", [swap, flip])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("phase", ["secrets", "agree", "sums"])
 def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, change):
-    server = blind_server()
-    on_request(server, 2, phase, change)
+    on_request(server := blind_server(), 2, phase, change)
     with refused(DisclosureError, "party"):
         finish(server)
 
@@ -207,12 +199,8 @@ def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch)
 def test_the_secret_travels_nowhere():
     server = blind_server()
     sent, secrets = messages_of(server), []
-
-    def load(arrays):
-        secrets.append(client_of(server, 0).journal.load_secret("secret"))
-        return arrays
-
-    on_request(server, 0, "check", load)
+    load = partial(client_of(server, 0).journal.load_secret, "secret")
+    on_request(server, 0, "check", lambda arrays: secrets.append(load()) or arrays)
     finish(server)
     assert len(secrets[0]) == 32
     assert not any(secrets[0] in message for message in sent)

@@ -99,12 +99,8 @@ class Claims:
     """Number of first components that the certificate is of."""
     all_certified: bool
     bound: float | None
-    squared_error: float | None
-    """Per row, as the parties measured it."""
     fixed_point: float
     """Largest cost of rounding in secure sums, as a share of the variance."""
-    above_noise: int | None
-    """Components that a private run says are no noise."""
 
     @property
     def at_most(self) -> float | None:
@@ -124,9 +120,7 @@ def claims_of(model: PCAModel) -> Claims:
         certified=certified,
         all_certified=certified == model.n_components_,
         bound=bound,
-        squared_error=measured.get("squared_error_per_row"),
         fixed_point=measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0)),
-        above_noise=measured.get("components_above_noise"),
     )
 
 
@@ -161,25 +155,22 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: shape {None if main is None else main.shape} instead of {shape}"
         return
     numbers = [*model.explained_variance_, *model.explained_variance_ratio_, *model.singular_values_]
-    noise_alone = draw.card.differentially_private and claims_of(model).above_noise == 0
+    noise_alone = draw.card.differentially_private and model.log["measured"].get("components_above_noise") == 0
     known = np.isnan if noise_alone else np.isfinite
     if not np.isfinite(main).all() or not known([*numbers, model.noise_variance_]).all():
         yield "form: variances of noise alone, or not finite"
         return
     if not noise_alone:
         yield from malformed_variances(draw, model)
-    yield from malformed_directions(basis_of(model))
-    counted = not (draw.card.differentially_private or "forgetting" in draw.option_names)
-    if counted and model.n_samples_ != len(draw.pooled):
-        yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
-
-
-def malformed_directions(basis: Table) -> Iterator[str]:
+    basis = basis_of(model)
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
         yield f"form: directions are not orthonormal: off by {skew:.1e}"
     if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
         yield "form: the largest loading of a component is negative"
+    counted = not (draw.card.differentially_private or "forgetting" in draw.option_names)
+    if counted and model.n_samples_ != len(draw.pooled):
+        yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
 
 
 def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
@@ -196,7 +187,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
 
 def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     """Compare the squared error that the parties measured with that of the model on all rows."""
-    measured = claims_of(model).squared_error
+    measured = model.log["measured"].get("squared_error_per_row")
     if measured is None or draw.card.local_components or model.components_ is None:
         return
     assert model.mean_ is not None

@@ -75,27 +75,6 @@ def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
 
 def truth_of(X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False) -> Truth:
     """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores."""
-    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale)
-    size = np.abs(rows).max()
-    unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
-    U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
-    first = s[0] if s[0] > 0 else 1.0
-    return Truth(
-        levels=s / first,
-        vectors=U if by_columns else Vt.T,
-        values=(s.astype(Long) * unit) ** 2,
-        total=(rows**2).sum(),
-        rounding=10 * math.sqrt(sum(X.shape)) * EPS,
-        mean=mean,
-        scale=deviation,
-        unsure=unsure,
-    )
-
-
-def standardised(
-    X: NDArray[Any], *, center: bool, scale: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
-    """Return mean, deviation (1 where constant, or without scaling), rows, and whether a column is nearly constant."""
     rows = np.asarray(X).astype(Long)
     constant = (rows == rows[0]).all(axis=0)
     mean = np.where(constant, rows[0], rows.mean(axis=0))
@@ -103,7 +82,19 @@ def standardised(
     remainder = centred.mean(axis=0)  # of time stamps even 80 bits round the mean
     centred -= remainder
     deviation = np.sqrt((centred**2).mean(axis=0))
-    nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
+    nearly_constant = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
-    removed = mean + remainder if center else np.zeros_like(mean)
-    return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())
+    rows = (centred if center else rows) / divisor
+    size = np.abs(rows).max()
+    unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
+    U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
+    return Truth(
+        levels=s / (s[0] if s[0] > 0 else 1.0),
+        vectors=U if by_columns else Vt.T,
+        values=(s.astype(Long) * unit) ** 2,
+        total=(rows**2).sum(),
+        rounding=10 * math.sqrt(sum(X.shape)) * EPS,
+        mean=mean + remainder if center else np.zeros_like(mean),
+        scale=divisor,
+        unsure=bool(nearly_constant.any()),
+    )

@@ -1,8 +1,8 @@
 """Who takes part: the expected parties or a `minimum` of them, and all that is wrong is told before any round."""
 
 import threading
-import time
 from contextlib import nullcontext
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -179,9 +179,9 @@ def error_lines(server, kind):
 def test_all_bad_sites_are_named_at_once():
     server = server_before_any_round([HOLES, rows(30), NARROW])
     context_of(server, 1).node_config["min-rows"] = 50
-    lines = error_lines(server, DataError)
-    assert not unnamed(lines[0], "client 0", "NaN")
-    assert not unnamed(lines[1], "client 1", "min-rows", 50)
+    missing, few, *_ = error_lines(server, DataError)
+    assert not unnamed(missing, "client 0", "NaN")
+    assert not unnamed(few, "client 1", "min-rows", 50)
     server = server_before_any_round([rows(30), NARROW, rows(30), NARROW[:, :3]])
     context_of(server, 2).node_config["num-partitions"] = 5
     lines = error_lines(server, ConfigError)
@@ -197,18 +197,16 @@ def test_too_many_components_are_refused_before_any_round(method):
 
 
 def test_a_bad_site_is_told_when_it_comes_and_waits_for_no_other(monkeypatch):
-    server, clock = server_before_any_round([HOLES, rows(30)]), Clock()
-    server.client_manager().unregister(proxy_of(server, 1))
-    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
-    with refused(DataError, "client 0", "NaN"):
-        finish(server)
-    server = server_before_any_round([rows(30), HOLES])
-    manager, late = server.client_manager(), proxy_of(server, 1)
-    manager.unregister(late)
-    monkeypatch.setattr(clock, "sleep", lambda _: manager.register(late))
+    clock = Clock()
     monkeypatch.setattr(quorum, "time", clock)
-    with refused(DataError, "client 1", "NaN"):
-        finish(server)
+    for bad, parties in enumerate(([HOLES, rows(30)], [rows(30), HOLES])):
+        server = server_before_any_round(parties)
+        manager, late = server.client_manager(), proxy_of(server, 1)
+        manager.unregister(late)
+        comes = partial(manager.register, late) if bad else partial(pytest.fail, "it waited")
+        monkeypatch.setattr(clock, "sleep", lambda _, comes=comes: comes())
+        with refused(DataError, f"client {bad}", "NaN"):
+            finish(server)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])

@@ -1,6 +1,7 @@
 """Clusters of the scores of all rows, and Harmony, by sums: equal to those over all rows, and safe for a site."""
 
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,16 +115,16 @@ def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
 
 
 def test_runs_and_models_that_have_no_clusters_say_why():
-    plain = fit("p-cov", PARTIES, n_components=2)
+    run = partial(fit, "p-cov", PARTIES, n_components=2)
     with refused(ContractError, "clusters=4"):
-        analyses.clusters(plain)
+        analyses.clusters(run())
     with refused(ContractError, "clustering='harmony'"):
-        analyses.harmonised(plain, X, 0)
+        analyses.harmonised(run(), X, 0)
     for way in ("k-means", "harmony"):
         with refused(DisclosureError, "scores", "distribution"):
-            fit("p-cov", PARTIES, n_components=2, clusters=2, clustering=way, may_show="distribution")
+            run(clusters=2, clustering=way, may_show="distribution")
     with refused(ConfigError, "'survivors'", "cells"):
-        fit("p-cov", PARTIES, n_components=2, clusters=2, **SECURE, survivors=2)
+        run(clusters=2, **SECURE, survivors=2)
 
 
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
@@ -139,19 +140,19 @@ def session(folder, **options):
 
 
 @pytest.mark.parametrize(
-    ("scaled", "first", "second", "named"),
+    ("first", "axes", "then", "named"),
     [
-        (False, (AXES, NONE), (AXES[::-1], NONE), ["'components'", "earlier"]),
-        (True, (AXES, ONES), (AXES, 2 * ONES), ["'scale'", "earlier"]),
-        (False, (AXES, NONE), (AXES, ONES), ["'scale'", "scale=False"]),
-        (True, (AXES, ONES), (AXES, NONE), ["'scale'", "scale=True"]),
+        (NONE, AXES[::-1], NONE, ["'components'", "earlier"]),
+        (ONES, AXES, 2 * ONES, ["'scale'", "earlier"]),
+        (NONE, AXES, ONES, ["'scale'", "scale=False"]),
+        (ONES, AXES, NONE, ["'scale'", "scale=True"]),
     ],
 )
-def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second, named):
+def test_a_run_has_one_set_of_components(tmp_path, caplog, first, axes, then, named):
     """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
-    request, centres = session(tmp_path, scale=scaled), np.zeros((1, 2, 2))
-    assert request.ask("cells", [first[0], MEAN, first[1], centres])[0]
-    assert request.refusal("cells", [second[0], MEAN, second[1], centres])
+    request, centres = session(tmp_path, scale=first is ONES), np.zeros((1, 2, 2))
+    assert request.ask("cells", [AXES, MEAN, first, centres])[0]
+    assert request.refusal("cells", [axes, MEAN, then, centres])
     assert not unnamed(caplog.text, *named)
 
 
@@ -321,10 +322,11 @@ PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
 CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
 SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
+SHARES["log_density"] = clustering.MAX_LOG_DENSITY
 MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
 LIMITS = {
     "cells": (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
-    "shares": (questions._share_limits({"means": PLACES}, 2.5), {**SHARES, "log_density": clustering.MAX_LOG_DENSITY}),
+    "shares": (questions._share_limits({"means": PLACES}, 2.5), SHARES),
     "mixed": (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
 }
 

@@ -158,9 +158,8 @@ def test_no_boundary_is_drawn_around_a_few_rows(tmp_path, beyond):
     person = PEOPLE[7]
     inner, outer = [0.0, *np.sort(((PEOPLE - person) ** 2)[:, 1:].sum(axis=1)), 2e4][40 - beyond :][:2]
     assert inner < outer
-    (_, _, above), _ = asked_for_moments(tmp_path, **{"min-rows": 10}).ask(
-        "project", boundary(person, (inner + outer) / 2)
-    )
+    session = asked_for_moments(tmp_path, **{"min-rows": 10})
+    (_, _, above), _ = session.ask("project", boundary(person, (inner + outer) / 2))
     assert above[1] == (beyond if 10 <= beyond <= 30 else 0 if beyond < 10 else 40)
 
 

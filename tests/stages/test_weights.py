@@ -91,19 +91,16 @@ def test_the_minimum_of_rows_holds_for_weights():
     assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "named"),
-    [
+def test_what_weights_do_not_go_with_is_named():
+    for method, options, named in (
         ("em", {}, "p-cov"),
         ("p-cov", {"keep": "moments"}, "keep"),
         ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
         ("sub-it", {"warm_start": "svd"}, "warm_start"),
         ("p-cov", {"clusters": 2}, "clusters"),
-    ],
-)
-def test_what_weights_do_not_go_with_is_named(method, options, named):
-    with refused(ConfigError, "'6'", named):
-        weigh(method, **options)
+    ):
+        with refused(ConfigError, "'6'", named):
+            weigh(method, **options)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])

@@ -1,10 +1,10 @@
 """Masks between pairs and of parties alone, the graph of who masks with whom, and signatures."""
 
-import contextlib
 import hashlib
 import hmac
 import os
 import re
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -120,7 +120,7 @@ class Parties:
     def __init__(self, contexts=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
         self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
-        publics = [public_key(run) + public_key(mask_key) for run, mask_key in zip(self.runs, self.masks, strict=True)]
+        publics = [b"".join(map(public_key, privates)) for privates in zip(self.runs, self.masks, strict=True)]
         self.ring = PublicKeys(publics)
         self.channels = [Channels(PublicKeys(publics, contexts[i]), i, self.runs[i]) for i in range(PARTIES)]
 
@@ -128,10 +128,9 @@ class Parties:
         return self.ring.mask_context("moments", members, [np.asarray(request)])
 
     def hide(self, position, members, request=0.0):
-        plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(position + 1)
-        plain[0] = 1
         secrets = self.masks[position], self.seeds[position]
-        return plain, double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
+        plain = np.ones(SIZE, np.uint64)
+        return double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
 
     def reveal(self, members, survivors):
         """Return a share of each member's seed or key, by the revealing party."""
@@ -143,13 +142,13 @@ class Parties:
 def test_wrong_shares_are_noticed():
     """A server that asks all other parties for nothing learns nothing about the first."""
     group, members, survivors = Parties(), tuple(range(PARTIES)), (0, 1, 2, 3)
-    total = np.add.reduce([group.hide(place, members, request=float(place == 1))[1] for place in survivors])
+    total = np.add.reduce([group.hide(place, members, request=float(place == 1)) for place in survivors])
     revealed = group.reveal(members, survivors)
     for request in (0.0, 1.0):
         with refused(ContractError):
             unmask(total, group.ring, group.context(members, request), members, survivors, revealed)
     group, survivors = Parties(), (0, 1, 2, 4)
-    total = np.add.reduce([group.hide(place, members)[1] for place in survivors])
+    total = np.add.reduce([group.hide(place, members) for place in survivors])
     for wrong in members:  # a survivor's seed, or the key of the party that dropped out
         revealed = group.reveal(members, survivors)
         revealed[1][wrong] = bytes(SHARE_BYTES)
@@ -176,10 +175,9 @@ def test_shares_are_for_their_recipient_in_their_run_only():
         with refused(ContractError):
             channels.unseal(sender, sent)
     # Their nonce is constant: under one key the difference of two would be that of what they say.
-    ring = group.ring
-    assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
+    assert len({group.ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
     # Or a server that tells parties of different members would have masks that cancel all the same.
-    assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
+    assert group.context([0, 1, 2, 3]) != group.context([0, 1, 2, 4])
 
 
 def test_a_third_of_the_parties_opens_no_vector():
@@ -187,11 +185,9 @@ def test_a_third_of_the_parties_opens_no_vector():
     for n in range(1, 60):
         minimum = 2 * n // 3 + 1
         for survivors in range(n + 2):
-            if minimum <= survivors <= n:
+            fits = minimum <= survivors <= n
+            with nullcontext() if fits else refused(ConfigError, "'survivors'", survivors, minimum, n):
                 double_masks.require_threshold(survivors, n)
-            else:
-                with refused(ConfigError, "'survivors'", survivors, minimum, n):
-                    double_masks.require_threshold(survivors, n)
 
 
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
@@ -283,8 +279,7 @@ def test_few_parties_are_asked_nothing_more(method, committed):
     assert not transport.uses_commitments(MAX_COMPLETE_PARTIES)
 
 
-RUN = {"run": "17", "configuration": "{}"}
-PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), **RUN) for party in range(2))
+PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), run="17", configuration="{}") for party in range(2))
 PARTS = (b"keys", b"list")
 SIGNATURE = PARTY.sign("survivors", *PARTS)
 
@@ -337,9 +332,9 @@ def lines(nodes, tmp_path):
     return (tmp_path / "list").read_text().splitlines()[2:]
 
 
-def listed(folder, *lines):
+def keys_of(folder, parties, *lines):
     (folder / "list").write_text("\n".join(lines))
-    return str(folder / "list")
+    return read_member_keys(str(folder / "list"), parties)
 
 
 @pytest.mark.parametrize("name", ["hospital 2", "Charité \u2013 Berlin", "St. Mary's", "UKE, Hamburg (Nord) & Co."])
@@ -373,15 +368,15 @@ def test_the_list_gives_every_partys_key(nodes):
 
 
 def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_path):
-    (tmp_path / "other").write_text("".join(line.split("#")[0] + "\r\n" for line in lines[::-1]))
-    assert read_member_keys(str(tmp_path / "other"), 3) == read_member_keys(nodes[0].identities, 3)
+    expected = read_member_keys(nodes[0].identities, 3)
+    assert keys_of(tmp_path, 3, *(f"{line.split('#')[0]}\r" for line in lines[::-1])) == expected
 
 
 def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
     first, second, third = (line.split()[1] for line in lines)
     entries = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
     with pytest.raises(ConfigError) as raised:
-        read_member_keys(listed(tmp_path, *entries, f"3 {second} {third}"), 4)
+        keys_of(tmp_path, 4, *entries, f"3 {second} {third}")
     faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
     assert re.findall(r"line (\d)", str(raised.value)) == [str(line) for line in faults]
     for line, fault in faults.items():
@@ -394,7 +389,7 @@ def forged(key):
     """Check a signature that nobody made, R = 1 and S = 0, under each of 200 texts."""
     public_key, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
     for text in range(200):
-        with contextlib.suppress(InvalidSignature):
+        with suppress(InvalidSignature):
             public_key.verify(signature, bytes([text]))
             return True
     return False
@@ -409,7 +404,7 @@ def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_pa
         key = y[:-1] + bytes([y[-1] | sign])
         assert forged(key)
         with refused(ConfigError, "line 3", "partition 2"):
-            read_member_keys(listed(tmp_path, *lines[:2], f"2 {key.hex()}"), 3)
+            keys_of(tmp_path, 3, *lines[:2], f"2 {key.hex()}")
 
 
 def test_a_list_with_a_wrong_own_key_is_refused(nodes, lines):
@@ -435,8 +430,8 @@ def test_what_a_site_lacks_is_named(changes, named, nodes):
     assert "absent" not in str(raised.value)
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o602])
 @pytest.mark.skipif(os.name != "posix", reason="permissions of other systems are not these")
+@pytest.mark.parametrize("mode", [0o640, 0o602])
 def test_a_private_key_that_others_may_read_or_write_is_refused(mode, nodes, tmp_path):
     (tmp_path / "0.pem").chmod(mode)
     with refused(ConfigError, "'identity'", "chmod 600"):
