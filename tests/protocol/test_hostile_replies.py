@@ -4,13 +4,13 @@ import io
 import operator
 import re
 import warnings
+from itertools import cycle
 
 import numpy as np
 import pytest
 from flwr.common import Code, Parameters, Status
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, FedPCAError
-from fedpca_flwr.protocol.replies import Magnitudes
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import encoding, masked, surviving
 from fedpca_flwr.transports.recommendation import transports_of
@@ -24,8 +24,7 @@ def of(*sizes, **options):
 
 
 def npy(array):
-    file = io.BytesIO()
-    np.save(file, array)
+    np.save(file := io.BytesIO(), array)
     return file.getvalue()
 
 
@@ -246,7 +245,7 @@ PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
 
 def in_turn(every, times):
     """Return each case with a value from a cycle; a method's first options get several values."""
-    drawn = iter(list(every) * len(CASES) * times)
+    drawn = cycle(every)
     return [(*case, next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
 
 
@@ -338,9 +337,6 @@ def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch)
 
 
 def test_false_numbers_are_told_with_those_of_the_others():
-    guard = Magnitudes(sums_only=True).guard("scatter", {"client 0": 1e300, "client 1": 1.0})
-    with refused(ContractError, "'scatter'", "LinAlgError"), guard:
-        raise np.linalg.LinAlgError
     server = server_of("spca", parties_of_three("spca", {}), n_components=2)
     tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
     with refused(ContractError, "client 1", "'summary'", "1.39e+302", "85.2") as caught:
