@@ -1,4 +1,4 @@
-"""Servers that ask for more than a run needs: each of these once read out what a site keeps to itself."""
+"""Servers that ask for more than a run needs, and whoever looks into a site afterwards: what each once read out."""
 
 import sqlite3
 from contextlib import closing

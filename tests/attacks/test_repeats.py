@@ -123,8 +123,7 @@ def test_a_second_sum_without_a_party_is_refused(tmp_path, runs, node):
 @pytest.mark.engine
 def test_every_site_refuses_and_tells_nothing_but_why(summed):
     """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
-    server = sites(summed, THREE[:2])
-    replies = replies_to(server, "moments")
+    replies = replies_to(server := sites(summed, THREE[:2]), "moments")
     with pytest.raises(DisclosureError):
         finish(server)
     (text,) = {reply.metrics["message"] for reply in replies}
@@ -249,12 +248,12 @@ def test_answers_with_and_without_weights_are_not_both_had(repeat, tmp_path):
 
 
 def test_levels_may_be_left_out_and_not_be_others(tmp_path):
-    table = pd.DataFrame(rows(90, 2), columns=["a", "b"]).assign(kind=["x", "y", "z"] * 30)
+    table = pd.DataFrame(rows(90, 2), columns=["a", "b"]).assign(kind=[*"xyz"] * 30)
     given = {"frame": table, "categories": "kind", "method": "p-cov scale=true"}
     declared = [{}, {"levels": '{"kind": ["x", "y", "z"]}'}, {"levels": '{"kind": ["x"]}'}]
     answered = [first_answer(tmp_path, rows(9), 1 + i, run=run, **given)[0] for i, run in enumerate(declared)]
     assert answered == [True, True, False]
-    given["frame"] = table.assign(kind=["x"] * 2 + ["z", *["x", "y", "z"] * 29])  # one cell corrected
+    given["frame"] = table.assign(kind=[*"xxz", *"xyz" * 29])  # one cell corrected
     assert not first_answer(tmp_path, rows(9), 4, run=declared[1], **given)[0]
 
 
@@ -269,10 +268,10 @@ def at_bound(folder, bound, /, **node):
     server.strategy.quorum.gather(server.client_manager())
 
 
-def largest_by_bisection(folder, runs, **node):
-    """Return what the server knows of the largest value of site 1 after so many runs: an interval."""
+def largest_by_bisection(folder, **node):
+    """Return what the server knows of the largest value of site 1 after 12 runs: an interval."""
     low, high, refused = 0.0, 2.0**12, 0
-    for _ in range(runs):
+    for _ in range(12):
         bound = (low + high) / 2
         try:
             at_bound(folder, bound, **node)
@@ -286,20 +285,19 @@ def largest_by_bisection(folder, runs, **node):
 
 @pytest.mark.engine
 def test_runs_learn_few_bits_of_the_largest_value(tmp_path):
-    low, high, refused = largest_by_bisection(tmp_path, 12, repeat="allow")
+    low, high, refused = largest_by_bisection(tmp_path, repeat="allow")
     assert low < max(np.abs(part).max() for part in THREE[:2]) <= high
     assert (high - low, refused) == (1.0, 0)
-    low, high, refused = largest_by_bisection(tmp_path / "2", 12)
+    low, high, refused = largest_by_bisection(tmp_path / "2")
     assert (high - low, refused) == (2.0 ** (12 - MAX_BOUND_ANSWERS), 12 - MAX_BOUND_ANSWERS)
-    assert largest_by_bisection(tmp_path / "3", 12, bound=2.0**10) == (0.0, 2.0**10, 10)
+    assert largest_by_bisection(tmp_path / "3", bound=2.0**10) == (0.0, 2.0**10, 10)
 
 
 @pytest.mark.engine
 def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     """Larger than one that was accepted, or not larger than one that was not."""
     run = partial(at_bound, tmp_path)
-    run(100.0)
-    for bound in (100.0, 200.0, 300.0, 400.0):
+    for bound in (100.0, 100.0, 200.0, 300.0, 400.0):
         run(bound)
     for bound in (1.0, 0.5, 0.25, 1.0):
         with refused(DataError, "'bound'", f"{bound:g}"):
@@ -327,11 +325,10 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
 def test_a_bound_is_of_the_journal_or_public(tmp_path):
     said = set()
     for bound in (0.5, 7.0, 2.0**30):
-        with pytest.raises(DataError) as caught:
+        with refused(DataError, "'bound'", 0.5) as caught:
             at_bound(tmp_path, bound, bound=0.5)
         said.add(str(caught.value))
     assert len(said) == 1
-    assert not unnamed(said.pop(), "'bound'", 0.5)
     # It could not remember how often it did.
     with refused(ConfigError, "'journal'"):
         finish(sites(tmp_path / "2", THREE[:2], options={**SECURE, "bound": 0.1}, journal=""))

@@ -147,12 +147,6 @@ def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
         np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
 
 
-@pytest.mark.nightly
-def test_messages_from_party_to_party_give_the_bits_of_loopback(hospitals, tmp_path):
-    model, _ = of_markers(hospitals, "sapca", tmp_path, topology="tree")
-    assert not differences(model, run("sapca", HOSPITALS, n_components=5, topology="tree"))
-
-
 def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
     status, log = hospitals.run(told("ap-cov", output=str(tmp_path / "model")))
     assert status == "finished:failed"

@@ -1,4 +1,4 @@
-"""A party's half of a run: what leaves it, how its journal knows a question, and what outlives no run."""
+"""A party's half of a run: what leaves it, what it refuses by itself, and how its journal knows a question."""
 
 import sqlite3
 from contextlib import closing

@@ -232,12 +232,9 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 class LossyGrid(LocalGrid):
     """Grid of sites that loses the first replies, as a SuperLink whose database is locked."""
 
-    losses: int
-
-    def __init__(self, *arguments):
+    def __init__(self, losses, *arguments):
         super().__init__(*arguments)
-        self.replies = []
-        """Every reply, lost or not."""
+        self.losses, self.replies = losses, []  # every reply, lost or not
 
     def send_and_receive(self, messages, *, timeout=None):
         return server.ReplyPoller(self).send_and_receive(messages, timeout=timeout)
@@ -260,10 +257,9 @@ def grid_after(tmp_path, method, losses, **options) -> tuple[LossyGrid, PCAModel
     nodes = sites_of(tmp_path / f"{method} {losses}", ROWS, **policy)
     nodes = [node | keys for node, keys in zip(nodes, identities(3), strict=True)]
     keys = {"n_components": 2, "clients": 3, **options}
-    strategy = FedPCA(method, **keys)
     values = {key.replace("_", "-"): value for key, value in keys.items()}
-    grid = LossyGrid(app, nodes, METHODS.run_config({**values, "method": method}))
-    grid.losses = losses
+    grid = LossyGrid(losses, app, nodes, METHODS.run_config({**values, "method": method}))
+    strategy = FedPCA(method, **keys)
     strategy.start(grid)
     assert not grid.losses
     return grid, strategy.model
@@ -295,8 +291,8 @@ def test_noise_is_drawn_once(tmp_path, monkeypatch):
 def test_a_grid_that_fails_while_replies_are_awaited_is_named(monkeypatch):
     """The fault: the connection's own error came through, and nothing said whose it was."""
     monkeypatch.setattr(server, "time", Clock())
-    grid = LossyGrid(client_app(lambda context: ROWS[context.node_config["partition-id"]], n_components=2), 3)
-    grid.losses, pull = 0, grid.pull_messages
+    grid = LossyGrid(0, client_app(lambda context: ROWS[context.node_config["partition-id"]], n_components=2), 3)
+    pull = grid.pull_messages
 
     def fail_in_a_round(ids):
         if any(reply.metadata.message_type.startswith("train") for reply in grid.replies):

@@ -1,4 +1,4 @@
-"""Masks between pairs and of parties alone, the graph of who masks with whom, and signatures."""
+"""Masks between pairs and of parties alone, the graph of who masks with whom, signatures, and lists of identities."""
 
 import hashlib
 import hmac
