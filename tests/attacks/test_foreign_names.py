@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import sys
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,6 +29,10 @@ LONG = "a" * 200_000
 NAMES = ["no such", "", FORGED, LONG, "../../etc", "pca: journal", "$(id)", "\0", 7, [1, 2], b"pca"]
 MAX_LINE = 4000
 MAX_JOURNAL_BYTES = 200_000
+
+
+def rows_of(context):
+    return ROWS
 
 
 @pytest.fixture
@@ -51,7 +56,7 @@ def assert_short_texts(folder):
 
 
 def reply_to(kind, name, app, context):
-    LocalGrid(client_app(lambda context: ROWS), 1)  # sets the run of this process's messages
+    LocalGrid(client_app(rows_of), 1)  # sets the run of this process's messages
     config, asked, said = ConfigRecord({PCA_KEY: name, "phase": "moments"}), "config", "party"
     if kind == "get_properties":
         asked, said = "getpropertiesins.config", "getpropertiesres.properties"
@@ -73,8 +78,8 @@ def context(tmp_path):
 
 @pytest.mark.parametrize("kind", [QUERY, TRAIN, "get_properties"])
 def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, context, tmp_path, log):
-    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
-    app.add_pca("second", lambda context: ROWS, "p-cov", n_components=2)
+    app = client_app(rows_of, "p-cov", n_components=2)
+    app.add_pca("second", rows_of, "p-cov", n_components=2)
     names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses
     for name in names:
         reply = reply_to(kind, name, app, context)
@@ -90,21 +95,17 @@ def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(ki
 
 @pytest.mark.parametrize("name", ["", "a: b", "x\ny", "a" * 65, "ü\u202e", "a/b"])
 def test_names_that_no_message_may_have_are_refused_when_they_are_given(name):
-    app = client_app(lambda context: ROWS)
-    for give in (
-        lambda: FedPCA("p-cov", name=name),
-        lambda: client_app(lambda context: ROWS, name=name),
-        lambda: app.add_pca(name, lambda context: ROWS),
-    ):
+    add_pca = partial(client_app(rows_of).add_pca, name, rows_of)
+    for give in (partial(FedPCA, "p-cov", name=name), partial(client_app, rows_of, name=name), add_pca):
         with pytest.raises(ConfigError):
             give()
 
 
 def test_pcas_whose_names_begin_alike_have_states_of_their_own():
     names = ["pca", "pca 2", "pca-2", "PCA", "Überblick_2"]
-    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
+    app = client_app(rows_of, "p-cov", n_components=2)
     for name in names[1:]:
-        app.add_pca(name, lambda context: ROWS, "p-cov", n_components=2)
+        app.add_pca(name, rows_of, "p-cov", n_components=2)
     grid = LocalGrid(app, 3)
     own = ConfigRecord({"round": 3})
     grid.contexts[1].state["fedpca of the user"] = own
