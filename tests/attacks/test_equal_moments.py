@@ -167,7 +167,7 @@ def close(here, there, size: float) -> bool:
 HELD = [
     script
     for script in SCRIPTS
-    if not (script.card.beyond_moments or script.noised or "genotypes" in script.run)
+    if not (script.card.beyond_moments or script.card.differentially_private or "genotypes" in script.run)
     and script.run.get("mu") != "held-out"
 ]
 """Not what noise hides; genotypes, of which frequencies make one number each, so that rounding tells none apart; and

@@ -19,7 +19,8 @@ ROWS = np.random.default_rng(5).normal(20, 5, (60, 6))
 RARE_GAPS = np.where((np.arange(60)[:, None] < 3) & (np.arange(6) == 2), np.nan, ROWS)
 """Three rows miss a value that no other row misses."""
 
-OF_ROWS = [script for script in SCRIPTS if not script.columns and not script.noised and script.way != "surviving"]
+BY_ROWS = [script for script in SCRIPTS if not (script.columns or script.card.differentially_private)]
+OF_ROWS = [script for script in BY_ROWS if script.way != "surviving"]
 
 
 def opened(session: HostileSession) -> list[int]:

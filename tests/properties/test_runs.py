@@ -14,7 +14,7 @@ from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_non
 from tests.families import cut
 from tests.harness import CLUSTER_STEPS
 from tests.properties.checks import basis_of, findings, malformed, run_draw, tightness
-from tests.properties.oracle import Long, Truth, angle, truth_of
+from tests.properties.oracle import Long, angle, truth_of
 from tests.properties.profiles import examples
 from tests.properties.strategies import Draw, runs, secure_options, unfinished
 
@@ -114,10 +114,10 @@ def require_noise_variance(model: PCAModel) -> None:
 def require_measurements(run: Draw, model: PCAModel) -> None:
     """Hold variances against what the components hold of the rows, and measurements against their definitions."""
     measured, V, freedom = model.log["measured"], basis_of(model), model.n_samples_ - 1
-    truth: Truth = truth_of(run.pooled, center=run.method != "vfedakpca", scale=model.scale_ is not None)
+    truth = truth_of(run.pooled, center=run.method != "vfedakpca", scale=model.scale_ is not None)
     rows = (run.pooled.astype(Long) - truth.mean) / truth.scale
-    total, held = float(truth.total) / freedom, np.square(V.T @ rows).sum(axis=1) if run.by_columns else None
-    held = np.square(rows @ V).sum(axis=0) if held is None else held
+    total = float(truth.total) / freedom
+    held = np.square(V.T @ rows).sum(axis=1) if run.by_columns else np.square(rows @ V).sum(axis=0)
     holds = run.method in HELD and model.log.get("chosen", {}).get("method") != "ap-cov"
     if holds:
         expected = (held / freedom).astype(float)
@@ -126,7 +126,7 @@ def require_measurements(run: Draw, model: PCAModel) -> None:
         return
     rest = rows.T @ rows / freedom - (V * model.explained_variance_) @ V.T
     if "squared_error_per_row" in measured and not run.card.local_components:
-        about_mean = (run.pooled - model.mean_.astype(Long)) / truth.scale
+        about_mean = (run.pooled - model.loadings()[1].astype(Long)) / truth.scale
         error = float(np.square(about_mean - about_mean @ V @ V.T).sum() / model.n_samples_)
         assert measured["squared_error_per_row"] == pytest.approx(error, rel=1e-6, abs=1e-9 * total)
     if "left_out_directions" in measured:
