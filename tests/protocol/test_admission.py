@@ -75,6 +75,12 @@ def test_a_number_of_features_is_one_that_can_be(features, faults, partitions):
     assert len(admission.admission_faults(infos, partitions=partitions, same_features=True)) == faults
 
 
+def test_a_reply_is_of_a_row_at_least():
+    assert make_reply(make_result(1), make_info(0)).rows == 1
+    with refused(ContractError, "client 0", 0):
+        make_reply(make_result(0), make_info(0))
+
+
 def test_errors_have_their_kind_and_simulations_no_site():
     error = {"partition-id": 1, "error": "DataError", "message": "first", "messages": MESSAGES}
     assert isinstance(admission.reported_errors([make_info(0), parse_info(error)])[0], DataError)

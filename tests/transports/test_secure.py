@@ -185,6 +185,7 @@ def test_scaling_never_takes_a_small_feature_for_constant():
     ("phase", "change", "named"),
     [
         ("project", lambda arrays: arrays[:2], [2, 3, "(components, mean, scale)"]),
+        ("project", lambda arrays: [*arrays[:2], -np.ones(12)], ["'scale'", 0]),
         ("project", lambda arrays: [2 * arrays[0], *arrays[1:]], ["'components'"]),
         ("product", lambda arrays: [], [0, 3, "(centre, scale, block)"]),
         ("product", lambda arrays: [arrays[0][:5], *arrays[1:]], ["'centre'", "(5,)", "(12,)"]),
