@@ -65,7 +65,9 @@ def asked_of(session, publics):
 
 
 def layout_of(session):
+    """Return the layout of the first sum, which a client knows once it has its script."""
     client = session.client
+    assert "moments" in client.script
     return client.transport.method_questions["moments"].layout({}, client.public)
 
 
