@@ -2,7 +2,9 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,16 +12,9 @@ from scipy.linalg import block_diag
 from scipy.stats import ks_2samp, random_correlation
 
 from fedpca_flwr import DisclosureError, FedPCAError
-from fedpca_flwr.blind import rotated_vault
+from fedpca_flwr.blind import rotated_vault, tagged_sums
 from fedpca_flwr.blind import stage as blind
-from fedpca_flwr.blind.tagged_sums import (
-    PRIME,
-    combine_elements,
-    elements_from_bytes,
-    elements_to_bytes,
-    scaled_integer,
-    signed_integer,
-)
+from fedpca_flwr.blind.tagged_sums import PRIME, elements_from_bytes, elements_to_bytes, scaled_integer
 from fedpca_flwr.blind.transport import BlindParty
 from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.model.solution import solve
@@ -38,18 +33,11 @@ def blind_server(parties=PARTIES, **options):
     return server_of("p-cov", parties, **{**BLIND, **options})
 
 
-def tell_all(server, phase, change):
+def require_refusal(server, phase, change, named, kind=DisclosureError):
     for party in range(len(server.client_manager().all())):
         on_request(server, party, phase, change)
-
-
-def require_refusal(server, phase, change, named, kind=DisclosureError):
-    tell_all(server, phase, change)
     with refused(kind, named):
         finish(server)
-
-
-# What spectra tell: each protection closes one of these
 
 
 def test_two_spectra_with_and_without_covariates_tell_loadings(monkeypatch):
@@ -64,8 +52,6 @@ def test_two_spectra_with_and_without_covariates_tell_loadings(monkeypatch):
     np.testing.assert_allclose(before, values, rtol=1e-9)
     np.testing.assert_allclose(found, vectors[feature] ** 2, atol=1e-8)
 
-
-# The first sums
 
 ADDED = 1, -(2**150), 2**61 - 1, 2**256, 2**320
 """A step, a delta, and what other moduli wrap at."""
@@ -100,11 +86,21 @@ def test_first_sums_are_no_products_of_covariates():
     assert not [entry for entry in exchanged if entry.phase == "moments" and entry.said]
 
 
-def test_products_beyond_public_limits_are_refused(monkeypatch):
-    honest = rotated_vault.centred_scatter
-    monkeypatch.setattr(blind, "centred_scatter", lambda *asked: 2.0**90 * honest(*asked))
-    with refused(DisclosureError, "'covariates'"):
-        finish(blind_server(adjust_for="3"))
+SQUARES = 2 * (blind.SUM_BITS - 10)
+LIES = {
+    "products": ("centred_scatter", lambda *asked: 2.0**90 * rotated_vault.centred_scatter(*asked)),
+    "squares": ("scaled_integer", lambda parts, bits: scaled_integer(parts, bits) << (60 if bits == SQUARES else 0)),
+}
+
+
+@pytest.mark.parametrize(
+    ("lie", "options", "named"), [("products", {"adjust_for": "3"}, "'covariates'"), ("squares", {}, "'sums'")]
+)
+def test_sums_beyond_public_limits_are_refused(lie, options, named, monkeypatch):
+    """Parties that lie by more than any rows can have: the tag is right, and the sum is not."""
+    monkeypatch.setattr(blind, *LIES[lie])
+    with refused(DisclosureError, named):
+        finish(blind_server(**options))
 
 
 def test_no_element_is_written_in_another_way():
@@ -117,11 +113,7 @@ def test_no_element_is_written_in_another_way():
     require_refusal(blind_server(), "moments", beyond, "'sums'")
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [(2, 2, 2), (2, 1, 0), (1, 1, 0), (1, 1, 2), (0, 0, 1)],
-    ids=["doubled", "swapped", "without", "twice", "one"],
-)
+@pytest.mark.parametrize("weights", [(2, 2, 2), (2, 1, 0), (1, 1, 0), (1, 1, 2), (0, 0, 1)], ids=str)
 def test_other_sums_of_the_answers_open_for_nobody(weights):
     server = blind_server()
     exchanged = [heard(server, party) for party in range(3)]
@@ -130,7 +122,7 @@ def test_other_sums_of_the_answers_open_for_nobody(weights):
         answers = [next(entry.said[0] for entry in own if entry.phase == "sums") for own in exchanged]
         elements = [0] * len(answers[0])
         for answer, weight in zip(answers, weights, strict=True):
-            elements = combine_elements(elements, [weight * e for e in elements_from_bytes(answer)])
+            elements = tagged_sums.combine_elements(elements, [weight * e for e in elements_from_bytes(answer)])
         return [elements_to_bytes(elements)]
 
     require_refusal(server, "moments", other_sum, "'sums'")
@@ -149,10 +141,15 @@ def test_sums_of_another_phase_open_for_nobody():
     require_refusal(server, "project", lambda arrays: [*arrays[:-1], sums[0]], "'check'")
 
 
-def test_components_are_checked_by_forty_sign_vectors():
-    exchanged = heard(server := blind_server(), 0)
+def test_an_honest_run_asks_once_checks_forty_sign_vectors_and_ends_in_constants():
+    server = blind_server()
+    exchanged = [heard(server, party) for party in range(3)]
     finish(server)
-    assert [len(entry.said[0]) for entry in exchanged if entry.phase == "check"] == [40 * 3 + 1]
+    phases = [entry["phase"] for entry in server.strategy.round_log]
+    assert phases == ["keys", "secrets", "agree", "sums", "moments", "check", "project"]
+    assert all(question.max_times(server.strategy.public) == 1 for question in server.strategy.script.values())
+    assert [len(entry.said[0]) for entry in exchanged[0] if entry.phase == "check"] == [40 * 3 + 1]
+    assert all([array.tolist() for array in own[-1].said] == [1, 0.0] for own in exchanged)
 
 
 def test_the_first_sums_are_noise_to_the_server():
@@ -162,33 +159,20 @@ def test_the_first_sums_are_noise_to_the_server():
         server = blind_server()
         on_request(server, 0, "moments", lambda arrays: seen.append(elements_from_bytes(arrays[0])) or arrays)
         finish(server)
-    assert all(abs(signed_integer(element)) > 2**480 for elements in seen for element in elements)
+    assert all(abs(tagged_sums.signed_integer(element)) > 2**480 for elements in seen for element in elements)
     assert not set(seen[0]) & set(seen[1])
 
 
-def test_shares_beyond_public_limits_are_refused(monkeypatch):
-    """Parties that lie about their squares by more than any rows can have: the tag is right, and the sum is not."""
-    bits = 2 * (blind.SUM_BITS - 10)
-    monkeypatch.setattr(blind, "scaled_integer", lambda parts, b: scaled_integer(parts, b) << (60 if b == bits else 0))
-    with refused(DisclosureError, "'sums'"):
-        finish(blind_server())
+CHANGES = {
+    "swap": lambda arrays: [arrays[0][[1, 0, 2]], *arrays[1:]],
+    "flip": lambda arrays: [arrays[0] ^ (np.arange(arrays[0].shape[-1]) == 5), *arrays[1:]],
+}
 
 
-def swap(arrays):
-    return [arrays[0][[1, 0, 2]], *arrays[1:]]
-
-
-def flip(arrays):
-    changed = arrays[0].copy()
-    changed[..., 5] ^= 1
-    return [changed, *arrays[1:]]
-
-
-@pytest.mark.parametrize("change", [swap, flip])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("phase", ["secrets", "agree", "sums"])
 def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, change):
-    server = blind_server()
-    on_request(server, 2, phase, change)
+    on_request(server := blind_server(), 2, phase, change)
     with refused(DisclosureError, "party"):
         finish(server)
 
@@ -215,18 +199,11 @@ def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch)
 def test_the_secret_travels_nowhere():
     server = blind_server()
     sent, secrets = messages_of(server), []
-
-    def load(arrays):
-        secrets.append(client_of(server, 0).journal.load_secret("secret"))
-        return arrays
-
-    on_request(server, 0, "check", load)
+    load = partial(client_of(server, 0).journal.load_secret, "secret")
+    on_request(server, 0, "check", lambda arrays: secrets.append(load()) or arrays)
     finish(server)
     assert len(secrets[0]) == 32
     assert not any(secrets[0] in message for message in sent)
-
-
-# What comes back
 
 
 def watch_solve(patched, seen, change=lambda pairs, scatter: pairs):
@@ -262,9 +239,14 @@ def chosen(places):
     return lambda pairs, scatter: replace(pairs, vectors=pairs.vectors[:, places], values=pairs.values[places])
 
 
+def unit_vectors(pairs, scatter):
+    """Rows of the rotation itself, if anybody publishes the model."""
+    largest = np.argsort(-np.diagonal(scatter))[:3]
+    return replace(pairs, vectors=np.eye(len(scatter))[:, largest], values=np.diagonal(scatter)[largest])
+
+
 FALSE = {
-    # Rows of the rotation itself, if anybody publishes the model.
-    "unit vectors": lambda pairs, scatter: replace(pairs, vectors=np.eye(6)[:, :3], values=np.diagonal(scatter)[:3]),
+    "unit vectors": unit_vectors,
     "turned": turned,
     "tilted": tilted,
     "smallest": smallest,
@@ -295,18 +277,13 @@ def test_nothing_that_is_not_of_the_check_makes_a_model(tmp_path, change, named,
     assert not list(tmp_path.iterdir())
 
 
-# What the server sees
-
-
-class Given:
-    def __init__(self, matrix):
-        self.matrix = matrix
-
-    def rotated(self, symmetric):
-        return self.matrix.T @ symmetric @ self.matrix
-
-    def turned_back(self, vectors):
-        return self.matrix @ vectors
+def use_rotation(patched, Q, *, noise):
+    """Let all parties draw this rotation, and noise or none."""
+    known = SimpleNamespace(rotated=lambda symmetric: Q.T @ symmetric @ Q, turned_back=lambda vectors: Q @ vectors)
+    for module in (blind, rotated_vault):
+        patched.setattr(module, "HaarRotation", lambda key, d: known)
+    if not noise:
+        patched.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
 
 
 def dyadic_rotation(rng):
@@ -323,10 +300,8 @@ def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
     seen: list = []
     with monkeypatch.context() as patched:
         watch_solve(patched, seen, change)
-        for module in (blind, rotated_vault):
-            patched.setattr(module, "HaarRotation", lambda key, d: Given(rotation))
+        use_rotation(patched, rotation, noise=False)
         patched.setattr(blind, "NOISE", 2.0**-44)
-        patched.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
         verdict = "a model"
         try:
             finish(blind_server(parties, min_parties=2))
@@ -347,24 +322,15 @@ def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed
     A = np.vstack([half, -half])[rng.permutation(16)] + 64 * rng.integers(-3, 4, 8)
     first, second = cut(A, 8, 4, 4), cut(A @ P, 4, 8, 4)
     assert abs(A.T @ A - (A @ P).T @ (A @ P)).max() > 1
-    pairs_of = {
-        "honest": lambda pairs, scatter: pairs,
-        "false": unit_vectors_of_8,
-        "drawn": lambda pairs, scatter: drawn(pairs, seed),
-    }
-    for change in pairs_of.values():
+    drawn = np.linalg.qr(rng.standard_normal((8, 3))).Q
+    for change in (
+        lambda pairs, scatter: pairs,
+        unit_vectors,
+        lambda pairs, scatter: replace(pairs, vectors=drawn),
+    ):
         one, other = view(monkeypatch, first, Q, change), view(monkeypatch, second, P.T @ Q, change)
         assert one == other
         assert len(one[0]) == 1
-
-
-def unit_vectors_of_8(pairs, scatter):
-    return replace(pairs, vectors=np.eye(8)[:, :3], values=np.sort(np.diagonal(scatter)[:3])[::-1])
-
-
-def drawn(pairs, seed):
-    vectors, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((8, 3)))
-    return replace(pairs, vectors=vectors)
 
 
 def opened(monkeypatch, parties, runs, **options):
@@ -410,22 +376,16 @@ def test_a_rare_value_shows_no_row(monkeypatch):
 def test_noise_is_in_each_entry_that_the_server_opens(monkeypatch):
     """Under a known rotation, what opens differs from the scatter by the noise; rounding is far less."""
     share = np.cov(X.T, bias=True) / np.cov(X.T, bias=True).trace()
-    for module in (blind, rotated_vault):
-        monkeypatch.setattr(module, "HaarRotation", lambda key, d: Given(np.eye(d)))
+    use_rotation(monkeypatch, np.eye(6), noise=True)
     differences = opened(monkeypatch, PARTIES, 12) - share
-    upper = differences[(slice(None), *np.triu_indices(6, 1))]
-    assert 0.6 < upper.std() / 2.0**-44 < 1.4
-    diagonal = np.diagonal(differences, axis1=1, axis2=2)
-    assert 0.6 < diagonal.std() / 2.0**-43.5 < 1.4
+    assert 0.6 < differences[(slice(None), *np.triu_indices(6, 1))].std() / 2.0**-44 < 1.4
+    assert 0.6 < np.diagonal(differences, axis1=1, axis2=2).std() / 2.0**-43.5 < 1.4
     assert all(abs(one - other).max() > 2.0**-46 for one, other in pairwise(differences))
 
 
 def test_rounding_of_single_parties_is_far_below_the_noise(monkeypatch):
     """Two divisions of the same rows under one rotation: their difference is what the noise has to hide."""
-    rotation = np.linalg.qr(np.random.default_rng(3).standard_normal((6, 6)))[0]
-    for module in (blind, rotated_vault):
-        monkeypatch.setattr(module, "HaarRotation", lambda key, d: Given(rotation))
-    monkeypatch.setattr(rotated_vault, "symmetric_noise", lambda key, d: np.zeros(d * (d + 1) // 2))
+    use_rotation(monkeypatch, np.linalg.qr(np.random.default_rng(3).standard_normal((6, 6))).Q, noise=False)
     one, other = (opened(monkeypatch, parties, 1)[0] for parties in (PARTIES, cut(X, 10, 60, 20)))
     assert 0 < np.linalg.norm(one - other) < 2.0**-44 / 100
 
@@ -435,16 +395,6 @@ def test_no_sum_of_fewer_parties_opens():
     tamper_arrays(server, 1, lambda arrays: [np.zeros_like(arrays[0])], "moments")
     with refused(FedPCAError, 3):
         finish(server)
-
-
-def test_the_last_replies_are_constant():
-    server = blind_server()
-    exchanged = [heard(server, party) for party in range(3)]
-    finish(server)
-    assert all([array.tolist() for array in own[-1].said] == [1, 0.0] for own in exchanged)
-
-
-# Several runs
 
 
 PEOPLE = cut(people(90, 6), 40, 30, 20)
@@ -472,8 +422,7 @@ def test_blind_runs_over_the_same_rows_have_the_same_settings(tmp_path, parties,
 
 
 def test_a_blind_run_that_broke_off_counts(tmp_path):
-    broken = sites(tmp_path, PARTIES, options=BLIND)
-    require_refusal(broken, "moments", change_place(0, 1), "'sums'")
+    require_refusal(sites(tmp_path, PARTIES, options=BLIND), "moments", change_place(0, 1), "'sums'")
     with refused(DisclosureError, "'n-components'", "'seed'"):
         finish(sites(tmp_path, PARTIES, options={**BLIND, "scale": True}))
     finish(sites(tmp_path, PARTIES, options=BLIND))
@@ -484,11 +433,3 @@ def test_a_site_that_is_blind_only_answers_no_other_run(tmp_path):
     with refused(DisclosureError, "'blind'"):
         finish(sites(tmp_path, PARTIES, options=open_run, blind="only"))
     finish(sites(tmp_path, PARTIES, options=BLIND, blind="only"))
-
-
-def test_each_question_comes_once():
-    server = blind_server()
-    finish(server)
-    phases = [entry["phase"] for entry in server.strategy.round_log]
-    assert phases == ["keys", "secrets", "agree", "sums", "moments", "check", "project"]
-    assert all(question.max_times(server.strategy.public) == 1 for question in server.strategy.script.values())

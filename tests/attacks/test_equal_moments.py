@@ -4,28 +4,30 @@ Two sites hold other rows with the same count, mean and scatter: all are small i
 the last bit. What leaves the sites, before any mask, must be equal up to the rounding of sums, for questions of any
 size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
 
-A run's options are questions, too: with whatever options a method is asked, a site whose node-config allows nothing
-beyond the defaults gives equal answers, or none.
+A run's options are questions, too, and both are drawn here. Whatever was drawn, a site raises nothing, answers its
+script and nothing after its first refusal, and tells no number of rows below its minimum. A site that allows nothing
+beyond the defaults gives equal answers to equal moments, or none; where answers are masked or noised, one row that is
+another does not show.
 """
 
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 
 from fedpca_flwr.config.method_text import method_option_keys
 from fedpca_flwr.errors import ConfigError
-from fedpca_flwr.maths.rows import centred_chunks
-from fedpca_flwr.site.rows.vault import Vault
-from fedpca_flwr.stages.adjust import AdjustedProjection
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding
 from fedpca_flwr.transports.recommendation import transports_of
-from tests.hostile import Adversary, HostileSession
+from tests.hostile import Adversary, HostileSession, shown_by
 from tests.options import random_options
 from tests.protocol.scripts import SCRIPTS, WAYS, Script
-from tests.protocol.test_hostile_server import earlier_loadings
+from tests.protocol.test_hostile_server import CHANGED_ROWS, ROWS, earlier_loadings, with_holes
+from tests.protocol.test_hostile_server import finding as questions_find
 
 N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
@@ -80,10 +82,11 @@ class Thresholds(Adversary):
         return values
 
     def _orthonormal(self, field, shape):
-        long, short = max(shape), min(shape)
+        *stack, rows, columns = shape
+        long, short = max(rows, columns), min(rows, columns)
         square = np.linalg.qr(self.rng.standard_normal((long, short)))[0] if self.rng.random() < 0.5 else np.eye(long)
         tall = square[:, self.rng.permutation(square.shape[1])[:short]]
-        return tall.T if field.kind == "orthonormal rows" else tall
+        return np.tile(tall.T if field.kind == "orthonormal rows" else tall, (*stack, 1, 1))
 
 
 def noting(fields):
@@ -164,7 +167,7 @@ def close(here, there, size: float) -> bool:
 HELD = [
     script
     for script in SCRIPTS
-    if not (script.card.beyond_moments or script.noised or "genotypes" in script.run)
+    if not (script.card.beyond_moments or script.card.differentially_private or "genotypes" in script.run)
     and script.run.get("mu") != "held-out"
 ]
 """Not what noise hides; genotypes, of which frequencies make one number each, so that rounding tells none apart; and
@@ -177,18 +180,36 @@ def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
     assert not finds_a_row(script, seed, tmp_path, monkeypatch)
 
 
-# Options, of a run and of the site
+def drawn_run(rng: np.random.Generator, method: str) -> dict[str, Any]:
+    """Return a run of a method with any options that it has, and keys that may or may not go with it."""
+    card = METHODS[method].strategy.card
+    own = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}
+    if rng.random() < 0.5:  # most of what stages do a site of all defaults refuses
+        of_stages = {key for stage in card.stages for key in method_option_keys(stage.Options)}
+        own = {key: value for key, value in own.items() if key not in of_stages}
+    ways = list(WAYS) if rng.random() < 0.1 else list(transports_of(METHODS[method]))
+    run = {"method": method, "n-components": 2, **card.examples[0], **own, **WAYS[str(rng.choice(ways))]}
+    run |= {"bound": float(rng.choice([1e3, 1e20]))} if run.get("secure-aggregation") else {}
+    run |= {"weights": "0"} if rng.random() < 0.05 else {}
+    run |= {"levels": '{"sex": ["f", "m"]}'} if rng.random() < 0.05 else {}
+    return run | ({"epsilon": 0.1} if method == "dp-pca" else {})
 
 
-def drawn_run(method: str, seed: int) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    known = {name.replace("_", "-"): value for name, value in random_options(rng, method, 2, N, 6).items()}
-    if seed % 3:  # most of what stages do a site of all defaults refuses
-        own = {key for stage in METHODS[method].strategy.card.stages for key in method_option_keys(stage.Options)}
-        known = {key: value for key, value in known.items() if key not in own}
-    ways = transports_of(METHODS[method])
-    run = {"method": method, "n-components": 2, **METHODS[method].strategy.card.examples[0], **known}
-    return run | WAYS[str(rng.choice(ways))]
+def raw(run: dict[str, Any]) -> dict[str, Any]:
+    """Return the run-config as whoever starts runs sends it, checked by nobody."""
+    try:
+        return METHODS.run_config(run)
+    except ConfigError:
+        of_runs = {"n-components", "secure-aggregation", "survivors", "bound", "weights", "levels", "seed"}
+        words = [f"{key}={value}" for key, value in run.items() if key not in {"method", *of_runs}]
+        return {**{key: run[key] for key in of_runs & run.keys()}, "method": " ".join([run["method"], *words])}
+
+
+def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
+    session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
+    given = session.context
+    session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
+    return session
 
 
 def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Script:
@@ -199,44 +220,71 @@ def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Sc
     return Script(run, {name: number for name, number in times.items() if number}, way)
 
 
+def two_sites(run: dict[str, Any], folder: Path, rng: np.random.Generator, node: dict[str, Any], equal: bool) -> tuple:
+    """Return the rows of two sites, of equal moments or with another row, and what their node-configs say further."""
+    card = METHODS[run["method"]].strategy.card
+    if equal:
+        run.pop("weights", None)  # of other rows there are other weights
+        worlds = [rows.T.copy() for rows in twins(N)] if card.split == "columns" else twins(6)
+        if card.split == "rows" and rng.random() < 0.5:  # three rows more, of which the site leaves three out
+            return [np.vstack([rows, worlds[0][:3]]) for rows in worlds], {**node, "round-rows": N}
+        return worlds, node
+    worlds = [ROWS, CHANGED_ROWS]
+    if "weights" in run:  # whether weights are of few rows shows
+        worlds[1], node["weights"] = np.column_stack([ROWS[:, 0], CHANGED_ROWS[:, 1:]]), "0"
+    if card.incomplete:
+        worlds = list(map(with_holes, worlds))
+    node |= {"round-rows": 16} if rng.random() < 0.2 and card.split == "rows" else {}
+    node |= {"epsilon-budget": 100.0} if card.differentially_private else {}
+    node |= {"loadings": earlier_loadings(folder)} if card.loadings_source else {}
+    try:
+        return worlds, {**node, "may-show": shown_by(run)}
+    except ConfigError:
+        return worlds, {**node, "may-show": "inner products"}
+
+
+def finding(seed: int, folder: Path, monkeypatch, method: str = "", *, equal: bool) -> tuple[str, int]:
+    """Return what drawn options and questions find, or nothing; and of equal moments, how many answers there were."""
+    rng = np.random.default_rng(seed)
+    run, least = drawn_run(rng, method or str(rng.choice(list(METHODS)))), int(rng.choice([1, 5, 10]))
+    node = {"min-rows": least, "may-show": "nothing", "rare-values": "allow"}  # one row stands out
+    worlds, node = two_sites(run, folder, rng, node, equal)
+    pair = [session_of(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    said = [session.client.get_properties({}) for session in pair]
+    about, refusals = f"seed {seed}: {run} {node}: ", ["error" in one for one in said]
+    if any("failed with" in one.get("message", "") for one in said):
+        return f"{about}{said}", 0
+    try:
+        FACTORY.strategy(raw(run))
+    except ConfigError:
+        if not METHODS[run["method"]].strategy.card.loadings_source and "state" not in run and not all(refusals):
+            return f"{about}only the server refuses", 0
+    if refusals[0]:
+        return "" if said[0] == said[1] else f"{about}{said}", 0
+    script = as_script(run, pair[0], 2 if equal else 10**9)
+    if equal:
+        phase, answers = differs(script, pair, worlds, seed, monkeypatch)
+        return f"{about}'{phase}' tells rows of equal moments apart" if phase else "", answers
+    found = questions_find(script, seed, pair, steps=12, min_rows=least)
+    return f"{about}{found}" if found else "", 0
+
+
 @pytest.mark.parametrize(
     "method", [name for name, one in METHODS.items() if not one.strategy.card.differentially_private]
 )
 def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monkeypatch):
     """Where it answers at all: a method or an option whose answers tell more needs the site's permission by name."""
-    card, answers = METHODS[method].strategy.card, 0
-    for seed in range(6):
-        run = drawn_run(method, seed)
-        run |= {"bound": 1e20} if run.get("secure-aggregation") else {}
-        try:
-            FACTORY.strategy(METHODS.run_config(run))
-        except ConfigError:  # options that do not go together
-            continue
-        worlds = [rows.T.copy() for rows in twins(N)] if card.split == "columns" else twins(6)
-        node: dict[str, Any] = {"may-show": "nothing"}
-        if seed % 2 and card.split == "rows":  # three rows more, of which the site leaves three out
-            worlds, node = [np.vstack([rows, worlds[0][:3]]) for rows in worlds], {**node, "round-rows": N}
-        pair = [HostileSession(tmp_path / f"{seed} {i}", rows, run, **node) for i, rows in enumerate(worlds)]
-        if "error" in pair[0].client.get_properties({}):
-            continue
-        phase, answered = differs(as_script(run, pair[0]), pair, worlds, seed, monkeypatch)
-        assert not phase, f"seed {seed}: {run} tells rows of equal moments apart"
-        answers += answered
-    assert (answers > 0) == (not card.exposes)
+    draws = [finding(seed, tmp_path / str(seed), monkeypatch, method, equal=True) for seed in range(6)]
+    assert [text for text, _ in draws if text] == []
+    assert (sum(answers for _, answers in draws) > 0) == (not METHODS[method].strategy.card.exposes)
 
 
-def error_of(chunks, components):
-    """As it was: each row is projected about the server's mean."""
-    parts = ((centred, centred @ components.T) for centred in chunks)
-    return max(0.0, sum(float(np.vdot(rows, rows)) - float(np.vdot(scores, scores)) for rows, scores in parts))
-
-
-def error_of_rows(self, mean, scale, components):
-    return error_of(centred_chunks(self._rows, mean, scale if scale.size else None), components)
-
-
-def error_of_adjusted_rows(self):
-    return error_of(self.centred(self.vault._rows), self.components)
+@pytest.mark.parametrize(
+    "first", [0, 20, *(pytest.param(first, marks=pytest.mark.nightly) for first in (10, *range(30, 120, 10)))]
+)
+def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
+    for seed in range(first, first + 10):
+        assert not finding(seed, tmp_path / str(seed), monkeypatch, equal=False)[0]
 
 
 def all_directions(seed: int) -> dict[str, np.ndarray]:
@@ -245,23 +293,13 @@ def all_directions(seed: int) -> dict[str, np.ndarray]:
     return {"components": basis, "centre": -THRESHOLDS[0] * np.arange(1.0, 7.0), "scale": np.empty(0)}
 
 
+SHARP = [("p-cov n-components=2 secure-aggregation=True", seed, all_directions(seed)) for seed in range(5)]
+SHARP += [("p-cov n-components=2 adjust-for=0", seed, {}) for seed in (14, 20, 43, 46)]
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("home", "old", "run", "seeds", "told"),
-    [
-        (Vault, error_of_rows, "p-cov n-components=2 secure-aggregation=True", range(40), all_directions),
-        (AdjustedProjection, error_of_adjusted_rows, "p-cov n-components=2 adjust-for=0", (14, 20, 43, 46), None),
-    ],
-    ids=["squared_error", "squared_error of adjusted rows"],
-)
-def test_it_finds_what_sites_once_did(home, old, run, seeds, told, tmp_path, monkeypatch):
-    """How sums are rounded depends on the processor: among the seeds is one that finds a row on each."""
+@pytest.mark.parametrize(("run", "seed", "told"), SHARP)
+def test_errors_of_projections_tell_no_row(run, seed, told, tmp_path, monkeypatch):
+    """A site once projected each row about the server's mean: some of these draws found one, on every processor."""
     script = next(script for script in SCRIPTS if str(script) == run)
-
-    def finds(folder, seed):
-        return finds_a_row(script, seed, tmp_path / f"{folder} {seed}", monkeypatch, told(seed) if told else {})
-
-    with monkeypatch.context() as patched:
-        patched.setattr(home, "squared_error", old)
-        seed = next(seed for seed in seeds if finds("put back", seed))
-    assert not finds("as it is", seed)
+    assert not finds_a_row(script, seed, tmp_path, monkeypatch, told)

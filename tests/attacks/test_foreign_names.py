@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import sys
 from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,6 +31,10 @@ MAX_LINE = 4000
 MAX_JOURNAL_BYTES = 200_000
 
 
+def rows_of(context):
+    return ROWS
+
+
 @pytest.fixture
 def log(caplog):
     caplog.set_level(logging.INFO, "fedpca_flwr.client")
@@ -50,18 +55,13 @@ def assert_short_texts(folder):
     assert all(text.isprintable() and len(text) <= 1000 for text in texts)
 
 
-def message_of(kind, name):
-    LocalGrid(client_app(lambda context: ROWS), 1)  # sets the run of this process's messages
-    config = ConfigRecord({PCA_KEY: name, "phase": "moments"})
-    if kind == "classic":
-        return Message(RecordDict({"getpropertiesins.config": config}), 1, "get_properties", ttl=100)
-    content = RecordDict({"config": config, "arrays": ArrayRecord()})
-    return Message(content, 1, kind, ttl=100)
-
-
-def reply_of(message):
-    records = message.content.config_records
-    return dict(records["party"] if "party" in records else records["getpropertiesres.properties"])
+def reply_to(kind, name, app, context):
+    LocalGrid(client_app(rows_of), 1)  # sets the run of this process's messages
+    config, asked, said = ConfigRecord({PCA_KEY: name, "phase": "moments"}), "config", "party"
+    if kind == "get_properties":
+        asked, said = "getpropertiesins.config", "getpropertiesres.properties"
+    message = Message(RecordDict({asked: config, "arrays": ArrayRecord()}), 1, kind, ttl=100)
+    return dict(app(message, context).content.config_records[said])
 
 
 def node_of(folder):
@@ -76,13 +76,13 @@ def context(tmp_path):
     return Context(7, 1, {**node_of(tmp_path), "on-refusal": refusals}, RecordDict(), {})
 
 
-@pytest.mark.parametrize("kind", [QUERY, TRAIN, "classic"])
+@pytest.mark.parametrize("kind", [QUERY, TRAIN, "get_properties"])
 def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, context, tmp_path, log):
-    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
-    app.add_pca("second", lambda context: ROWS, "p-cov", n_components=2)
-    names = [name for name in NAMES if kind != "classic" or not isinstance(name, list)]  # which Flower itself refuses
+    app = client_app(rows_of, "p-cov", n_components=2)
+    app.add_pca("second", rows_of, "p-cov", n_components=2)
+    names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses
     for name in names:
-        reply = reply_of(app(message_of(kind, name), context))
+        reply = reply_to(kind, name, app, context)
         assert reply["error"] == "ConfigError"
         assert len(reply["message"]) < 400
         assert reply["message"].isprintable()
@@ -95,26 +95,21 @@ def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(ki
 
 @pytest.mark.parametrize("name", ["", "a: b", "x\ny", "a" * 65, "ü\u202e", "a/b"])
 def test_names_that_no_message_may_have_are_refused_when_they_are_given(name):
-    app = client_app(lambda context: ROWS)
-    for give in (
-        lambda: FedPCA("p-cov", name=name),
-        lambda: client_app(lambda context: ROWS, name=name),
-        lambda: app.add_pca(name, lambda context: ROWS),
-    ):
+    add_pca = partial(client_app(rows_of).add_pca, name, rows_of)
+    for give in (partial(FedPCA, "p-cov", name=name), partial(client_app, rows_of, name=name), add_pca):
         with pytest.raises(ConfigError):
             give()
 
 
 def test_pcas_whose_names_begin_alike_have_states_of_their_own():
     names = ["pca", "pca 2", "pca-2", "PCA", "Überblick_2"]
-    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
+    app = client_app(rows_of, "p-cov", n_components=2)
     for name in names[1:]:
-        app.add_pca(name, lambda context: ROWS, "p-cov", n_components=2)
+        app.add_pca(name, rows_of, "p-cov", n_components=2)
     grid = LocalGrid(app, 3)
     own = ConfigRecord({"round": 3})
     grid.contexts[1].state["fedpca of the user"] = own
-    models = [FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]
-    assert len(models) == len(names)
+    assert len([FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]) == len(names)
     assert grid.contexts[1].state["fedpca of the user"] is own
 
 
@@ -132,8 +127,7 @@ def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log)
 def test_the_parties_that_a_server_names_swell_no_journal(parties, tmp_path, log):
     run = {"method": "p-cov", "n-components": 2, "minimum": 2}
     for run_id in range(1, 6):
-        session = HostileSession(tmp_path, ROWS, run, run_id=run_id)
-        session.client.fit([], {"phase": "moments", "parties": parties})
+        HostileSession(tmp_path, ROWS, run, run_id=run_id).client.fit([], {"phase": "moments", "parties": parties})
     assert_single_lines(log)
     assert (tmp_path / "journal" / "site.sqlite").stat().st_size < MAX_JOURNAL_BYTES
 
@@ -158,8 +152,7 @@ def test_a_run_config_writes_short_lines_into_log_and_journal(config, tmp_path, 
     np.save(tmp_path / "rows.npy", ROWS)
     node = node_of(tmp_path) | ({} if "dataset" in config else {"data": str(tmp_path / "rows.npy")})
     context = Context(7, 1, node, RecordDict(), {"method": "p-cov", "n-components": 2, **config})
-    said = FACTORY.client(context).get_properties({})
-    assert len(said["message"]) <= MAX_MESSAGE_CHARACTERS
+    assert len(FACTORY.client(context).get_properties({})["message"]) <= MAX_MESSAGE_CHARACTERS
     assert_single_lines(log)
     assert_short_texts(tmp_path / "journal")
 

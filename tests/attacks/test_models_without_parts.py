@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import FunctionType
 from unittest.mock import Mock
@@ -23,7 +24,6 @@ joblib = pytest.importorskip("joblib")  # it has no types
 X = rows(300) + np.arange(12)
 PARTIES = cut(X, 150, 100, 50)
 NAMED = [pd.DataFrame(part, columns=[f"f{i}" for i in range(12)]) for part in PARTIES]
-METHODS = ["p-cov", "qr-pca", "adaptive", "em"]
 
 
 def arrays_in(root):
@@ -54,10 +54,8 @@ def holds_parts(model, parties=PARTIES):
     """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
     found = [array for array in arrays_in(model) if array.dtype == np.float64]
     vectors = [vector for array in found if array.shape[-1:] == (12,) for vector in array.reshape(-1, 12)]
-    means = [np.asarray(part).mean(axis=0) for part in parties]
-    return any(array.shape == (78,) for array in found) or any(
-        np.allclose(vector, mean, rtol=1e-9) for vector in vectors for mean in means
-    )
+    pairs = product(vectors, [np.asarray(part).mean(axis=0) for part in parties])
+    return any(array.shape == (78,) for array in found) or any(np.allclose(*pair, rtol=1e-9) for pair in pairs)
 
 
 def joblib_copy(model):
@@ -86,11 +84,10 @@ def test_no_copy_of_a_model_has_what_a_party_sent(way, parties):
     assert len(other.log["influence"]) == 3
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "adaptive", "em"])
 def test_neither_has_its_file(method, tmp_path):
     model = run(method, PARTIES, n_components=3)
-    file = model.save(tmp_path / "model")
-    content = file.read_bytes() + pickle.dumps(model)
+    content = (file := model.save(tmp_path / "model")).read_bytes() + pickle.dumps(model)
     for part in PARTIES:
         local = Moments.from_rows(part)
         assert not any(array[:2].tobytes() in content for array in (local.mean, local.scatter))
@@ -129,9 +126,14 @@ def test_numbers_are_those_of_the_run_whoever_asks_first(options, first, tmp_pat
     assert list(model.log) == list(at_once.log)
 
 
-def test_turns_are_computed_when_a_reader_asks(monkeypatch):
-    computed = Mock(side_effect=maths.exact_turn)
-    monkeypatch.setattr(maths, "exact_turn", computed)
+@pytest.fixture
+def computed(monkeypatch):
+    """Return a watch of how often it is computed by what a component turns."""
+    monkeypatch.setattr(maths, "exact_turn", watch := Mock(side_effect=maths.exact_turn))
+    return watch
+
+
+def test_turns_are_computed_when_a_reader_asks(computed):
     model = run("p-cov", NAMED, n_components=3)
     model.transform(NAMED[0])
     assert "p-cov" in repr(model)
@@ -143,11 +145,8 @@ def test_turns_are_computed_when_a_reader_asks(monkeypatch):
     assert not hasattr(model, "logs")
 
 
-def test_a_run_computes_those_that_its_notes_tell(monkeypatch):
-    computed = Mock(side_effect=maths.exact_turn)
-    monkeypatch.setattr(maths, "exact_turn", computed)
-    parties = [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]]
-    model = run("p-cov", parties, n_components=3)
+def test_a_run_computes_those_that_its_notes_tell(computed):
+    model = run("p-cov", [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]], n_components=3)
     assert computed.call_count == 3
     (note,) = [note for note in model.log["notes"] if "stands out" in note]
     degrees = model.log["influence"][2]["angles_degrees"][0]

@@ -45,8 +45,7 @@ class Mark:
 
 
 def array_of_objects(mark: Mark) -> bytes:
-    stream = io.BytesIO()
-    np.save(stream, np.array([mark], dtype=object), allow_pickle=True)
+    np.save(stream := io.BytesIO(), np.array([mark], dtype=object), allow_pickle=True)
     return stream.getvalue()
 
 
@@ -54,11 +53,10 @@ def rewritten(file: Path, spoil: Spoil) -> Path:
     if file.suffix != ".npz":
         file.write_bytes(spoil(file.read_bytes()))
         return file
-    with zipfile.ZipFile(file) as archive:
-        content = {name: archive.read(name) for name in archive.namelist()}
+    before = zipfile.ZipFile(io.BytesIO(file.read_bytes()))
     with zipfile.ZipFile(file, "w") as archive:
-        for name, held in content.items():
-            archive.writestr(name, spoil(held) if name.endswith(".npy") else held)
+        for name in before.namelist():
+            archive.writestr(name, (spoil if name.endswith(".npy") else bytes)(before.read(name)))
     return file
 
 

@@ -1,5 +1,7 @@
-"""Servers that ask for more than a run needs: each of these once read out what a site keeps to itself."""
+"""Servers that ask for more than a run needs, and whoever looks into a site afterwards: what each once read out."""
 
+import sqlite3
+from contextlib import closing
 from datetime import datetime, timedelta
 from hashlib import sha256
 from types import SimpleNamespace
@@ -8,9 +10,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from fedpca_flwr.site.scores import score_file
 from fedpca_flwr.state import files
+from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from fedpca_flwr.strategies.dp_pca.party import DPPCAClient
+from tests.attacks.test_repeats import sites
+from tests.families import rows
+from tests.harness import context_of, finish
 from tests.hostile import HostileSession, released
 from tests.killed import STEPS, dies
 
@@ -28,16 +33,13 @@ def site(tmp_path, rows, run, **node):
     return HostileSession(tmp_path, rows, run, **{"min-rows": 20, **node})
 
 
-# The last round as a query interface: any components, mean and scale, any number of times
-
-
 @pytest.mark.parametrize("mean", [0.0, 2.0**100, -1.7e308])
 @pytest.mark.parametrize("size", [1.0, 2.0**511])
 def test_the_projection_of_a_private_run_tells_nothing(tmp_path, mean, size):
     """One error bit, S^2 |x - m|^2 finite or not, gave up all records of a site exactly."""
     said = []
-    for i, rows in enumerate([patients(), patients() * 4.0]):
-        session = site(tmp_path / str(i), rows, DP, **{"allowed-methods": "dp-pca"})
+    for i, scale in enumerate((1.0, 4.0)):
+        session = site(tmp_path / str(i), scale * patients(), DP, **{"allowed-methods": "dp-pca"})
         assert session.ask("joint", [])[0]
         arrays, told = session.ask("project", [np.eye(2, 3) * size, np.array([0.0, 0.0, mean]), np.empty(0)])
         told.pop("journal", "")  # keyed by each site's own secret
@@ -51,9 +53,6 @@ def test_a_site_without_its_state_answers_nothing_again(tmp_path):
     first, again = (list(map(np.ndarray.tobytes, site(tmp_path, patients(), DP).ask("joint", [])[0])) for _ in range(2))
     assert first == again != []
     assert site(tmp_path, patients(), DP).refusal("joint", [np.zeros(1)]).startswith("PartyError")
-
-
-# A process that dies, and one that is started anew
 
 
 def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
@@ -89,21 +88,9 @@ def test_a_site_that_is_killed_releases_once(tmp_path):
     assert killed > 5
 
 
-def test_a_secret_run_without_a_journal_is_refused(tmp_path):
-    for run, first in ((DP, "joint"), (SUMS, "keys")):
-        session = site(tmp_path / run["method"], patients(), run, **{"journal": "", "epsilon-budget": None})
-        assert "'journal'" in session.refusal(first, [])
-
-
-def test_only_the_owner_reads_a_journal_and_scores(tmp_path):
-    for scores in (tmp_path / "scores.npy", tmp_path / "scores.csv"):
-        with score_file(str(scores), 1, 1) as keep:
-            keep(np.zeros((1, 1)))
-        assert scores.stat().st_mode & 0o777 == 0o600
+def test_no_key_outlives_its_run_in_a_journal(tmp_path):
     session, file = site(tmp_path, patients(), SUMS), tmp_path / "journal" / "site.sqlite"
     session.ask("keys", [])
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert file.parent.stat().st_mode & 0o777 == 0o700
     key = session.client.journal.load_secret("private")
     assert key in file.read_bytes()
     session.ask("no such phase", [])
@@ -123,3 +110,75 @@ def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeyp
     assert not left.ask("keys", [np.zeros(1)])[0]
     assert ("another one has begun since" in caplog.text) is not there
     assert other.client.journal.load_secret("private")
+
+
+ONLY, ONE = {"allowed-methods": "dp-pca"}, {"relation": "replace-one"}
+
+
+@pytest.mark.parametrize("told", [{"count": "public"}, ONE, {**ONE, "count": "public"}], ids=str)
+def test_a_run_does_not_choose_whether_counts_are_noised(tmp_path, told):
+    session = site(tmp_path, patients(), {**DP, **told}, **ONLY)
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
+        assert said["error"] == "DisclosureError"
+        assert "node-config 'public-count' is false" in said["message"]
+    assert not (tmp_path / "journal" / "site.sqlite").exists() or released(tmp_path / "journal") == []
+    permitting = site(tmp_path / "2", patients(), {**DP, **told}, **ONLY, **{"public-count": True})
+    assert permitting.ask("joint", [])[0][0] / GRID_STEPS == 30
+
+
+def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
+    replied, _ = site(tmp_path, patients(), DP, **ONLY).ask("joint", [])
+    assert replied[0] / GRID_STEPS != 30
+    # 150 runs of epsilon 10 average their noise away.
+    run, node = {**DP, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
+    session = site(tmp_path / "2", patients(), run, **{**node, "epsilon-budget": None})
+    for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
+        assert said["error"] == "ConfigError"
+        assert "names no 'epsilon-budget'" in said["message"]
+    sessions = [site(tmp_path / "2", patients(), run, run_id=i, **node) for i in range(3)]
+    assert [bool(session.ask("joint", [])[0]) for session in sessions] == [True, False, False]
+
+
+RUNS = {
+    "compressed": {"codec": "low-rank", "rank": 2, "corrections": 2},
+    "sub-it": {"warm_start": "svd"},
+    "dsa": {},
+    "fast-pca": {},
+    "personalised": {},
+    "sapca": {"topology": "tree"},
+    "adaptive": {},
+}
+
+
+def require_nothing_kept(folder, method, parts, **options):
+    node = {"may-show": "scores", "min-rows": 5}
+    server = sites(folder, parts, method, options={"n_components": 2, **options}, **node)
+    finish(server)
+    assert [list(context_of(server, party).state.array_records) for party in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize(("method", "options"), RUNS.items(), ids=RUNS)
+def test_nothing_of_the_rows_stays_when_a_run_has_ended(method, options, tmp_path):
+    require_nothing_kept(tmp_path, method, [rows(60, 8, seed=seed) + seed for seed in range(3)], **options)
+
+
+@pytest.mark.engine
+def test_nor_of_secure_sums(tmp_path):
+    secure = {"secure_aggregation": True, "bound": 40.0}
+    require_nothing_kept(tmp_path, "sub-it", [rows(60, 8, seed=seed) for seed in range(3)], **secure)
+    for party in range(3):
+        with closing(sqlite3.connect(tmp_path / f"journal{party}" / "site.sqlite")) as journal:
+            assert journal.execute("SELECT count(*) FROM event WHERE kind = 'answer'").fetchone() > (1,)
+            assert journal.execute("SELECT name FROM secret").fetchall() == [("reply",)]  # of the last question
+
+
+def test_nor_where_the_server_asks_what_the_run_does_not_have(tmp_path):
+    """It lets a site compute what its encoding leaves out, nearly the whole scatter, and then ends the run for it."""
+    run = {"method": "compressed", "n-components": 1, "codec": "low-rank", "rank": 1, "corrections": 1}
+    session = HostileSession(tmp_path, rows(40, 8), run)
+    answer, _ = session.ask("encoded", [np.asarray(0.0)])
+    assert answer
+    assert list(session.context.state.array_records)
+    _, said = session.ask("encoded", [np.asarray(1.0)])
+    assert "error" in said
+    assert not list(session.context.state.array_records)

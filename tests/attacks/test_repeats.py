@@ -1,9 +1,14 @@
-"""Several runs over the same rows: what their differences told, and a site's journal does not let them tell."""
+"""Several runs over the same rows: what their differences told, and a site's journal does not let them tell.
+
+Also ways round a site's rules that were open: pairs of features, levels, rows that change, slopes asked again.
+"""
 
 import contextlib
 import shutil
 import sqlite3
-from functools import partial
+import tempfile
+from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from unittest.mock import Mock
@@ -12,12 +17,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.site import local_table
+from fedpca_flwr.site.readers import files as readers
 from fedpca_flwr.site.rules.repeats import MAX_BOUND_ANSWERS, rows_digest
 from fedpca_flwr.transports.identity import make_key
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, proxy_of, server_of, sites_of, tamper
-from tests.hostile import HostileSession
+from tests.hostile import HostileSession, keys_of
 from tests.refusals import refused, unnamed
 
 SECURE = {"n_components": 4, "secure_aggregation": True, "bound": 20.0}
@@ -60,29 +70,26 @@ def events(folder, kind):
         return database.execute("SELECT about, digest FROM event WHERE kind = ?", (kind,)).fetchall()
 
 
-@pytest.fixture(scope="module")
-def first_sum(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("first")
-    finish(sites(folder, THREE))
+@cache
+def first_sum():
+    folder = tempfile.TemporaryDirectory()
+    finish(sites(Path(folder.name), THREE))
     return folder
 
 
 @pytest.fixture
-def summed(first_sum, tmp_path):
-    shutil.copytree(first_sum, tmp_path, dirs_exist_ok=True)
-    return tmp_path
-
-
-# A sum, and the same without a party
+def summed(tmp_path):
+    return shutil.copytree(first_sum().name, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("surviving", [False, True], ids=["masked", "surviving"])
 def test_without_the_rule_two_sums_reveal_a_share(tmp_path, surviving):
     """The attack, by the code that people run."""
-    parties, given = PARTIES if surviving else PARTIES[1:], {"options": SURVIVING if surviving else SECURE}
-    whole = finish(sites(tmp_path, parties, repeat="allow", **given))
-    again = sites(tmp_path, parties if surviving else parties[:2], repeat="allow", **given)
+    parties, given = PARTIES if surviving else PARTIES[1:], {"repeat": "allow"}
+    given["options"] = SURVIVING if surviving else SECURE
+    whole = finish(sites(tmp_path, parties, **given))
+    again = sites(tmp_path, parties if surviving else parties[:2], **given)
     n, mean, covariance = difference(whole, finish(without(again, 3) if surviving else again))
     assert n == 20
     np.testing.assert_allclose(mean, parties[-1].mean(axis=0), atol=1e-12)
@@ -106,19 +113,17 @@ RUNS = {
 @pytest.mark.engine
 @pytest.mark.parametrize(("runs", "node"), RUNS.values(), ids=RUNS)
 def test_a_second_sum_without_a_party_is_refused(tmp_path, runs, node):
-    node = {"allowed-methods": "p-cov ap-cov sub-it personalised", **node}
-    options = {**SECURE, "n_components": 2}
-    for parties, method in runs[:-1]:
-        finish(sites(tmp_path, parties, method, options=options, **node))
+    given = {"options": {**SECURE, "n_components": 2}, "allowed-methods": "p-cov ap-cov sub-it personalised", **node}
+    for run in runs[:-1]:
+        finish(sites(tmp_path, *run, **given))
     with refused(DisclosureError, "client 0", 3):
-        finish(sites(tmp_path, *runs[-1], options=options, **node))
+        finish(sites(tmp_path, *runs[-1], **given))
 
 
 @pytest.mark.engine
 def test_every_site_refuses_and_tells_nothing_but_why(summed):
     """Nobody sends a word of the second sum, whoever is asked first; the text holds no number of rows."""
-    server = sites(summed, THREE[:2])
-    replies = replies_to(server, "moments")
+    replies = replies_to(server := sites(summed, THREE[:2]), "moments")
     with pytest.raises(DisclosureError):
         finish(server)
     (text,) = {reply.metrics["message"] for reply in replies}
@@ -170,13 +175,10 @@ def test_runs_that_tell_no_share_are_not_refused(tmp_path_factory, summed):
     finish(sites(tmp_path, THREE[:2]))
     # What a release costs is in the ledger, whoever else is in the sum.
     options = {"secure_aggregation": True, "n_components": 2, "noise_seed": 0, "release": "joint", "clip": 5.0}
-    finish(sites(tmp_path / "2", THREE, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
-    finish(sites(tmp_path / "2", THREE[:2], "dp-pca", options=options, **{"epsilon-budget": 10.0}))
+    for parties in (THREE, THREE[:2]):
+        finish(sites(tmp_path / "2", parties, "dp-pca", options=options, **{"epsilon-budget": 10.0}))
     assert events(tmp_path / "2" / "journal0", "opened") == []
     finish(sites(summed, [np.vstack([THREE[0], THREE[0][:10] + 1]), *THREE[1:]]))
-
-
-# The same rows, and nearly the same
 
 
 @pytest.mark.parametrize("change", ["one more", "one less", "one corrected", "another order", "less of them used"])
@@ -191,8 +193,7 @@ def test_a_sum_over_nearly_the_same_rows_is_refused(summed, change):
 
 
 def test_equal_numbers_are_equal_rows_in_any_storage():
-    own = np.arange(12.0).reshape(4, 3) - 5
-    key = b"k" * 32
+    own, key = np.arange(12.0).reshape(4, 3) - 5, b"k" * 32
     same = [own.astype(np.float32), np.asfortranarray(own), own.astype(np.int8), np.where(own == 0, -0.0, own)]
     assert {rows_digest(key, other) for other in same} == {rows_digest(key, own)}
     others = [own[::-1], own.reshape(3, 4), own[:3], own + 1e-12]
@@ -212,9 +213,6 @@ def test_no_run_changes_the_digest_of_rows_that_it_puts_in_order(tmp_path):
     for seed in (1, 2):
         finish(at_sites(server_of("vertical", parties, **{**SECURE, "n_components": 1}, seed=seed), nodes))
     assert len(events(tmp_path / "journal0", "opened")) == 1
-
-
-# Runs in clear
 
 
 def first_answer(folder, own, run_id, method="p-cov", *, frame=None, run=MappingProxyType({}), **node):
@@ -241,21 +239,21 @@ def test_a_row_less_is_refused_by_any_method(second, tmp_path):
 def test_answers_with_and_without_weights_are_not_both_had(repeat, tmp_path):
     """A row of weight 0 was the difference of the two."""
     X = np.column_stack([rows(200, 4) + 2, np.arange(200) != 123])
-    for number, first, second in ((1, {}, {"weights": "4"}), (2, {"weights": "4"}, {})):
-        given = {"weights": "4", "repeat": repeat}
-        folder = tmp_path / str(number)
-        answers = [first_answer(folder, X, 1 + i, run=run, **given) for i, run in enumerate((first, second, first))]
+    weights = {"weights": "4"}
+    for runs in (({}, weights, {}), (weights, {}, weights)):
+        folder, given = tmp_path / str(runs), {**weights, "repeat": repeat}
+        answers = [first_answer(folder, X, 1 + i, run=run, **given) for i, run in enumerate(runs)]
         assert [answered for answered, _ in answers] == [True, False, True]
         assert "run 1 of 2" in answers[1][1]
 
 
 def test_levels_may_be_left_out_and_not_be_others(tmp_path):
-    table = pd.DataFrame(rows(90, 2), columns=["a", "b"]).assign(kind=["x", "y", "z"] * 30)
+    table = pd.DataFrame(rows(90, 2), columns=["a", "b"]).assign(kind=[*"xyz"] * 30)
     given = {"frame": table, "categories": "kind", "method": "p-cov scale=true"}
     declared = [{}, {"levels": '{"kind": ["x", "y", "z"]}'}, {"levels": '{"kind": ["x"]}'}]
     answered = [first_answer(tmp_path, rows(9), 1 + i, run=run, **given)[0] for i, run in enumerate(declared)]
     assert answered == [True, True, False]
-    given["frame"] = table.assign(kind=["x"] * 2 + ["z", *["x", "y", "z"] * 29])  # one cell corrected
+    given["frame"] = table.assign(kind=[*"xxz", *"xyz" * 29])  # one cell corrected
     assert not first_answer(tmp_path, rows(9), 4, run=declared[1], **given)[0]
 
 
@@ -264,47 +262,42 @@ def test_a_site_without_a_journal_warns_in_its_log(tmp_path, caplog):
     assert "nothing protects its rows over several runs" in caplog.text
 
 
-# A bound, tried again and again
-
-
 def at_bound(folder, bound, /, **node):
     """Let two sites be asked to join a run with a bound: whoever may not take part in it says so here."""
     server = sites(folder, THREE[:2], options={**SECURE, "bound": bound}, **node)
     server.strategy.quorum.gather(server.client_manager())
 
 
-def largest_by_bisection(folder, runs, **node):
-    """Return what the server knows of the largest value of site 1 after so many runs: an interval."""
+def largest_by_bisection(folder, **node):
+    """Return what the server knows of the largest value of site 1 after 12 runs: an interval."""
     low, high, refused = 0.0, 2.0**12, 0
-    for _ in range(runs):
+    for _ in range(12):
         bound = (low + high) / 2
         try:
             at_bound(folder, bound, **node)
+            high = bound
         except DataError:
             low = bound
         except DisclosureError:
             refused += 1
-        else:
-            high = bound
     return low, high, refused
 
 
 @pytest.mark.engine
 def test_runs_learn_few_bits_of_the_largest_value(tmp_path):
-    low, high, refused = largest_by_bisection(tmp_path, 12, repeat="allow")
+    low, high, refused = largest_by_bisection(tmp_path, repeat="allow")
     assert low < max(np.abs(part).max() for part in THREE[:2]) <= high
     assert (high - low, refused) == (1.0, 0)
-    low, high, refused = largest_by_bisection(tmp_path / "2", 12)
+    low, high, refused = largest_by_bisection(tmp_path / "2")
     assert (high - low, refused) == (2.0 ** (12 - MAX_BOUND_ANSWERS), 12 - MAX_BOUND_ANSWERS)
-    assert largest_by_bisection(tmp_path / "3", 12, bound=2.0**10) == (0.0, 2.0**10, 10)
+    assert largest_by_bisection(tmp_path / "3", bound=2.0**10) == (0.0, 2.0**10, 10)
 
 
 @pytest.mark.engine
 def test_bounds_that_tell_nothing_new_are_not_counted(tmp_path):
     """Larger than one that was accepted, or not larger than one that was not."""
     run = partial(at_bound, tmp_path)
-    run(100.0)
-    for bound in (100.0, 200.0, 300.0, 400.0):
+    for bound in (100.0, 100.0, 200.0, 300.0, 400.0):
         run(bound)
     for bound in (1.0, 0.5, 0.25, 1.0):
         with refused(DataError, "'bound'", f"{bound:g}"):
@@ -332,11 +325,10 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
 def test_a_bound_is_of_the_journal_or_public(tmp_path):
     said = set()
     for bound in (0.5, 7.0, 2.0**30):
-        with pytest.raises(DataError) as caught:
+        with refused(DataError, "'bound'", 0.5) as caught:
             at_bound(tmp_path, bound, bound=0.5)
         said.add(str(caught.value))
     assert len(said) == 1
-    assert not unnamed(said.pop(), "'bound'", 0.5)
     # It could not remember how often it did.
     with refused(ConfigError, "'journal'"):
         finish(sites(tmp_path / "2", THREE[:2], options={**SECURE, "bound": 0.1}, journal=""))
@@ -351,3 +343,102 @@ def test_the_journal_tells_nothing_of_the_rows(summed):
     assert own != twin
     content = (summed / "journal0" / "site.sqlite").read_bytes()
     assert not any(np.float64(value).tobytes() in content for value in THREE[0].ravel())
+
+
+SUMS = {"n-components": 2, "secure-aggregation": True, "bound": 100.0}
+MASKED = {**SUMS, "method": "sub-it", "n-components": 1, "block-size": 2, "max-rounds": 9}
+HARMONISED = {**SUMS, "method": "p-cov", "harmonise": "variances", "adjust-for": "0"}
+
+
+def together(folder, run, *, run_id=1):
+    """Three sites of a masked run that have exchanged their keys, and sent what comes before the scatter."""
+    session = [HostileSession(folder / str(i), rows(60, 4, seed=i), run, index=i, run_id=run_id) for i in range(3)]
+    keys = keys_of(session)
+    assert all(site.ask("sums" if run is MASKED else "moments", keys)[0] for site in session)
+    return session
+
+
+def test_two_chips_do_not_isolate_a_shared_person(tmp_path):
+    """Each variant was typed in 41 people; every pair across the two chips in one, whose products the scatter is."""
+    G = np.random.default_rng(0).binomial(2, 0.4, (81, 12)).astype(float)
+    G[:40, 6:] = G[40:80, :6] = np.nan
+    run = {"method": "p-cov", "n-components": 2, "genotypes": True}
+    node = {"min-rows": 10, "gaps": "all"}
+    shared = HostileSession(tmp_path / "shared", G, run, **node)
+    assert "pairs of features that have values together in fewer rows" in shared.refusal("alleles", [])
+    G[80] = np.nan  # nobody on both: the pair tells nothing
+    assert HostileSession(tmp_path / "apart", G[:80], run, **node).ask("alleles", [])[0]
+
+
+@pytest.mark.parametrize("rare", [1, 4, 9])
+@pytest.mark.parametrize("empty", [0, 3, 11])
+def test_runs_of_other_levels_differ_by_many_rows(rare, empty):
+    """Their sums would differ by the sums over these rows: of a level that one row has, by the row."""
+    cells = ["a"] * 40 + ["b"] * 25 + ["c"] * 12 + ["d"] * 10 + ["x"] * rare + ["y"] * (rare - 1) + [None] * empty
+    frame = pd.DataFrame({"kind": cells})
+    declared = [own for size in range(1, 7) for own in combinations("abcdxy", size)]
+    tables = [np.asarray(encoded(frame, {"kind": own}, "site", min_rows=10).rows) for own in declared]
+    seen = np.unique(np.hstack(tables), axis=1).astype(int).T
+    apart = (seen[:, None] > seen[None]).sum(axis=2)  # rows in one indicator, and not in the other
+    assert seen.sum(axis=1).max() > 10
+    assert not ((apart > 0) & (apart < 10)).any()
+
+
+def test_a_file_that_gains_a_row_during_a_run_ends_it(tmp_path):
+    """The difference of two sums of the same block was that row."""
+    asking, asked = together(tmp_path, MASKED), [np.zeros(4), np.full(4, 100.0)]
+    assert all(site.ask("product", [*asked, np.eye(4)[:, :2]])[0] for site in asking)
+    np.save(tmp_path / "1" / "rows.npy", np.vstack([rows(60, 4, seed=1), rows(1, 4, seed=9)]))
+    assert [bool(site.ask("product", [*asked, np.eye(4)[:, 2:]])[0]) for site in asking] == [True, False, True]
+
+
+def test_a_file_that_changes_during_a_run_is_another(tmp_path, monkeypatch):
+    """Else a first answer was of the rows before, and the next of those after, under the same digest."""
+    file = tmp_path / "rows.npy"
+    np.save(file, rows(60, 4))
+    honest = readers.read
+
+    def overtaken(*given, **more):
+        table = honest(*given, **more)
+        if len(table.rows) == 60:  # once
+            np.save(file, rows(61, 4))
+        return table
+
+    monkeypatch.setattr(local_table, "read", overtaken)
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file)})
+    first, then = (local_table.local_table(node, RunConfig()).digest for _ in range(2))
+    assert first != then
+
+
+@pytest.mark.engine
+def test_other_slopes_for_the_same_rows_are_refused(tmp_path):
+    """What is divided by each party's own deviations is no sum of shares: a few such sums told every share."""
+    for run_id, slope in ((1, 0.25), (2, 0.25), (3, 0.5)):
+        asked = [np.array([[0.0, slope, 0.0, 0.0]]), np.full(4, 3.0)]
+        for site in together(tmp_path, HARMONISED, run_id=run_id):
+            assert bool(site.ask("harmonised", asked)[0]) == (slope == 0.25)
+
+
+@pytest.mark.parametrize(("repeat", "sets"), [("refuse", 1), ("refuse-same", 4)])
+def test_a_row_more_does_not_buy_more_bounds(repeat, sets, tmp_path):
+    """Unless the site says that such rows are all new."""
+    answered = 0
+    for number in range(4 * MAX_BOUND_ANSWERS):
+        X = np.vstack([rows(60, 3), np.zeros((number // MAX_BOUND_ANSWERS, 3))])
+        run = {**SUMS, "method": "p-cov", "bound": 100.0 - number}
+        said = HostileSession(tmp_path, X, run, run_id=number + 1, repeat=repeat).client.get_properties({})
+        answered += "error" not in said
+    assert answered == sets * MAX_BOUND_ANSWERS
+
+
+@pytest.mark.parametrize("columns", [3, 4, 20])
+def test_em_answers_no_more_directions_than_the_run_has_factors(columns, tmp_path):
+    """With as many as features the products were the whole expected covariance."""
+    X = rows(60, 20)
+    X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
+    site = HostileSession(tmp_path, X, {"method": "em", "n-components": 2, "model": "factors", "factors": 3})
+    _, _, values, totals = site.ask("observed", [])[0]
+    assert site.ask("deviations", [np.asarray(60), totals / values])[0]
+    directions = [np.eye(20)[:, :columns], np.full(columns, 2.0), np.asarray(1.0)]
+    answer, _ = site.ask("products", [np.asarray(60), totals / values, np.ones(20), np.zeros(20), *directions])
+    assert bool(answer) == (columns <= 3)

@@ -19,7 +19,8 @@ ROWS = np.random.default_rng(5).normal(20, 5, (60, 6))
 RARE_GAPS = np.where((np.arange(60)[:, None] < 3) & (np.arange(6) == 2), np.nan, ROWS)
 """Three rows miss a value that no other row misses."""
 
-OF_ROWS = [script for script in SCRIPTS if not script.columns and not script.noised and script.way != "surviving"]
+BY_ROWS = [script for script in SCRIPTS if not (script.columns or script.card.differentially_private)]
+OF_ROWS = [script for script in BY_ROWS if script.way != "surviving"]
 
 
 def opened(session: HostileSession) -> list[int]:
@@ -32,8 +33,7 @@ def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
     (session,) = sessions(script, tmp_path, np.round(rows) if "genotypes" in script.run else rows)
     if script.card.incomplete:
         session = HostileSession(tmp_path / "gaps", rows, {"bound": 1000.0, **script.run})
-    choosing = "held-out start" in script.times
-    expected = [12, 48, 60] if choosing else [57] if script.card.incomplete else [60]
+    expected = [12, 48, 60] if ("held-out start" in script.times) else [57] if script.card.incomplete else [60]
     questions = Questions(1, {"d": 6, "n": 60})
     for phase in script.times:
         question = session.client.script[phase]
@@ -68,8 +68,6 @@ def test_no_rows_are_selected_after_the_site_has_examined_its_selections(tmp_pat
         assert client.selection.rows.size
 
 
-# Numbers of the server
-
 CENTRES = {
     "near": lambda mean: mean + 3.0,
     "far": lambda mean: mean + 1e6,
@@ -81,8 +79,7 @@ CENTRES = {
 @pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
 def test_fourth_moments_are_those_of_exact_arithmetic(centre, tmp_path):
     """A number near 2^53 rounds all values of a row that are below some threshold, if the number meets single rows."""
-    run = {"method": "p-cov", "n-components": 2, "fourth-moments": True}
-    session = HostileSession(tmp_path, ROWS, run)
+    session = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2, "fourth-moments": True})
     assert session.ask("moments", [])[0]
     mean, variances = centre(ROWS.mean(axis=0)), np.array([3.0, 1.0])
     V = np.array([[0.5, 0.5, 0.5, 0.5, 0, 0], [0.5, -0.5, 0.5, -0.5, 0, 0]])

@@ -2,32 +2,29 @@
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 from flwr.common import parameters_to_ndarrays
 
-from fedpca_flwr.data.table import check_rows
-from fedpca_flwr.maths.moments import diagonal_positions, unpack_symmetric
-from fedpca_flwr.strategies import FACTORY, METHODS
-from fedpca_flwr.strategies.dp_pca.integer_sums import integer_products, integer_sum
-from fedpca_flwr.strategies.dp_pca.party import DPOptions
+from fedpca_flwr.maths.moments import unpack_symmetric
 from tests.families import rows
-from tests.harness import finish, server_of, tamper
+from tests.harness import finish, fit, server_of, tamper
+from tests.hostile import HostileSession
 
 PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
 
-def seen(method, parties, **options):
-    server, caught = server_of(method, parties, n_components=2, **options), []
+def seen(parties):
+    """Return what the first party sends first."""
+    server, caught = server_of("p-cov", parties, n_components=2), []
     tamper(server, 0, lambda reply: caught.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
     return caught[0]
 
 
 def test_moments_of_one_row_and_of_two_are_the_rows():
-    _, mean, _, scatter = seen("p-cov", [PATIENTS[:1], rows(30, 8)])
+    _, mean, _, scatter = seen([PATIENTS[:1], rows(30, 8)])
     np.testing.assert_array_equal(mean, PATIENTS[0])
     assert not scatter.any()
-    _, mean, _, scatter = seen("p-cov", [PATIENTS[:2], rows(30, 8)])
+    _, mean, _, scatter = seen([PATIENTS[:2], rows(30, 8)])
     values, vectors = np.linalg.eigh(unpack_symmetric(scatter, 8))
     half = vectors[:, -1] * np.sqrt(values[-1] / 2)
     guessed = sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))])
@@ -37,62 +34,92 @@ def test_moments_of_one_row_and_of_two_are_the_rows():
 def test_a_covariance_of_few_rows_reveals_membership():
     """With fewer rows than features, exactly the rows' own affine space has variance."""
     few = PATIENTS[:5]
-    _, mean, _, scatter = seen("p-cov", [few, rows(30, 8)])
+    _, mean, _, scatter = seen([few, rows(30, 8)])
     values, vectors = np.linalg.eigh(unpack_symmetric(scatter, 8))
     empty = vectors[:, values < 1e-9 * values[-1]]
     assert np.linalg.norm((few - mean) @ empty, axis=1).max() < 1e-6
     assert np.linalg.norm((PATIENTS[5:] - mean) @ empty, axis=1).min() > 1
 
 
-# Is this person among your rows? Asked by someone who knows all other rows.
-
-CENTRED = PATIENTS - 50
-WORLDS = [np.vstack([CENTRED[:4], CENTRED[other]]) for other in (6, 5)]
-"""All that the attacker knows, and one row or the other."""
-CLIP = 21.0
-"""No row of `CENTRED` is longer; the two in question are its longest."""
-
-
-def replies(method, data, times=1, **options):
-    """Return what a real client with these few rows sends first, in so many runs with noise of their own."""
-    run_config = {"method": method, "n-components": 2, **{key.replace("_", "-"): v for key, v in options.items()}}
-    phase = "moments" if method == "p-cov" else "joint"
-    for seed in range(1, times + 1):
-        own = {"noise-seed": seed} if method == "dp-pca" else {}  # the same in each run of this test
-        node = {"partition-id": 0, "num-partitions": 2, "min-rows": 5}
-        context = Context(seed, 1, node, RecordDict(), METHODS.run_config({**run_config, **own}))
-        arrays, _, said = FACTORY.client(context, lambda node, config: check_rows(data)).fit([], {"phase": phase})
-        assert "error" not in said
-        yield arrays
-
-
-def is_nearer_to_the_first(reply, worlds, deviations):
-    """Return the likelihood ratio test for Gaussian noise of known deviations: no attack on this reply is better."""
-    distances = [
-        sum(float((((seen - true) / s) ** 2).sum()) for seen, true, s in zip(reply, world, deviations, strict=True))
-        for world in worlds
-    ]
-    return distances[0] < distances[1]
+WORLDS = [np.vstack([PATIENTS[:4], PATIENTS[other]]) for other in (6, 5)]
+"""All rows but one that the attacker knows, and one person or another."""
 
 
 def test_the_moments_of_few_rows_tell_who_is_among_them():
-    worlds = [next(replies("p-cov", data)) for data in WORLDS]
-    for inside, data in zip((True, False), WORLDS, strict=True):
-        (reply,) = replies("p-cov", data[::-1])
-        assert is_nearer_to_the_first(reply, worlds, [1.0] * 4) is inside
+    """What noise hides of this is attacked in test_mironov.py."""
+    here, there, asked = (seen([data, rows(30, 8)]) for data in (*WORLDS, WORLDS[0][::-1]))
+    distances = [sum(np.square(a - b).sum() for a, b in zip(asked, world, strict=True)) for world in (here, there)]
+    assert distances[0] < 1e-9 * distances[1]
 
 
-@pytest.mark.engine
-@pytest.mark.parametrize(("epsilon", "times", "least", "most"), [(0.1, 200, -0.15, 0.15), (50.0, 40, 0.95, 1.0)])
-def test_differential_privacy_hides_who_is_among_few_rows(epsilon, times, least, most):
-    """The advantage over a coin is at most (e^epsilon - 1 + 2 delta) / (e^epsilon + 1): 0.05, and 1 (no protection)."""
-    options = {"release": "joint", "relation": "replace-one", "clip": CLIP, "epsilon": epsilon}
-    noise = DPOptions(**options).noise("joint")
-    products = np.full(36, noise.deviations["products"] / np.sqrt(2))
-    products[diagonal_positions(8)] = noise.deviations["products"]
-    worlds = [[values(data, np.zeros(8), CLIP) for values in (integer_sum, integer_products)] for data in WORLDS]
-    says = [
-        np.mean([is_nearer_to_the_first(reply[1:], worlds, [noise.deviations["sum"], products]) for reply in many])
-        for many in (replies("dp-pca", data, times=times, **options) for data in WORLDS)
-    ]
-    assert least <= says[0] - says[1] <= most
+@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True}], ids=["clear", "masked"])
+def test_the_frequencies_in_a_model_tell_who_is_in_it(way):
+    """They are in its ``mean_``, however the parties' counts travelled."""
+    rng = np.random.default_rng(0)
+    population = rng.uniform(0.05, 0.5, 4000)
+    inside, outside, others = (rng.binomial(2, population, (60, 4000)).astype(float) for _ in range(3))
+    model = fit("sub-it", np.split(inside, 3), n_components=2, max_rounds=2, block_size=2, genotypes=True, **way)
+    known = others.mean(axis=0)  # of people in public data
+
+    def nearer_to_the_model(G):
+        return (np.abs(G - known) - np.abs(G - model.mean_)).sum(axis=1)
+
+    assert nearer_to_the_model(inside).min() > nearer_to_the_model(outside).max()
+
+
+D, ALONE, MISSED = 8, 17, 3
+OTHERS = np.arange(D) != MISSED
+
+
+def one_misses_a_call():
+    people = np.random.default_rng(1).binomial(2, 0.4, (30, D)).astype(float)
+    people[ALONE, MISSED] = np.nan
+    return people
+
+
+def test_two_runs_reveal_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that lies about one frequency in the second run, of a site that takes everybody."""
+    people = one_misses_a_call()
+    products, sums = [], []
+    for run_id, told in enumerate((0.4, 0.2)):
+        frequencies = np.full(D, 0.4)
+        frequencies[MISSED] = told
+        run = {"method": "p-cov", "n-components": 2, "genotypes": True}
+        session = HostileSession(tmp_path / str(run_id), people, run, run_id=run_id, gaps="all")
+        assert session.ask("alleles", [])[0]
+        count, mean, _, packed = session.ask("moments", [frequencies])[0]
+        scatter = unpack_symmetric(packed, D) + count * np.outer(mean, mean)
+        products.append(scatter[MISSED] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
+        sums.append(count * mean)
+    of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))
+    own = sums[0] - of_the_called
+    read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
+    np.testing.assert_allclose(read[OTHERS], people[ALONE, OTHERS], atol=1e-9)
+
+
+def test_pruning_reveals_a_person_who_alone_misses_a_call(tmp_path):
+    """A server that only reads: the alleles of all who miss a call, and this is one person."""
+    people = one_misses_a_call()
+    run = {"method": "qr-pca", "n-components": 2, "genotypes": True, "prune": 0.2, "prune-window": D, "prune-step": 1}
+    session = HostileSession(tmp_path, people, run, gaps="all")
+    session.ask("alleles", [])
+    gaps = session.ask("neighbours", [np.asarray(0), np.array([30, 1]), np.array([MISSED])])[0][1]
+    missed = [gaps[2, 0, MISSED - j - 1] if j < MISSED else gaps[0, 0, j - MISSED - 1] for j in np.flatnonzero(OTHERS)]
+    np.testing.assert_array_equal(missed, people[ALONE, OTHERS])
+
+
+@pytest.mark.parametrize(
+    ("method", "masked"), [("p-cov", False), ("qr-pca", False), ("sub-it", False), ("p-cov", True), ("sub-it", True)]
+)
+def test_missing_calls_are_refused_unless_all_rows_count(method, masked, tmp_path):
+    """Whoever alone misses a call is in no sum, in clear or masked; complete tables are answered."""
+    run, first = {"method": method, "n-components": 2, "genotypes": True}, "keys" if masked else "alleles"
+    run |= {"secure-aggregation": True} if masked else {}
+    people = one_misses_a_call()
+    assert HostileSession(tmp_path / "complete", np.delete(people, ALONE, axis=0), run).ask(first, [])[0]
+    session = HostileSession(tmp_path / "one call", people, run)
+    said = session.client.get_properties({})
+    assert said["error"] == "DisclosureError"
+    assert "missing calls" in said["message"]
+    assert "DisclosureError: " in session.refusal(first, [])
+    assert HostileSession(tmp_path / "everybody", people, run, gaps="all").ask(first, [])[0]

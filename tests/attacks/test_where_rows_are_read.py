@@ -66,8 +66,7 @@ def test_rules_that_rows_of_a_caller_lack_are_rules_of_every_other_site():
     "node", [{"data": "rows.csv"}, {"journal": "journal"}, {"max-reply-bytes": 10}, {"unknown": 1}]
 )
 def test_rules_of_a_node_config_make_a_custodian(node):
-    places = {"partition-id": 0, "num-partitions": 2, **node}
-    context = Context(1, 1, places, RecordDict(), {"method": "p-cov"})
+    context = Context(1, 1, {"partition-id": 0, "num-partitions": 2, **node}, RecordDict(), {"method": "p-cov"})
     assert isinstance(FACTORY.client(context, lambda node, config: check_rows(np.eye(3))).site, Custodian)
     assert isinstance(FACTORY.client(context).site, Custodian)
 
@@ -84,5 +83,4 @@ def test_undeclared_needs_of_rows_are_refused():
 @pytest.mark.parametrize("method", CARDS)
 def test_a_card_that_needs_rows_says_what_they_tell(method):
     card = CARDS[method]
-    by_an_option = "exposes" in vars(card.options)
-    assert not card.needs or card.beyond_moments or card.exposes or by_an_option
+    assert not card.needs or card.beyond_moments or card.exposes or ("exposes" in vars(card.options))

@@ -37,19 +37,11 @@ ANGLE_TOLERANCE_DEGREES = 1e-6
 MAX_MEMORY_RATIO = 1.5  # of the memory of a server or a node at the end to that after the first run
 REJOIN_SECONDS = 65  # for which the SuperLink takes a node that died for online, and refuses it
 FULL_DISK_BYTES = 2**12  # up to which a file may grow on a full disk
-
 HARMLESS = {"none", "a SuperNode too many"}
-METHODS = (
-    "p-cov",
-    "sub-it",
-    "qr-pca",
-    *(f"{name} secure-aggregation=true bound=100.0" for name in ("p-cov", "sub-it")),
-)
+METHODS = "p-cov", "sub-it", "qr-pca", *(f"{name} secure-aggregation=true bound=100.0" for name in ("p-cov", "sub-it"))
 
 
 class Outcome(NamedTuple):
-    """Number, method, fault and end of a run, and what is wrong after the run."""
-
     number: int
     method: str
     fault: str
@@ -58,10 +50,7 @@ class Outcome(NamedTuple):
 
 
 class Soak:
-    """Runs on a deployment, each with a fault or none.
-
-    A fault is a context that begins with a site's first question, lasts while the run does and is mended afterwards.
-    """
+    """Runs on a deployment, each with a fault or none: a context from a site's first question to the run's end."""
 
     def __init__(self, deployment: Deployment, folder: Path, parties: list[Array], seed: int) -> None:
         self.deployment, self.folder, self.parties = deployment, folder, parties
@@ -79,18 +68,17 @@ class Soak:
         self.questions = [0] * len(parties)
 
     def runs(self, end: float) -> Iterator[Outcome]:
-        """Yield runs until this time (`time.monotonic`)."""
-        for number in count():
-            if number % len(self.faults) == 0:
-                names = self.rng.permutation([*self.faults])
-            if time.monotonic() > end:
-                break
-            fault, method = str(names[number % len(names)]), str(self.rng.choice(METHODS))
-            yield self._run(number, fault, method, int(self.rng.integers(len(self.parties))))
+        """Yield runs until this time (`time.monotonic`), with each fault in turn."""
+        number = count()
+        while True:
+            for fault in self.rng.permutation([*self.faults]):
+                if time.monotonic() > end:
+                    return
+                method, site = str(self.rng.choice(METHODS)), int(self.rng.integers(len(self.parties)))
+                yield self._run(next(number), str(fault), method, site)
 
     def _run(self, number: int, fault: str, method: str, site: int) -> Outcome:
-        name, *keys = method.split()
-        output = self.folder / f"model{number}"
+        (name, *keys), output = method.split(), self.folder / f"model{number}"
         config = f"method='{name}' n-components={COMPONENTS} {' '.join(keys)} round-deadline={DEADLINE}.0"
         config += f" join-deadline=90.0 output={json.dumps(str(output))}"
         with ThreadPoolExecutor(1) as pool:
@@ -225,12 +213,10 @@ def _command(process: int) -> bytes:
 
 
 def soak(minutes: float, sites: int, seed: int) -> Lines:
-    """Run drawn methods in a row on a real SuperLink and SuperNodes, with drawn faults, for some minutes.
+    """Run drawn methods with drawn faults for some minutes; the exit code is 1 after any finding.
 
-    A fault comes once a site was asked something: its SuperNode or its ClientApp is killed, it stands still beyond the
-    round's deadline, its disk is full, or a SuperNode too many signs in. After each run its model is held against the
-    pooled rows, no process of it may be left, and every journal must be complete. The exit code is 1 after any finding.
-    Linux only; clocks are not changed.
+    After each run its model is held against the pooled rows, no process of it may be left, and every journal must be
+    complete. Linux only; clocks are not changed.
     """
     rng = np.random.default_rng(seed)
     parties = [rng.standard_normal((ROWS, FEATURES)) * np.linspace(4, 1, FEATURES) + i for i in range(sites)]

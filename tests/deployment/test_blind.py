@@ -12,7 +12,6 @@ from tests.deployment.lab import Lab, told
 from tests.families import cut, rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
-
 HOSPITALS = cut(rows(300, 8) + np.arange(8), 120, 100, 80)
 NAMES = [f"marker_{j}" for j in range(8)]
 

@@ -31,7 +31,6 @@ from tests.needed import need
 from tests.refusals import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
-
 HOSPITALS = cut(rows(400, 20) + np.arange(20), 250, 150)
 BANKS = np.split(rows(120) + np.arange(12), [8], axis=1)
 NAMES = [f"marker_{j}" for j in range(20)]
@@ -61,11 +60,12 @@ def tables(tmp_path_factory, database):
         fill(connection, HOSPITALS[1])
     columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
     nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
-    allowed = " ".join(name for name in METHODS if name != "ap-cov")
-    for i, node in enumerate(nodes):
-        own = {"loadings": str(folder / f"own{i}.npz"), "min-rows": 40, "min-parties": 2, "allowed-methods": allowed}
-        node |= own
-    return nodes
+    rules = {
+        "min-rows": 40,
+        "min-parties": 2,
+        "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
+    }
+    return [{**node, **rules, "loadings": str(folder / f"own{i}.npz")} for i, node in enumerate(nodes)]
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +84,13 @@ def hospitals(lab, tables):
 @pytest.fixture
 def banks(lab, tmp_path):
     """Return the same SuperNodes as those of banks, with different columns of the same rows."""
-    nodes = []
+    rules, nodes = {"num-partitions": 2, "split": "columns", "may-show": "inner products"}, []
     for i, columns in enumerate(BANKS):
-        np.save(tmp_path / f"site{i}.npy", columns)
-        files = {"data": f"site{i}.npy", "scores": f"scores{i}.npy", "loadings": f"own{i}.npz"}
-        node = {"name": f"bank {i}", "partition-id": i, "num-partitions": 2, "split": "columns"}
-        paths = {key: str(tmp_path / name) for key, name in files.items()}
-        nodes.append({**node, **paths, "may-show": "inner products"})
+        np.save(tmp_path / f"data{i}.npy", columns)
+        files = {
+            key: str(tmp_path / f"{key}{i}.np{end}") for key, end in (("data", "y"), ("scores", "y"), ("loadings", "z"))
+        }
+        nodes.append({"name": f"bank {i}", "partition-id": i, **rules, **files})
     return lab.with_sites(nodes)
 
 
@@ -101,8 +101,6 @@ def deployed(lab, method, folder, **options):
 
 
 of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
-
-
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 SPY = """
 import pathlib, sys
@@ -147,12 +145,6 @@ def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
     assert "secure aggregation    pairwise masks, 2 parties" in log
     for own, X in zip(scores, HOSPITALS, strict=True):
         np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
-
-
-@pytest.mark.nightly
-def test_messages_from_party_to_party_give_the_bits_of_loopback(hospitals, tmp_path):
-    model, _ = of_markers(hospitals, "sapca", tmp_path, topology="tree")
-    assert not differences(model, run("sapca", HOSPITALS, n_components=5, topology="tree"))
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
@@ -233,16 +225,15 @@ def test_columns_give_the_bits_of_loopback(banks, tmp_path):
 
 @pytest.mark.nightly
 def test_a_doctor_checks_a_key_and_activates_no_node(lab, tmp_path):
+    def online():
+        nodes = lab.flwr.list_json("supernode", "list", "lab")["nodes"]
+        return {node["node-id"] for node in nodes if node["status"] == "online"}
+
     link, ca, key = f"{HOST}:{lab.port}", lab.folder / "ca.crt", tmp_path / "site"
     public = make_node_key(key)
     with refused(FedPCAError, link, key, "site.pub"):
         require_registered(link, ca, key)
-    before = online(lab)
+    before = online()
     lab.flwr("supernode", "register", str(public), "lab")
     require_registered(link, ca, key)
-    assert online(lab) == before
-
-
-def online(lab):
-    nodes = lab.flwr.list_json("supernode", "list", "lab")["nodes"]
-    return {node["node-id"] for node in nodes if node["status"] == "online"}
+    assert online() == before

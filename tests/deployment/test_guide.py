@@ -1,10 +1,11 @@
-"""All blocks of the guide in their order, on real processes: from a rehearsal to a federation of four months."""
+"""All blocks of the guide in their order, on real processes, and a rehearsal by its command, which kills a site."""
 
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 
 import numpy as np
@@ -18,10 +19,8 @@ from fedpca_flwr.site.node.flower_command import local_path
 from tests.deployment.lab import ROOT, impatient
 
 pytestmark = [pytest.mark.engine, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
-
 GUIDE = (ROOT / "simulations" / "deployment" / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
-
 FEBRUARY = """
 python - <<'EOF'
 import numpy as np, pyarrow.parquet as pq, pyarrow as pa
@@ -62,7 +61,6 @@ def test_the_guide_runs(tmp_path):
             with suppress(ProcessLookupError):
                 os.killpg(guide.pid, signal.SIGKILL)
     assert guide.returncode == 0, output[-5000:]
-
     first, second, third = np.split(np.delete(load_breast_cancer().data, range(10, 20), axis=1), [300, 480])
     fourth = np.loadtxt(lab / "site3" / "rows.csv", delimiter=",", skiprows=1)
     assert (
@@ -82,3 +80,17 @@ def test_the_guide_runs(tmp_path):
     assert "an older state was put back" in (lab / "site0" / "node.log").read_text()
     operations = [event["operation"] for event in Federation.open(lab / "federation").journal]
     assert operations == ["join"] * 3 + ["run", "replace", "join", "run", "run"]
+
+
+def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", impatient(tmp_path))
+    folder = tmp_path / "rehearsal"
+    command = [sys.executable, "-m", "fedpca_flwr", "site", "rehearse", str(folder), "--dropout"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "secure aggregation    double masks, 3 of 4 parties" in done.stdout
+    model = PCAModel.load(folder / "model")
+    survivors = [np.loadtxt(folder / f"site{i}.csv", delimiter=",", skiprows=1) for i in range(3)]
+    assert principal_angles(model, pooled_pca(np.vstack(survivors), 5)).max <= 1e-6
+    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2]
+    assert len(list(folder.glob("scores?.csv"))) == 3

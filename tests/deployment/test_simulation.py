@@ -18,7 +18,6 @@ from tests.harness import differences, own
 from tests.refusals import refused
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
-
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 WAYS = [("personalised", {"mu": 1.0, "solver": "stiefel"}), ("vfedpca", {"graph": "ring", "periods": 2})]
 """State at a party, messages of its own for each party, and from party to party; new rows have masks, below."""

@@ -41,14 +41,12 @@ def findings_of(folder, deployment, fault="none", *, lost=0):
         journal = FileJournal(str(folder / f"journal{site}"), "1", site)
         journal.begin("mean", "", b"", lambda answered: None)
     soaking = soak.Soak(deployment, folder, PARTIES, 0)
-    soaking.questions = [1 + lost, 1, 1]
+    soaking.questions, soaking.apps = [1 + lost, 1, 1], lambda site=None: []
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])
-    soaking.apps = lambda site=None: []
     return " ".join(soaking._run(0, fault, "p-cov", 0).findings)
 
 
-FAILED = "finished:failed"
-STILL = "a SuperNode stands still"
+FAILED, STILL = "finished:failed", "a SuperNode stands still"
 WRONG = [part + np.eye(60, 12) * 40 for part in PARTIES]
 
 

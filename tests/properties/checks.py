@@ -1,7 +1,10 @@
 """What every run must hold: `findings` has a sentence for each law that a model or an error breaks."""
 
+import logging
 import math
 import re
+import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,24 +15,43 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError, Disclosure
 from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.model import PCAModel
+from fedpca_flwr.simulations.engines import run
 from tests.properties.oracle import EPS, Long, Truth, angle, truth_of
-from tests.properties.running import HangError, Outcome, has_frames, names_of
 from tests.properties.strategies import Draw, Table
 
 Check = Callable[[Draw, PCAModel, Truth], Iterator[str]]
-
 EXACT = 1e-6
 """Degrees from the determined subspace up to which a model may be called exact."""
-TINY = 1e-12
-"""Of a column's largest value: a scale below makes rounding as large as what is there."""
 LARGEST, SMALLEST = 1e270, 1e-270
 """Variances beyond which float64 has no squares of squares."""
-UNLIKE = re.compile("sorted|shifted|heavy tails|one-hot|indicators|constant features|single rows")
-"""Data whose parties may have means and deviations of unlike sizes, or a few rows that do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Model or error of a run, of which one is None, and its warnings."""
+
+    model: PCAModel | None
+    error: Exception | None
+    warnings: tuple[str, ...] = ()
+
+
+def run_draw(draw: Draw) -> Outcome:
+    """Run a draw on the loopback engine."""
+    model, error, disabled = None, None, logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings(record=True) as seen, tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("always")
+        state = {"state": f"{folder}/state"} if "state" in draw.card.examples[0] else {}
+        try:
+            model = run(draw.method, draw.parties, engine="loopback", **{"min_rows": 1, **state, **draw.options})
+        except Exception as problem:  # all of them are to be judged
+            error = problem
+        finally:
+            logging.disable(disabled)
+    return Outcome(model, error, tuple(f"{warning.category.__name__}: {warning.message}" for warning in seen))
 
 
 def findings(draw: Draw, outcome: Outcome) -> list[str]:
-    """Return all findings about the outcome of a draw."""
     truth = truth_about(draw)
     problems = [f"warning: {text}" for text in outcome.warnings]
     if outcome.error is not None:
@@ -37,24 +59,16 @@ def findings(draw: Draw, outcome: Outcome) -> list[str]:
     model = outcome.model
     assert model is not None
     problems += malformed(draw, model)
-    if "NaN" in draw.hostile and draw.card.incomplete:
-        return problems  # a missing value, of which complete rows tell no truth
-    if truth is None or "=" in draw.hostile:
-        return [*problems, f"accepted: {draw.hostile} was not refused"]
-    if problems or draw.card.loadings_source:
+    if problems:
         return problems
-    checks = CHECKS + (EXACTNESS if comparable(draw, model, truth) else [])
+    checks = [wrong_squared_error, *(EXACTNESS if comparable(draw, model, truth) else [])]
     return [finding for check in checks for finding in check(draw, model, truth)]
 
 
-def truth_about(draw: Draw) -> Truth | None:
-    """Return the truth, or None where what is hostile leaves none."""
-    if draw.hostile and "marker" not in draw.hostile and "huge" not in draw.hostile:
-        return None
+def truth_about(draw: Draw) -> Truth:
     center, scale = option(draw, "center", True), draw.options.get("scale", False)
     center = center and draw.options.get("variant") != "faithful"
-    keywords = {"center": center, "scale": scale, "indicators": len(draw.indicators)}
-    return truth_of(draw.pooled, **keywords, by_columns=draw.by_columns)
+    return truth_of(draw.pooled, center=center, scale=scale, by_columns=draw.by_columns)
 
 
 def option(draw: Draw, name: str, default: Any = None) -> Any:
@@ -76,9 +90,6 @@ def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
     return not private and "taken for constant" not in " ".join(model.log["notes"])
 
 
-# What a model claims
-
-
 @dataclass(frozen=True)
 class Claims:
     """Error that a model states; angles in degrees, None where nothing is stated."""
@@ -88,12 +99,8 @@ class Claims:
     """Number of first components that the certificate is of."""
     all_certified: bool
     bound: float | None
-    squared_error: float | None
-    """Per row, as the parties measured it."""
     fixed_point: float
     """Largest cost of rounding in secure sums, as a share of the variance."""
-    above_noise: int | None
-    """Components that a private run says are no noise."""
 
     @property
     def at_most(self) -> float | None:
@@ -113,9 +120,7 @@ def claims_of(model: PCAModel) -> Claims:
         certified=certified,
         all_certified=certified == model.n_components_,
         bound=bound,
-        squared_error=measured.get("squared_error_per_row"),
         fixed_point=measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0)),
-        above_noise=measured.get("components_above_noise"),
     )
 
 
@@ -130,23 +135,19 @@ def basis_of(model: PCAModel) -> Table:
 
 def tightness(draw: Draw, model: PCAModel | None) -> float:
     """Return the true angle by the bound that a model states: above 1 is wrong, and what is near it is sought."""
-    truth = None if model is None or draw.card.loadings_source else truth_about(draw)
-    if model is None or truth is None or not comparable(draw, model, truth):
+    if model is None or not comparable(draw, model, truth := truth_about(draw)):
         return 0.0
     bound = claims_of(model).at_most
     return min(2.0, truth.miss(basis_of(model)) / bound) if bound else 0.0
 
 
-# Form: what needs no truth
-
-
 def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
     """Yield findings about shapes, order, signs and orthonormality."""
-    k, target, projection = model.n_components_, draw.options.get("n_components"), draw.card.loadings_source
-    fixed = isinstance(target, int) and not draw.card.adapts_rank and "=" not in draw.hostile
-    if fixed and k != target and not projection:
+    k, target = model.n_components_, draw.options.get("n_components")
+    fixed = isinstance(target, int) and not draw.card.adapts_rank
+    if fixed and k != target:
         yield f"form: {k} components instead of {target}"
-    if fixed and not (projection or draw.hostile) and k > min(draw.pooled.shape):
+    if fixed and k > min(draw.pooled.shape):
         yield f"form: {k} components of {draw.pooled.shape[0]} rows and {draw.pooled.shape[1]} features"
     main = model.scores_ if draw.by_columns else model.components_
     shape = (model.n_samples_, k) if draw.by_columns else (k, model.n_features_in_)
@@ -154,28 +155,22 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: shape {None if main is None else main.shape} instead of {shape}"
         return
     numbers = [*model.explained_variance_, *model.explained_variance_ratio_, *model.singular_values_]
-    noise_alone = draw.card.differentially_private and claims_of(model).above_noise == 0
+    noise_alone = draw.card.differentially_private and model.log["measured"].get("components_above_noise") == 0
     known = np.isnan if noise_alone else np.isfinite
     if not np.isfinite(main).all() or not known([*numbers, model.noise_variance_]).all():
         yield "form: variances of noise alone, or not finite"
         return
-    if projection:
-        return
     if not noise_alone:
         yield from malformed_variances(draw, model)
-    yield from malformed_directions(basis_of(model))
-    counted = not (draw.card.differentially_private or draw.hostile or "forgetting" in draw.option_names)
-    if counted and model.n_samples_ != len(draw.pooled):
-        yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
-
-
-def malformed_directions(basis: Table) -> Iterator[str]:
-    """Yield findings about directions that are not orthonormal, or of the wrong sign."""
+    basis = basis_of(model)
     skew = np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() if basis.size else 0.0
     if skew > 1e-9:
         yield f"form: directions are not orthonormal: off by {skew:.1e}"
     if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
         yield "form: the largest loading of a component is negative"
+    counted = not (draw.card.differentially_private or "forgetting" in draw.option_names)
+    if counted and model.n_samples_ != len(draw.pooled):
+        yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
 
 
 def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
@@ -190,13 +185,10 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: ratios add up to {ratio.sum():.12g}"
 
 
-# Any model of rows that are known
-
-
 def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     """Compare the squared error that the parties measured with that of the model on all rows."""
-    measured = claims_of(model).squared_error
-    if measured is None or draw.card.local_components or draw.earlier or model.components_ is None:
+    measured = model.log["measured"].get("squared_error_per_row")
+    if measured is None or draw.card.local_components or model.components_ is None:
         return
     assert model.mean_ is not None
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
@@ -205,75 +197,6 @@ def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[s
     true = float((residual**2).sum() / len(rows))
     if abs(measured - true) > 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows)):
         yield f"squared error: {measured:.6g}, is {true:.6g}"
-
-
-def wrong_names(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
-    """Yield a finding unless the model has the names of data frames, each once."""
-    names, target = model.feature_names_in_, names_of(model.n_features_in_ - len(draw.indicators)) + draw.indicators
-    if has_frames(draw) and (names is None or list(names) != target):
-        yield f"names: {None if names is None else list(names)} of data frames with {target}"
-
-
-def tiny_scales(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
-    """Yield a finding if a feature is divided by rounding, in the model or in scores of new rows."""
-    if draw.by_columns or model.scale_ is None or model.mean_ is None or model.components_ is None:
-        return
-    if draw.card.differentially_private:
-        return
-    rows = draw.pooled.astype(Long)
-    still, largest = (rows == rows[0]).all(axis=0), np.abs(rows).max(axis=0)
-    deviation = np.sqrt(((rows - rows.mean(axis=0)) ** 2).mean(axis=0))
-    tiny = (model.scale_ < TINY * largest) & (model.scale_ != 1) & (still | (deviation > 10 * TINY * largest))
-    tiny |= ~(model.scale_ > 0)
-    if tiny.any():
-        yield f"tiny scale: {model.scale_[tiny]} of features as large as {largest[tiny].astype(float)}"
-    if truth.unsure or not draw.options.get("scale") or draw.card.non_mean_centre:
-        return
-    moved = np.where(still, np.where(largest > 0, largest, 1) / 1000, 0)
-    new = (rows[::-1] + moved).astype(np.float64)
-    lengths = np.sqrt((((new.astype(Long) - truth.mean) / np.where(still, 1, deviation)) ** 2).sum(axis=1))
-    scores = (new - model.mean_) / model.scale_ @ model.components_.T
-    limit = 100 * float(lengths.max() + 1)
-    if not np.isfinite(scores).all() or np.abs(scores).max() > limit:
-        yield f"new rows: scores up to {np.abs(scores).max():.3g} of rows {limit / 100:.3g} long in the true scale"
-
-
-def wrong_units(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
-    """Yield a finding unless exactly the feature in another unit is named, and features as different as that."""
-    if draw.by_columns or draw.orders:
-        return
-    notes = [note for note in model.log["notes"] if "in another unit than the others:" in note]
-    units = {(int(unit["party"].rpartition(" ")[2]), unit["feature"]) for unit in model.log.get("other_units", [])}
-    if draw.unit is not None:
-        place, feature = draw.unit
-        place = 1 if len(draw.parties) == 2 else place  # of two none is the odd one
-        text = f"{place} seems to have features in another unit than the others: feature {feature + 1} (mean"
-        if units != {(place, feature)} or not any(note.partition(" ")[2].startswith(text) for note in notes):
-            yield f"units: {sorted(units)} instead of {(place, feature)}: {notes}"
-        return
-    if bool(notes) != bool(units):
-        yield f"units: {sorted(units)}, but noted {notes}"
-    alike = not UNLIKE.search(draw.description) and not draw.hostile
-    for place, feature in sorted(units):
-        if alike or not _as_unlike(draw, place, feature):
-            yield f"units: party {place} is said to have feature {feature} in another unit, and has it not"
-
-
-def _as_unlike(draw: Draw, place: int, feature: int) -> bool:
-    """Return True if mean and deviation are 4.9 times those of more than half of the parties, or a 4.9th."""
-    parties = draw.parties
-    if draw.earlier:  # to which they were appended
-        parties = [np.vstack(pair) for pair in zip(draw.earlier, draw.parties, strict=True)]
-    columns = [np.asarray(party)[:, feature].astype(Long) for party in parties]
-    sizes = np.array([[abs(column.mean()), column.std()] for column in columns if len(column) >= 10], dtype=np.float64)
-    own_sizes = np.array([abs(columns[place].mean()), columns[place].std()], dtype=np.float64)
-    with np.errstate(all="ignore"):
-        gap = np.log(sizes / own_sizes)
-    distant = (np.abs(gap).min(axis=1) > np.log(4.9)) & (np.abs(gap[:, 0] - gap[:, 1]) < np.log(2.1))
-    return bool(distant.sum() > (len(sizes) - 1) / 2 and len(columns[place]) >= 10)
-
-
-# Exactness, certificates, notes: models of what the data determine
 
 
 def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -393,7 +316,6 @@ def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
         yield f"note: component {k} has no variance, and nothing says so"
 
 
-CHECKS: list[Check] = [wrong_squared_error, wrong_names, tiny_scales, wrong_units]
 EXACTNESS: list[Check] = [
     wrong_exactness,
     wrong_claims,
@@ -405,35 +327,17 @@ EXACTNESS: list[Check] = [
 ]
 
 
-# Errors: a clear one of a specific kind, for a reason that the draw has
-
-
-def wrong_error(draw: Draw, error: Exception, truth: Truth | None) -> Iterator[str]:
-    """Yield a finding unless an error is the right answer."""
+def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
     text = f"{type(error).__name__}: {str(error)[:250]}"
-    if isinstance(error, HangError):
-        yield f"hang: {error}"
-    elif not isinstance(error, FedPCAError):
+    if not isinstance(error, FedPCAError):
         yield f"raw error: {text}"
     elif not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
         yield f"vague error: {text}"
-    elif not _explained(draw, error, None if draw.hostile else truth):
-        if not draw.hostile:
-            yield f"false refusal: {text}"
-        elif _unclear(draw, str(error)):
-            yield f"unclear refusal: of {draw.hostile}: {text}"
+    elif not _explained(draw, error, truth):
+        yield f"false refusal: {text}"
 
 
-def _unclear(draw: Draw, text: str) -> bool:
-    """Return True if a refusal of hostile input does not name the input."""
-    key = draw.hostile.partition("=")[0].replace("_", "-")
-    huge = "huge value" in draw.hostile or "marker" in draw.hostile
-    unnamed = huge and not re.search(r"huge|too large|beyond|bound|outside the range", text)
-    return unnamed or ("=" in draw.hostile and key not in text.replace("_", "-"))
-
-
-def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
-    """Return True if the draw has the reason that a text gives."""
+def _explained(draw: Draw, error: FedPCAError, truth: Truth) -> bool:
     text = str(error)
     for pattern, holds in REASONS:
         if re.search(pattern, text):
@@ -444,30 +348,27 @@ def _explained(draw: Draw, error: FedPCAError, truth: Truth | None) -> bool:
     return any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
 
 
-def _no_variance(draw: Draw, truth: Truth | None) -> bool:
+def _no_variance(draw: Draw, truth: Truth) -> bool:
     """Return True if the variance is within a factor of rounding of the means."""
-    return (truth is not None and truth.unsure) or _constant(draw)
+    return truth.unsure or _constant(draw)
 
 
-def _none_within(draw: Draw, truth: Truth | None) -> bool:
-    """Return True if the rows of each party are identical."""
+def _none_within(draw: Draw, truth: Truth) -> bool:
     return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
 
 
 def _constant(draw: Draw) -> bool:
-    """Return True if the rows are equal within their rounding."""
-    rows = draw.first.astype(Long)
+    rows = draw.pooled.astype(Long)
     about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
     return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
 
 
-def _too_many(draw: Draw, truth: Truth | None) -> bool:
-    """Return True if the components are more than rows or features."""
+def _too_many(draw: Draw, truth: Truth) -> bool:
     target = draw.options["n_components"]
-    return not isinstance(target, str) and target > min(draw.first.shape)
+    return not isinstance(target, str) and target > min(draw.pooled.shape)
 
 
-def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
+def _alike_but_held_out(draw: Draw, truth: Truth) -> bool:
     """Return True if without a fifth of each party's rows the variance is zero, or too small for the bound."""
     rows, times = np.unique(draw.pooled, axis=0, return_counts=True)
     common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
@@ -476,19 +377,18 @@ def _alike_but_held_out(draw: Draw, truth: Truth | None) -> bool:
     return equal or _constant(draw) or _coarse(draw, truth)
 
 
-def _beyond(draw: Draw, truth: Truth | None) -> bool:
-    """Return True if sums of squares are outside the range of float64."""
+def _beyond(draw: Draw, truth: Truth) -> bool:
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
-    return size > LARGEST or truth is None or float(truth.total) < SMALLEST
+    return size > LARGEST or float(truth.total) < SMALLEST
 
 
-def _tiny_column(draw: Draw, truth: Truth | None) -> bool:
+def _tiny_column(draw: Draw, truth: Truth) -> bool:
     """Return True if a column of a party has values, all of them too small for their squares."""
     largest = [np.abs(np.asarray(party, dtype=np.float64)).max(axis=0) for party in draw.parties]
     return any(bool(((column > 0) & (column < 1e-140)).any()) for column in largest)
 
 
-def _coarse(draw: Draw, truth: Truth | None) -> bool:
+def _coarse(draw: Draw, truth: Truth) -> bool:
     """Return True if fixed point steps of the bound are near the deviation of a column."""
     options = draw.options
     if "bound" not in options:
@@ -501,8 +401,8 @@ def _coarse(draw: Draw, truth: Truth | None) -> bool:
     return bool(options["bound"] > 1e6 * float(smallest))
 
 
-REASONS: list[tuple[str, Callable[[Draw, Truth | None], bool]]] = [
-    (r"the kernel of the rows is outside the range", lambda draw, truth: truth is None or truth.unsure),
+REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [
+    (r"the kernel of the rows is outside the range", lambda draw, truth: truth.unsure),
     (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),

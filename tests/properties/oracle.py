@@ -10,7 +10,6 @@ from scipy.linalg import svd
 
 Long = np.longdouble
 EPS = float(np.finfo(np.float64).eps)
-
 CLEAR = (1e-4, 1e-8, 3e-12)
 """Gaps between levels, as parts of the first, at which a subspace is looked at."""
 
@@ -74,34 +73,8 @@ def angle(inner: NDArray[Any], outer: NDArray[Any]) -> float:
     return math.degrees(math.asin(min(1.0, float(svd(residual, compute_uv=False, lapack_driver="gesvd")[0]))))
 
 
-def truth_of(
-    X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False, indicators: int = 0
-) -> Truth:
-    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores.
-
-    Of so many ``indicators``, which are the last columns, it is the factor analysis of mixed data.
-    """
-    mean, deviation, rows, unsure = standardised(X, center=center, scale=scale, indicators=indicators)
-    size = np.abs(rows).max()
-    unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
-    U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
-    first = s[0] if s[0] > 0 else 1.0
-    return Truth(
-        levels=s / first,
-        vectors=U if by_columns else Vt.T,
-        values=(s.astype(Long) * unit) ** 2,
-        total=(rows**2).sum(),
-        rounding=10 * math.sqrt(sum(X.shape)) * EPS,
-        mean=mean,
-        scale=deviation,
-        unsure=unsure,
-    )
-
-
-def standardised(
-    X: NDArray[Any], *, center: bool, scale: bool, indicators: int = 0
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], bool]:
-    """Return mean, deviation (1 where constant, or without scaling), rows, and whether a column is nearly constant."""
+def truth_of(X: NDArray[Any], *, center: bool = True, scale: bool = False, by_columns: bool = False) -> Truth:
+    """Return the PCA of all rows (n, d); for parties of columns, directions are those of the scores."""
     rows = np.asarray(X).astype(Long)
     constant = (rows == rows[0]).all(axis=0)
     mean = np.where(constant, rows[0], rows.mean(axis=0))
@@ -109,9 +82,19 @@ def standardised(
     remainder = centred.mean(axis=0)  # of time stamps even 80 bits round the mean
     centred -= remainder
     deviation = np.sqrt((centred**2).mean(axis=0))
-    nearly = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
-    nearly[X.shape[1] - indicators :] = False
-    deviation[X.shape[1] - indicators :] = np.sqrt(mean[X.shape[1] - indicators :])
+    nearly_constant = ~constant & (deviation <= 50 * len(rows) * EPS * np.abs(mean))
     divisor = np.where(constant, Long(1), deviation) if scale else np.ones_like(mean)
-    removed = mean + remainder if center else np.zeros_like(mean)
-    return removed, divisor, (centred if center else rows) / divisor, bool(nearly.any())
+    rows = (centred if center else rows) / divisor
+    size = np.abs(rows).max()
+    unit = Long(2.0) ** np.frexp(size)[1] if size > 0 else Long(1)
+    U, s, Vt = svd((rows / unit).astype(np.float64), full_matrices=False, lapack_driver="gesvd")
+    return Truth(
+        levels=s / (s[0] if s[0] > 0 else 1.0),
+        vectors=U if by_columns else Vt.T,
+        values=(s.astype(Long) * unit) ** 2,
+        total=(rows**2).sum(),
+        rounding=10 * math.sqrt(sum(X.shape)) * EPS,
+        mean=mean + remainder if center else np.zeros_like(mean),
+        scale=divisor,
+        unsure=bool(nearly_constant.any()),
+    )

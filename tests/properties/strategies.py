@@ -1,11 +1,11 @@
-"""Draws of runs: method, transport, rows, cuts, options, frames, weights, categories, and now and then what is hostile.
+"""Draws of runs: method, transport, rows, cuts and options.
 
 What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the simplest first, and shrinks; the numbers
 in large arrays come from generators of drawn seeds.
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,15 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
-from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.protocol.card import MethodCard
-from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
+from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none
 from tests.options import ALWAYS, option_values
 from tests.properties.profiles import HUNT
 
 Table = NDArray[Any]
 GENERATORS = st.integers(0, 2**16).map(np.random.default_rng)
-WEIGHT = "weight"
-"""Column of weights in data frames."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +34,9 @@ class Draw:
     transport: str
     """One of "clear", "secure_aggregation" and "survivors"."""
     parties: list[Any]
-    """Arrays, of rows or of columns; with something hostile maybe no arrays."""
+    """Arrays, of rows or of columns."""
     options: dict[str, Any]
     description: str
-    hostile: str = ""
-    """What is wrong on purpose."""
-    earlier: list[Table] = field(default_factory=list)
-    """Parties of the run before, where the method goes on from one: with ``append``, or to project new rows."""
-    unit: tuple[int, int] | None = None
-    """Party and feature in another unit than the others."""
-    orders: list[list[int]] = field(default_factory=list)
-    """Order of the features in each party's data frame; empty where parties are arrays."""
-    times: list[NDArray[np.int64]] = field(default_factory=list)
-    """How often each row of each party counts, by a column of weights."""
-    levels: dict[str, list[str]] = field(default_factory=dict)
-    """Of columns of categories; the parties' last columns are then the indicators of these."""
 
     @property
     def card(self) -> MethodCard:
@@ -60,7 +44,6 @@ class Draw:
 
     @property
     def by_columns(self) -> bool:
-        """True if the parties hold columns of the same rows."""
         return self.card.split == "columns"
 
     @property
@@ -69,27 +52,8 @@ class Draw:
 
     @property
     def pooled(self) -> Table:
-        """All rows and columns of all parties (n, d); only where nothing is `hostile`, or a value is huge."""
-        if self.by_columns:
-            return np.hstack(self.parties)
-        if self.times:
-            return np.repeat(np.vstack(self.parties), np.concatenate(self.times), axis=0)
-        return np.vstack([*self.earlier, *self.parties])
-
-    @property
-    def indicators(self) -> list[str]:
-        """Names of the columns of indicators, which stand after the numbers."""
-        return [f"{name}={level}" for name, levels in self.levels.items() for level in (*levels, "other", "missing")]
-
-    @property
-    def first(self) -> Table:
-        """Rows and columns of the first run: after its refusal there is no second."""
-        if not self.earlier:
-            return self.pooled
-        return np.hstack(self.earlier) if self.by_columns else np.vstack(self.earlier)
-
-
-# Rows
+        """All rows and columns of all parties (n, d)."""
+        return np.hstack(self.parties) if self.by_columns else np.vstack(self.parties)
 
 
 def with_spectrum(rng: Generator, n: int, d: int, values: Table) -> Table:
@@ -202,14 +166,10 @@ def row_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
 
 @st.composite
 def column_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
-    """Draw parties of columns of the same rows."""
     d = X.shape[1]
     parties = min(d, pick(st.sampled_from([2, 3, 1, 4, 8])))
     marks = np.sort(pick(GENERATORS).choice(np.arange(1, max(2, d)), parties - 1, replace=False))
     return np.split(X, marks, axis=1), f"{parties} parties of columns"
-
-
-# Options and transports
 
 
 @st.composite
@@ -223,7 +183,6 @@ def options_of(pick: st.DrawFn, method: str, k: int, n: int, d: int) -> dict[str
 
 
 def transports(method: str, parties: int, options: dict[str, Any]) -> list[str]:
-    """Return the transports of a method with such options."""
     settings = {key: value for key, value in options.items() if key in card_of(method).options.model_fields}
     settings = {**card_of(method).examples[0], **settings}
 
@@ -235,13 +194,11 @@ def transports(method: str, parties: int, options: dict[str, Any]) -> list[str]:
 
 
 def largest(parties: Sequence[Any]) -> float:
-    """Return the size of the largest value, or 1."""
     return max(float(np.abs(np.asarray(part, dtype=np.float64)).max()) for part in parties) or 1.0
 
 
 @st.composite
 def secure_options(pick: st.DrawFn, transport: str, parties: Sequence[Any]) -> dict[str, Any]:
-    """Draw what secure sums need; nothing in clear."""
     if transport == "clear":
         return {}
     bound = largest(parties) * pick(st.sampled_from([1.0, 2.0, 1e3, 1e6]))
@@ -261,162 +218,27 @@ def private_options(pick: st.DrawFn, method: str, release: str | None, size: flo
     return {**options, **(trust if pick(st.sampled_from([False, False, True])) else {})}
 
 
-# What is hostile
-
-
-def _with_cell(value: float) -> Callable[[Table], Table]:
-    def spoilt(X: Table) -> Table:
-        X = X.astype(np.float64)
-        X[-1, -1] = value
-        return X
-
-    return spoilt
-
-
-UNUSABLE: dict[str, Callable[[Table], Any]] = {
-    "a NaN": _with_cell(np.nan),
-    "an infinity": _with_cell(-np.inf),
-    "text": lambda X: X.astype(str),
-    "complex numbers": lambda X: X.astype(np.complex128),
-    "objects": lambda X: np.full(X.shape, {}, dtype=object),
-    "dates": lambda X: np.zeros(X.shape, "datetime64[s]"),
-    "one axis": lambda X: np.asarray(X)[:, 0],
-    "three axes": lambda X: np.asarray(X)[None],
-    "no rows": lambda X: X[:0],
-    "no columns": lambda X: X[:, :0],
-    "a row too short": lambda X: [list(row[: len(row) - (i == 0)]) for i, row in enumerate(X.tolist())],
-    "a number": lambda X: 3.0,
-    "nothing": lambda X: None,
-    # finite, but its square is not: a right answer, or one refusal that says so
-    "a marker for missing values": _with_cell(-1.797e308),
-    "a huge value": _with_cell(1e200),
-}
-"""What becomes of one party's array."""
-
-ABSURD = ("certainly", [1, 2], float("nan"), float("inf"), {"a": 1}, -1, (1,), b"1")
-"""Values that no option allows but those of `FREE`."""
-
-FREE = frozenset({"state", "leave", "coef0"})
-UNKNOWN = ("n_component", "centre", "blocksize", "method_", "X")
-"""Keys that no run has."""
-
-SITE: dict[str, Callable[[int], Any]] = {
-    "min_rows": lambda parties: [1] * (parties + 1),
-    "round_rows": lambda parties: [],
-    "allowed_methods": lambda parties: ["p-cov"] * (parties - 1),
-    "max_reply_bytes": lambda parties: "much",
-    "secure_only": lambda parties: "no",
-    "min_parties": lambda parties: -3,
-    "may_show": lambda parties: "everything",
-    "scores": lambda parties: ["scores.npy"] * (parties + 2),
-    "loadings": lambda parties: 7,
-}
-"""Keys of the sites' policy with values that they do not allow; a list has an entry for each party."""
-
-
 @st.composite
-def spoilt(pick: st.DrawFn, drawn: Draw) -> Draw:
-    """Draw what must be refused: an option, a party's table, or a site's policy."""
-    kind = pick(st.sampled_from(["option", "table", "site"]))
-    if kind == "table":
-        name, place = pick(st.sampled_from(list(UNUSABLE))), pick(st.integers(0, len(drawn.parties) - 1))
-        parties = [UNUSABLE[name](part) if i == place else part for i, part in enumerate(drawn.parties)]
-        return replace(drawn, parties=parties, hostile=f"{name} at party {place}")
-    if kind == "site":
-        key = pick(st.sampled_from(list(SITE)))
-        value = SITE[key](len(drawn.parties))
-    else:
-        names = [name for name in drawn.card.options.model_fields if name not in FREE]
-        key = pick(st.sampled_from([*names, UNKNOWN[len(names) % len(UNKNOWN)]]))
-        value = pick(st.sampled_from(ABSURD))
-    return replace(drawn, options={**drawn.options, key: value}, hostile=f"{key}={value!r}")
-
-
-# Runs
-
-
-@st.composite
-def ordinary(pick: st.DrawFn, method: str, calm: bool = False) -> Draw:
-    """Draw a run on rows of any kind; a calm one is in clear, and nothing in it is hostile."""
+def ordinary(pick: st.DrawFn, method: str) -> Draw:
+    """Draw a run on rows of any kind, now and then of a component too many."""
     by_columns = card_of(method).split == "columns"
     X, kind = pick(tables())
     parties, cut = pick(column_cuts(X) if by_columns else row_cuts(X))
     n, d = X.shape
     k = pick(st.one_of(st.just(min(2, n, d)), st.integers(1, min(n, d))))
-    k = min(n, d) + 1 if not calm and pick(st.sampled_from([False] * 14 + [True])) else k
+    k = min(n, d) + 1 if pick(st.sampled_from([False] * 14 + [True])) else k
     options = pick(options_of(method, k, n, d))
     options |= pick(private_options(method, options.get("release"), largest(parties) * d**0.5, len(parties)))
-    transport = "clear" if calm else pick(st.sampled_from(transports(method, len(parties), options)))
+    transport = pick(st.sampled_from(transports(method, len(parties), options)))
     options |= pick(secure_options(transport, parties))
-    drawn = Draw(method, transport, parties, options, f"{kind}, {cut}")
-    if drawn.card.loadings_source:
-        rerun = pick(GENERATORS).integers(0, n, pick(st.integers(1, n)))
-        drawn = replace(drawn, earlier=parties, parties=[part[rerun] for part in parties])
-    elif "append" in drawn.option_names and min(map(len, parties)) > 2 and pick(st.booleans()):
-        earlier, parties = [part[:-1] for part in parties], [part[-1:] for part in parties]
-        drawn = replace(drawn, earlier=earlier, parties=parties, options={**options, "append": True})
-    return pick(spoilt(drawn)) if not calm and pick(st.sampled_from([False] * 9 + [True])) else drawn
-
-
-def _weighable(drawn: Draw) -> bool:
-    """Return True if rows may have weights in a run."""
-    settings = {key.replace("_", "-"): value for key, value in drawn.options.items() if key in drawn.option_names}
-    script = script_or_none(METHODS.parse_method(drawn.method), RunConfig(weights=WEIGHT), settings)
-    return drawn.card.weighted and script is not None
-
-
-def _mixable(drawn: Draw) -> bool:
-    """Return True if columns may be categories in a run."""
-    return drawn.card.mixed and drawn.options.get("scale") is True and bool(drawn.options.get("center", True))
-
-
-@st.composite
-def _with_categories(pick: st.DrawFn, drawn: Draw) -> Draw:
-    """Draw up to three columns of categories: rare and undeclared levels, empty cells."""
-    rng, columns = pick(GENERATORS), pick(st.integers(1, 3))
-    levels = {f"c{column}": list("abcde"[: pick(st.integers(1, 5))]) for column in range(columns)}
-    shares = [rng.dirichlet(np.full(len(names) + 2, 0.5)) for names in levels.values()]
-    parties = []
-    for part in drawn.parties:
-        cells = [np.eye(len(share))[rng.choice(len(share), len(part), p=share)] for share in shares]
-        parties.append(np.hstack([np.asarray(part, dtype=np.float64), *cells]))
-    options = {**drawn.options, "levels": levels}
-    if "bound" in options:
-        options["bound"] = max(options["bound"], 1.0)
-    description = f"{drawn.description}, indicators of {len(levels)} columns"
-    return replace(drawn, parties=parties, levels=levels, options=options, description=description)
+    return Draw(method, transport, parties, options, f"{kind}, {cut}")
 
 
 @st.composite
 def runs(pick: st.DrawFn, method: str) -> Draw:
-    """Draw a run of a method, on arrays or on data frames with other orders, weights or categories."""
-    by_rows = card_of(method).split == "rows"
-    troubles = [trouble for trouble, fits in TROUBLES.items() if by_rows and fits(METHODS[method])]
-    drawn: Draw = pick(pick(st.sampled_from([ordinary] * 4 + troubles))(method))
-    frames = "arrays"
-    if by_rows and not drawn.hostile:
-        plain = not (drawn.earlier or drawn.unit)
-        kinds = ["weights"] * (plain and _weighable(drawn)) + ["categories"] * (plain and _mixable(drawn))
-        frames = pick(st.sampled_from(["arrays"] * 4 + ["orders", *kinds]))
-    if frames == "orders":
-        rng = pick(GENERATORS)
-        return replace(drawn, orders=[rng.permutation(drawn.pooled.shape[1]).tolist() for _ in drawn.parties])
-    if frames == "weights":
-        rng = pick(GENERATORS)
-        times = [np.append(1, rng.integers(0, 4, len(part) - 1)) for part in drawn.parties]
-        return replace(drawn, times=times, options={**drawn.options, "weights": WEIGHT})
-    return pick(_with_categories(drawn)) if frames == "categories" else drawn
-
-
-# Troubles: ties, iterations that are stopped, constant features under masks, units
-
-
-@st.composite
-def _cut(pick: st.DrawFn, X: Table, smallest: int) -> list[Table]:
-    """Draw two to five parties of at least so many rows."""
-    parties = pick(st.integers(2, min(5, len(X) // smallest)))
-    spare = pick(GENERATORS).multinomial(len(X) - parties * smallest, np.full(parties, 1 / parties))
-    return np.split(X, np.cumsum(spare + smallest)[:-1])
+    """Draw a run of a method on rows of any kind, or on rows that are trouble."""
+    card = card_of(method)
+    return pick(pick(st.sampled_from([ordinary] * 4 + [repeated] * (card.split == "rows" and card.exact)))(method))
 
 
 @st.composite
@@ -433,7 +255,8 @@ def repeated(pick: st.DrawFn, method: str) -> Draw:
     options = pick(options_of(method, k, n, d))
     if "block_size" in card_of(method).options.model_fields:
         options["block_size"] = pick(st.integers(1, 3))
-    return pick(_travelling(method, pick(_cut(X[rng.permutation(n)], 1)), options, f"first variance {times} times"))
+    marks = np.sort(rng.choice(np.arange(1, n), pick(st.integers(1, 4)), replace=False))
+    return pick(_travelling(method, np.split(X[rng.permutation(n)], marks), options, f"first variance {times} times"))
 
 
 @st.composite
@@ -446,54 +269,7 @@ def unfinished(pick: st.DrawFn, method: str) -> Draw:
 
 
 @st.composite
-def constant(pick: st.DrawFn, method: str) -> Draw:
-    """Draw features without variance, of any size beside the others, under masks and scaled."""
-    rng, n, d = pick(GENERATORS), pick(st.integers(20, 80)), pick(st.integers(3, 12))
-    X = rng.standard_normal((n, d)) * 10.0 ** rng.uniform(-1, 1, d) + rng.standard_normal(d)
-    still = np.append([True, False], rng.random(d - 2) < 0.4)
-    X = np.where(still, rng.choice([0.0, 0.1, 1 / 3, -3.0, 100.7, 1e-5, 1e4, 12345.678], d), X)
-    options = pick(options_of(method, pick(st.integers(1, min(n, int((~still).sum())))), n, d))
-    refused = ("warm_start", "keep", "outliers", "fourth_moments")  # with scale
-    options = {key: value for key, value in options.items() if key not in refused} | {"scale": True}
-    return pick(_travelling(method, pick(_cut(X, 2)), options, "constant features", masked=True))
-
-
-@st.composite
-def other_unit(pick: st.DrawFn, method: str) -> Draw:
-    """Draw parties of which one has a feature in another unit, with means beyond deviations."""
-    rng, d, count = pick(GENERATORS), pick(st.integers(2, 7)), pick(st.integers(2, 5))
-    parties = [rng.standard_normal((int(rng.integers(12, 30)), d)) for _ in range(count)]
-    place, feature = pick(st.integers(0, count - 1)), pick(st.integers(0, d - 1))
-    mean, share = 10.0 ** rng.uniform(-3, 3) * rng.choice([-1, 1]), 10.0 ** rng.uniform(-2, -0.5)
-    for part in parties:
-        column = part[:, feature]
-        part[:, feature] = mean * (1 + share * (column - column.mean()) / column.std())
-    parties[place][:, feature] *= pick(st.sampled_from([1000.0, 0.01]))
-    options = pick(options_of(method, pick(st.integers(1, d)), sum(map(len, parties)), d))
-    truncating = ("rank", "filler", "warm_start", "warm_rank")  # of a site's factor nobody sees deviations
-    options = {key: value for key, value in options.items() if key not in truncating}
-    drawn = pick(_travelling(method, parties, options, "another unit", masked=False))
-    return replace(drawn, unit=(place, feature))
-
-
-@st.composite
-def _travelling(
-    pick: st.DrawFn, method: str, parties: list[Table], options: dict[str, Any], kind: str, masked: bool | None = None
-) -> Draw:
-    """Draw a transport, masked or not where that is said."""
-    ways = [way for way in transports(method, len(parties), options) if masked in (None, way != "clear")]
-    transport = pick(st.sampled_from(ways or ["secure_aggregation"]))
+def _travelling(pick: st.DrawFn, method: str, parties: list[Table], options: dict[str, Any], kind: str) -> Draw:
+    transport = pick(st.sampled_from(transports(method, len(parties), options)))
     options = {**options, **pick(secure_options(transport, parties))}
     return Draw(method, transport, parties, options, f"{kind}, {len(parties)} parties")
-
-
-def _has(method: Method, *options: str) -> bool:
-    return set(options) <= method.strategy.card.options.model_fields.keys()
-
-
-TROUBLES: dict[Callable[[str], st.SearchStrategy[Draw]], Callable[[Method], bool]] = {
-    repeated: lambda method: method.strategy.card.exact,
-    constant: lambda method: _has(method, "scale") and "masked" in transports_of(method),
-    other_unit: lambda method: method.strategy.card.exact and _has(method, "scale"),
-}
-"""Which methods for rows each kind is drawn for; those that are exact and can scale know every site's deviations."""

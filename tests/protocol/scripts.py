@@ -42,17 +42,13 @@ class Script:
         return self.card.split == "columns"
 
     @property
-    def noised(self) -> bool:
-        return self.card.differentially_private
-
-    @property
     def secure(self) -> bool:
         return self.way != "clear"
 
     @property
     def hidden(self) -> bool:
         """True if masks or noise hide what a party sends."""
-        return self.secure or self.noised
+        return self.secure or self.card.differentially_private
 
 
 WRITTEN = """

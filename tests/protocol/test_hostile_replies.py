@@ -1,17 +1,24 @@
-"""Hostile or broken replies at the server: each a named error, whatever they hold."""
+"""Hostile, broken or false replies at the server: each a named error of ours or a finite model, whatever they hold."""
 
 import io
 import operator
 import re
+import warnings
+from itertools import cycle
 
 import numpy as np
 import pytest
-from flwr.common import Code, Status
+from flwr.common import Code, Parameters, Status
 
-from fedpca_flwr.errors import ContractError, FedPCAError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, FedPCAError
+from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.transports import encoding, masked, surviving
+from fedpca_flwr.transports.recommendation import transports_of
 from tests.families import cut, rows
-from tests.harness import finish, proxy_of, say, server_of, tamper, tamper_arrays
-from tests.refusals import refused
+from tests.harness import finish, fit, own, peak_of, proxy_of, say, server_of, tamper, tamper_arrays
+from tests.refusals import refused, unnamed
+
+SECURE = {"secure_aggregation": True, "bound": 50.0}
 
 
 def of(*sizes, **options):
@@ -19,8 +26,7 @@ def of(*sizes, **options):
 
 
 def npy(array):
-    file = io.BytesIO()
-    np.save(file, array)
+    np.save(file := io.BytesIO(), array)
     return file.getvalue()
 
 
@@ -60,10 +66,9 @@ def test_every_fault_of_one_reply_names_its_sender(fault, phase):
         assert re.search(r"client 1\b", line), line
 
 
-@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
-def test_every_fault_of_a_first_statement_names_its_sender(statement):
-    server = of(30, 30, 30)
-    proxy = proxy_of(server, 1)
+def claim(server, party, statement):
+    """Let a party say something else of itself before the first round; None: say nothing."""
+    proxy = proxy_of(server, party)
     honest = proxy.get_properties
 
     def get_properties(*question, **limits):
@@ -72,6 +77,12 @@ def test_every_fault_of_a_first_statement_names_its_sender(statement):
         return reply
 
     proxy.get_properties = get_properties
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=str)
+def test_every_fault_of_a_first_statement_names_its_sender(statement):
+    server = of(30, 30, 30)
+    claim(server, 1, statement)
     with pytest.raises(FedPCAError) as caught:
         finish(server)
     named = rf"client 1\b|node 2\b|client {statement.get('partition-id')}\b|\[0\]"
@@ -106,21 +117,20 @@ def test_the_last_round_is_checked_too(place, value, named):
 )
 def test_what_its_message_says_is_checked_in_every_round(phase, rows_said, what):
     server = of(60, 30)
-
-    def change(reply):
-        reply.num_examples = rows_said
-        return reply
-
-    tamper(server, 1, change, phase)
+    tamper(server, 1, lambda reply: setattr(reply, "num_examples", rows_said) or reply, phase)
     with refused(ContractError, "client 1", match=what):
         finish(server)
 
 
+@pytest.mark.parametrize("way", [{}, SECURE], ids=["clear", "masked"])
 @pytest.mark.parametrize("phases", [["moments"], ["project"], ["moments", "project"]], ids=str)
 @pytest.mark.parametrize("partitions", [{1: 2, 2: 1}, {1: 2}, {1: 2, 2: 0, 0: 1}, {1: 7}], ids=str)
-def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
-    """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's."""
-    server = of(30, 30, 30)
+def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions, way):
+    """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's.
+
+    A vector of words may be in the sum by then: nobody is shown that sum.
+    """
+    server = of(30, 30, 30, **way)
     for phase in phases:
         for party, partition in partitions.items():
             say(server, party, phase, **{"partition-id": partition})
@@ -128,7 +138,7 @@ def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions):
         finish(server)
 
 
-@pytest.mark.parametrize("way", [{}, {"secure_aggregation": True, "bound": 50.0}], ids=["clear", "masked"])
+@pytest.mark.parametrize("way", [{}, SECURE], ids=["clear", "masked"])
 def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
     server = of(30, 30, 30, **way)
     lie = {"partition-id": 0, "error": "DataError", "message": "my rows are no numbers"}
@@ -136,3 +146,223 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
     with refused(ContractError, "client 2", "partition 0") as caught:
         finish(server)
     assert "client 0" not in str(caught.value)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("secure", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
+@pytest.mark.parametrize("features", [50_000, 10**6])
+def test_one_partys_claim_of_many_features_is_not_believed(secure, features):
+    """Nor does the claim cost the server memory."""
+    server = of(30, 30, 30, **secure)
+    claim(server, 0, {"features": features})
+
+    def named():
+        with refused(DataError, "client 0", features, "client 1", 12):
+            finish(server)
+
+    assert peak_of(named) < 2**26
+    claim(server, 1, {"features": 2**62})
+    with refused(ContractError, "client 1", 2**62):
+        finish(server)
+
+
+def header(shape, dtype="'<f8'"):
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+ODD = {
+    "huge shape": header("(1099511627776,)") + bytes(64),
+    "negative shape": header("(-1, -1)") + bytes(64),
+    "deep header": header("(" * 3000 + ")" * 3000),
+    "structured": header("(1,)", "[('a', '<f8')]") + bytes(8),
+    "zero itemsize": header("(4611686018427387904,)", "'|V0'"),
+    "no array": b"\x00" * 100,
+    "no header": b"\x93NUMPY\x01\x00v\x00" + b"(((".ljust(117) + b"\n" + bytes(8),
+    "no hash": b"\x93NUMPY\x01\x00v\x00" + b"{[]:1}".ljust(117) + b"\n" + bytes(8),
+    "too few bytes": header("(9999999999,)") + b"x" * 8,
+    "objects": header("(1,)", "'|O'") + b"x" * 8,
+    "text": b"garbage",
+}
+
+
+def refuse_tensors(party, change, *named):
+    def changed(reply):
+        reply.parameters = Parameters(change(reply.parameters.tensors), "numpy.ndarray")
+        return reply
+
+    server = of(30, 30, 30)
+    tamper(server, party, changed)
+    with refused(ContractError, f"client {party}", *named):
+        finish(server)
+
+
+@pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
+def test_odd_arrays_are_refused_by_name(tensor):
+    refuse_tensors(1, lambda _: [tensor] * 4)
+
+
+def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
+    monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
+    refuse_tensors(0, lambda tensors: tensors[:1] * 100_000, 100000, 4)
+
+
+def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
+    server = of(30, 30, 30)
+    monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
+    with refused(ContractError, "nan"):
+        finish(server)
+
+
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
+"""Methods that compute a model of what parties reply."""
+
+CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
+"""Every method with each set of options of its card; what is false takes turns."""
+
+SUMMED = {**SECURE, "bound": 100.0, "min_parties": 2}
+WAYS = {"masked": SUMMED, "surviving": {**SUMMED, "survivors": 3}}
+
+
+def times(factor):
+    return lambda values: values * factor
+
+
+HUGE = {
+    **{f"times {factor}": times(factor) for factor in (1e300, 1e200)},
+    "up to 1e308": lambda values: values * (1e308 / (np.abs(values).max(initial=0.0) or 1.0)),
+    "all 1e308": lambda values: np.full_like(values, 1e308),
+}
+FALSE = {
+    **HUGE,
+    "times 1e+150": times(1e150),
+    "times 1e-300": times(1e-300),
+    "zero": np.zeros_like,
+    "negative": np.negative,
+}
+PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+"""Questions and fields, by their number."""
+
+
+def in_turn(every, times):
+    """Return each case with a value from a cycle; a method's first options get several values."""
+    drawn = cycle(every)
+    return [(*case, next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
+
+
+def parties_of_three(method, example):
+    if CARDS[method].split == "columns":
+        return np.split(rows(60), [6, 10], axis=1)
+    parties = cut(rows(300), 180, 100, 20)
+    return [np.digitize(part, [-0.1, 0.1]) * 1.0 for part in parties] if example.get("genotypes") else parties
+
+
+def outcome(method, number, change, *, field=None, round_number=None):
+    """Return the error's text, or an empty text, of a run in which client 1's real numbers are changed.
+
+    Only this array of a reply is changed, and only in the reply to this question, if their numbers are given.
+    """
+    example, before = CARDS[method].examples[number], []
+    options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
+    server = server_of(method, parties_of_three(method, example), **options)
+
+    def changed(arrays):
+        before.append(None)
+        if round_number is not None and len(before) - 1 != round_number:
+            return arrays
+        with np.errstate(all="ignore"):
+            return [
+                change(array).astype(array.dtype) if array.dtype.kind == "f" and field in {None, i} else array
+                for i, array in enumerate(arrays)
+            ]
+
+    tamper_arrays(server, 1, changed)
+    return run_to_end(server)
+
+
+def run_to_end(server):
+    """Return the text of the run's error, or an empty text if the model is finite."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            model = finish(server)
+        except FedPCAError as error:
+            return str(error)
+    unknown = model.log["measured"].get("components_above_noise") == 0  # then no variance is told
+    variances = () if unknown else (model.explained_variance_, model.explained_variance_ratio_)
+    for values in (model.components_, model.scores_, *variances):
+        assert values is None or np.isfinite(values).all()
+    return ""
+
+
+@pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 3))
+def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
+    error_text = outcome(method, number, FALSE[kind])
+    assert kind not in HUGE or not error_text or "client 1: " in error_text.split("\n")[0]
+
+
+@pytest.mark.parametrize(("method", "number", "place"), in_turn(PLACES, 2))
+def test_one_false_array_in_one_reply_does_too(method, number, place):
+    round_number, field = place
+    error_text = outcome(method, number, times(1e300), field=field, round_number=round_number)
+    assert not error_text or "client 1: " in error_text.split("\n")[0]
+
+
+def ends_randomly(words, start):
+    return np.append(words[:start], np.random.default_rng(0).integers(0, 2**64, words.size - start, np.uint64))
+
+
+SHARES = {
+    "random words": lambda words: ends_randomly(words, 1),
+    "half random": lambda words: ends_randomly(words, words.size // 2),
+    "negative": lambda words: np.append(words[:1], -words[1:]),
+}
+SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
+
+
+@pytest.mark.parametrize(
+    ("method", "way", "share"),
+    [(*one, share) for i, one in enumerate(SUMS) for share in (list(SHARES)[i % 3], list(SHARES)[(i + 1) % 3])],
+)
+def test_a_false_share_of_a_secure_sum_does_too(method, way, share, monkeypatch):
+    """Client 1 follows all rules and counts itself once, but adds words that are no part of anything."""
+    honest = encoding.encode_answer
+
+    def encoded(party, *arguments):
+        vector = honest(party, *arguments)
+        return SHARES[share](vector) if party.site.node.partition_id == 1 else vector
+
+    for module in (masked, surviving):
+        monkeypatch.setattr(module, "encode_answer", encoded)
+    assert "client 1" not in run_to_end(server_of(method, parties_of_three(method, {}), n_components=2, **WAYS[way]))
+
+
+def test_false_numbers_are_told_with_those_of_the_others():
+    server = server_of("spca", parties_of_three("spca", {}), n_components=2)
+    tamper_arrays(server, 1, lambda arrays: [a * 1e300 if a.dtype.kind == "f" else a for a in arrays])
+    with refused(ContractError, "client 1", "'summary'", "1.39e+302", "85.2") as caught:
+        finish(server)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+    # The fault: a party in a large unit was blamed for the value of an option.
+    parties = [rows(10, 3), rows(10, 3, seed=1) * 1e90]
+    with pytest.raises(ConfigError) as caught:
+        fit("vertical", parties, n_components=3, solver="merge", rank=1)
+    option, sizes = str(caught.value).splitlines()
+    assert not unnamed(option, "'rank'", 1, "n_components", 3)
+    assert not unnamed(sizes, "party 1", "'rows'")
+
+
+def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
+    server = server_of("p-cov", parties_of_three("p-cov", {}), n_components=2)
+    honest = type(server.strategy).program
+
+    def failing(self):
+        yield next(honest(self))
+        raise np.linalg.LinAlgError("of the library")
+
+    monkeypatch.setattr(type(server.strategy), "program", failing)
+    with refused(ContractError, "'moments'", "LinAlgError") as caught:
+        finish(server)
+    assert "of the library" not in str(caught.value)

@@ -1,13 +1,20 @@
 """A reply that is too large, or needs too much memory, is refused before anything is computed, with what would do."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, DisclosureError
+from fedpca_flwr.flower import FedPCA
+from fedpca_flwr.maths.moments import packed_size
 from fedpca_flwr.protocol import memory
+from fedpca_flwr.protocol.memory import server_memory, site_memory
+from fedpca_flwr.protocol.question import Public, max_reply_cost
+from fedpca_flwr.simulations.benchmarks.peaks import WAYS as PEAK_WAYS
+from fedpca_flwr.simulations.benchmarks.peaks import Peaks, ResidentMeter, TracedMeter, measure_apart, measure_run
 from fedpca_flwr.site.site import Site
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import transports_of
@@ -55,8 +62,7 @@ def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
 def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "CONTAINER_LIMIT_FILE", limit)
-    of_machine = memory.available_memory.__wrapped__()
-    for text, expected in (("4096\n", 4096), ("max\n", of_machine)):
+    for text, expected in (("4096\n", 4096), ("max\n", memory.available_memory.__wrapped__())):
         limit.write_text(text)
         assert memory.available_memory.__wrapped__() == expected
 
@@ -100,3 +106,45 @@ def test_the_forecast_of_a_reply_is_its_size(method, way, monkeypatch):
     data = rows(60)
     parties = cut(data, 20, 20, 20) if CARDS[method].split == "rows" else np.array_split(data, 3, axis=1)
     assert max_bytes_sent(fit(method, parties, n_components=2, **WAYS[way])) == max(sizes)
+
+
+PARTIES, ROWS, FEATURES = 3, 40, 900
+GOAL = Peaks(site=4.0, server=6.0)
+
+
+def estimate(features, way):
+    """Return the estimates in packed scatters."""
+    options = {key.replace("-", "_"): value for key, value in PEAK_WAYS[way].items()}
+    strategy = FedPCA("p-cov", clients=PARTIES, **options).strategy
+    public = Public(strategy.config, strategy.options, PARTIES, features=features)
+    site = site_memory(max_reply_cost(strategy.script, public, ROWS)[1])
+    server, _ = server_memory(strategy.script, public)
+    return Peaks(site / (8 * packed_size(features)), server / (8 * packed_size(features)))
+
+
+def within(peaks, limits):
+    return peaks.site <= limits.site and peaks.server <= limits.server
+
+
+@pytest.fixture(scope="module")
+def libraries():
+    """All libraries are loaded."""
+    measure_run(400, ROWS, PARTIES, "masked", TracedMeter)
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("libraries")
+@pytest.mark.parametrize("way", PEAK_WAYS)
+def test_peaks_of_a_run_are_within_the_estimate(way):
+    peaks = measure_run(FEATURES, ROWS, PARTIES, way, TracedMeter)
+    assert within(peaks, estimate(FEATURES, way)), peaks
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.parametrize("way", PEAK_WAYS)
+def test_peaks_at_3000_features_are_within_estimate(way):
+    allocated, resident = (measure_apart(3000, 300, PARTIES, way, meter) for meter in (TracedMeter, ResidentMeter))
+    assert within(allocated, GOAL), allocated
+    assert within(resident, estimate(3000, way)), resident
+    assert resident.site <= GOAL.site, resident

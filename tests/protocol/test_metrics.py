@@ -1,4 +1,4 @@
-"""Numbers about runs: what a watcher of a server or a site is given, in a form that Prometheus reads."""
+"""What is said of a run: by its strategy, and to a watcher of a server or a site, in a form that Prometheus reads."""
 
 import itertools
 import json
@@ -13,44 +13,33 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import yaml
 from flwr.app import Context, RecordDict
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fedpca_flwr import server_app
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.errors import ConfigError, QuorumError
+from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
+from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
 from fedpca_flwr.site.node import metrics as site_metrics
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.audit import Audit
 from fedpca_flwr.site.rules.chain import Event
-from fedpca_flwr.strategies import METHODS
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
 from tests.harness import context_of, fail_at, finish, server_of, tamper
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
-SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
-
 
 def samples(file):
-    """Return the samples of a file by name and labels; each family is announced, and the last line is its end."""
-    *lines, last = file.read_text().splitlines()
-    assert last == "# EOF"
-    found, kinds = {}, {}
-    for line in lines:
-        if line.startswith("# TYPE "):
-            name, kind = line.split()[2:]
-            assert name not in kinds
-            kinds[name] = kind
-        elif not line.startswith("# HELP "):
-            name, labels, value = SAMPLE.fullmatch(line).groups()
-            family = list(kinds)[-1]
-            assert name == (f"{family}_total" if kinds[family] == "counter" else family)
-            found[name, *re.findall(r'="((?:[^"\\]|\\.)*)"', labels)] = float(value)
-    return found
+    """Return the samples of a file by name and labels, as Prometheus reads them."""
+    families = text_string_to_metric_families(file.read_text())
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
 
 
 def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", **options):
@@ -104,18 +93,21 @@ def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatc
 @pytest.mark.parametrize("place", ["relative", "/dev/null/run"])
 def test_an_impossible_metrics_file_is_named_first(place, monkeypatch, tmp_path):
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
-    values = {"method": "p-cov", "metrics": place, "output": str(tmp_path / "model")}
     with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):
-        server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
+        begin(tmp_path, place)
+
+
+def begin(folder, metrics):
+    values = {"method": "p-cov", "metrics": metrics, "output": str(folder / "model")}
+    server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
 
 
 def test_a_missing_package_is_named_first(monkeypatch, tmp_path):
     """By the server before a run, and by a site whenever it reads its node-config."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
-    values = {"method": "p-cov", "metrics": str(tmp_path / "run"), "output": str(tmp_path / "model")}
     with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
-        server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
+        begin(tmp_path, str(tmp_path / "run"))
     node = {"partition-id": 0, "num-partitions": 2, "journal": str(tmp_path)}
     with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
         NodeConfig.parse({**node, "metrics": str(tmp_path / "site")}, source="node-config")
@@ -127,20 +119,16 @@ def test_a_damaged_line_neither_ends_a_run_nor_stops_counting(tmp_path, monkeypa
     with open(tmp_path / "run.jsonl", "ab") as stream:
         stream.write(b'{"status": "comp\n\xff\xfe\n[1]\n"text"\n{}\n{"status": ["failed"], "time": 3}\n')
     of_server(monkeypatch, tmp_path, output=str(tmp_path / "two"))
-    found = samples(tmp_path / "run.prom")
-    assert found["fedpca_runs_total", "server", "completed"] == 2
+    assert samples(tmp_path / "run.prom")["fedpca_runs_total", "server", "completed"] == 2
     assert (tmp_path / "two.npz").exists()
 
 
 def test_a_watcher_sees_that_a_run_goes_on_and_when_it_changed(tmp_path, monkeypatch):
-    seen, before = [], time.time() - 1
-
-    def look(server):
-        tamper(server, 0, lambda reply: seen.append(samples(tmp_path / "run.prom")) or reply)
-
+    seen, before, file = [], time.time() - 1, tmp_path / "run.prom"
+    look = partial(tamper, party=0, change=lambda reply: seen.append(samples(file)) or reply)
     of_server(monkeypatch, tmp_path, look, output=str(tmp_path / "one"))
     assert {sample["fedpca_run_active", "server"] for sample in seen} == {1}
-    last = samples(tmp_path / "run.prom")
+    last = samples(file)
     assert last["fedpca_run_active", "server"] == 0
     assert before <= last["fedpca_changed_timestamp_seconds", "server"] <= time.time()
 
@@ -177,9 +165,9 @@ def test_a_site_has_numbers_of_its_latest_run_and_counts_of_all(tmp_path, monkey
         ("3", "answer", "phase 2 of 2: squared", 8),
     ]
     times = [datetime.now(UTC) - timedelta(seconds=100 - i) for i in range(len(lines))]
-    stamped = zip(itertools.count(1), times, lines, strict=False)
     events = [
-        Event(n, time.isoformat(), run, 1, kind, text, "", size, "") for n, time, (run, kind, text, size) in stamped
+        Event(number, time.isoformat(), run, 1, kind, text, "", size, "")
+        for number, (time, (run, kind, text, size)) in enumerate(zip(times, lines, strict=True), start=1)
     ]
     monkeypatch.setattr(site_metrics, "audit", lambda folder: Audit(events, 0))
     node = {"partition-id": 1, "num-partitions": 2, "journal": str(tmp_path), "delta-budget": 1e-3}
@@ -204,8 +192,55 @@ def test_a_line_has_no_number_that_json_does_not_have():
 def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
     of_server(monkeypatch, tmp_path, output=str(tmp_path / "model"))
     known = set(re.findall(r"^# TYPE (\w+)", (tmp_path / "run.prom").read_text(), re.MULTILINE))
-    dashboard = json.loads((Path(__file__).parents[2] / "containers" / "grafana.json").read_text())
-    rules = yaml.safe_load((Path(__file__).parents[2] / "containers" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    folder = Path(__file__).parents[2] / "containers"
+    dashboard = json.loads((folder / "grafana.json").read_text())
+    rules = yaml.safe_load((folder / "alerts.yaml").read_text())["groups"][0]["rules"]
     assert set(re.findall(r"fedpca_\w+?(?=_total\b|\b)", " ".join(rule["expr"] for rule in rules))) <= known
     expressions = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     assert {name.removesuffix("_total") for name in re.findall(r"fedpca_\w+", expressions)} == known
+
+
+OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "angle", "certified", "exact"),
+    [
+        *(("sub-it", angle, True, angle <= EXACT_ANGLE_DEGREES) for angle in (0.0, EXACT_ANGLE_DEGREES, OVER, 90.0)),
+        ("ap-cov", 0.0, True, False),
+        *((method, None, True, method == "qr-pca") for method in ("qr-pca", "qr-pca rank=4", "qr-pca wire='float32'")),
+        *((f"compressed tolerance={most}", EXACT_ANGLE_DEGREES, True, True) for most in (1e-6, 1.0)),
+        ("compressed tolerance=0.0", 0.0, True, False),
+        ("compressed tolerance=1e-6", EXACT_ANGLE_DEGREES, False, False),
+        ("compressed tolerance=1e-6", OVER, True, False),
+    ],
+)
+def test_exact_models_are_certified_to_1e_6_degrees(method, angle, certified, exact):
+    strategy = FACTORY.strategy(METHODS.run_config({"method": method, "n-components": 2, "clients": 3}))
+    if method.startswith("compressed"):
+        vars(strategy).update(proven_angle_degrees=angle, variances_certified=certified)
+    elif angle is not None:
+        strategy.certificate = angle
+    assert strategy.exact is exact
+    assert EXACT_ANGLE_DEGREES == 1e-6
+
+
+@pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
+def test_a_models_memory_is_its_arrays(k, keep, columns):
+    """Moments are a packed triangle, sums and their low halves, of 7 features each; the log takes a MiB."""
+    strategy = FACTORY.strategy(METHODS.run_config({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
+    strategy.quorum.features = 7
+    matrices = {"nothing": 0, "moments": 1, "parties": 4}[keep]
+    assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * matrices) + 2**20
+
+
+def test_a_model_follows_the_last_round():
+    server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
+    strategy, seen = server.strategy, []
+    strategy.after_round = lambda: seen.append(strategy.done)
+    model = finish(server)
+    assert [entry["round"] for entry in model.log["rounds"]] == [1, 2]
+    assert seen == [False, True]
+    strategy.done = False
+    with refused(ContractError, "p-cov", 2):
+        _ = strategy.model

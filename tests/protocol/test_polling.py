@@ -8,12 +8,16 @@ from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 
+from fedpca_flwr import FedPCA, LocalGrid, PCAModel
 from fedpca_flwr.protocol import server
 from fedpca_flwr.protocol.replies import failure_reason
-from tests.harness import Clock
+from fedpca_flwr.site_app import app
+from fedpca_flwr.strategies import METHODS
+from tests.harness import Clock, differences, identities, sites_of
 
 
 class Link:
@@ -21,33 +25,28 @@ class Link:
 
     def __init__(self, clock):
         self.clock, self.looks, self.sent, self.lives = clock, 0, [], []
-        self.lost: Counter[float] = Counter()
-        """By message, how many of its replies are lost."""
-        self.found: dict[float, float] = {}
-        """By message, when its reply was first found."""
-        self.offline = range(0)
-        """Seconds in which the nodes are offline: their messages are given up, once, as by a SuperLink."""
+        self.lost: Counter[float] = Counter()  # by message, how many of its replies are lost
+        self.found: dict[float, float] = {}  # by message, when its reply was first found
+        self.offline = range(0)  # seconds in which nodes are offline: a SuperLink gives their messages up, once
 
     def push_messages(self, messages):
-        ids = [f"{message.seconds} {next(NUMBERS)}" for message in messages]
         self.sent += [message.seconds for message in messages]
         self.lives += [message.metadata.ttl for message in messages]
-        return ids
+        return [f"{message.seconds} {next(NUMBERS)}" for message in messages]
 
     def pull_messages(self, ids):
         self.looks += 1
         replies = []
         for name in ids:
             seconds = float(name.split()[0])
-            if self.clock.now < self.offline.stop and self.clock.now >= self.offline.start:
+            if self.offline.start <= self.clock.now < self.offline.stop:
                 error = SimpleNamespace(code=ErrorCode.NODE_UNAVAILABLE, reason="Error: Node Unavailable")
                 metadata = SimpleNamespace(reply_to_message_id=name, src_node_id=SUPERLINK_NODE_ID)
                 replies.append(SimpleNamespace(metadata=metadata, has_error=lambda: True, error=error))
             elif seconds <= self.clock.now and self.sent.count(seconds) > self.lost[seconds]:
                 self.found.setdefault(seconds, self.clock.now)
-                metadata = SimpleNamespace(reply_to_message_id=name, seconds=seconds)
-                kinds = {"has_error": lambda: False, "has_content": lambda: False}
-                replies.append(SimpleNamespace(metadata=metadata, **kinds))
+                metadata, no = SimpleNamespace(reply_to_message_id=name, seconds=seconds), lambda: False
+                replies.append(SimpleNamespace(metadata=metadata, has_error=no, has_content=no))
         return replies
 
 
@@ -136,6 +135,7 @@ def broken(link, since, error=ConnectionError, until=1e9):
 
 
 def test_what_the_link_raises_is_raised_for_all_who_wait(link):
+    """As an error of the grid, by which a run ends with the grid's name (fedpca_flwr/test_flower.py)."""
     broken(link, 2)
     poller = server.ReplyPoller(link)
     with ThreadPoolExecutor(2) as pool:
@@ -163,7 +163,7 @@ def test_a_message_whose_reply_is_lost_is_sent_again(lost, link):
 
 @pytest.mark.parametrize(("timeout", "sent_again", "life"), [(60.0, 15, 45), (2.0, 0.5, 1.5), (1.2, 0.3, 1.0)])
 def test_a_lost_reply_is_asked_for_within_the_rounds_time(timeout, sent_again, life, link):
-    """The second message lives until the round's end, and a second at least, which is the least that Flower takes."""
+    """The second message lives until the round's end, and for a second, Flower's least, at least."""
     link.lost[0.1] = 1
     assert arrival_times(link, [0.1], timeout=timeout) == [0.1]
     assert sent_again <= link.clock.now < 1.2 * sent_again + 0.4
@@ -203,11 +203,9 @@ def test_a_link_that_fails_for_a_while_ends_nothing(link):
 
 
 def test_a_run_that_was_stopped_ends_at_once(link):
-    class RunNotRunningException(Exception):  # noqa: N818 - the name that Flower has
-        pass
-
-    broken(link, 1, RunNotRunningException)
-    with pytest.raises(RunNotRunningException):
+    stopped = type("RunNotRunningException", (Exception,), {})  # the name that Flower has
+    broken(link, 1, stopped)
+    with pytest.raises(stopped):
         arrival_times(link, [5.0])
     assert link.clock.now < 3
 
@@ -225,3 +223,66 @@ def test_reminders_become_rarer(monkeypatch):
     with server.remind(lambda: lines.append(1)):
         assert fifth.wait(60)
     assert (waits, len(lines)) == ([30, 60, 120, 240, 480], 4)
+
+
+ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+
+
+class LossyGrid(LocalGrid):
+    """Grid of sites that loses the first replies, as a SuperLink whose database is locked."""
+
+    def __init__(self, losses, *arguments):
+        super().__init__(*arguments)
+        self.losses, self.replies = losses, []  # every reply, lost or not
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return server.ReplyPoller(self).send_and_receive(messages, timeout=timeout)
+
+    def pull_messages(self, message_ids):
+        replies = []
+        for reply in super().pull_messages(message_ids):
+            self.replies.append(reply)
+            if self.losses and reply.metadata.message_type.startswith("train"):
+                self.losses -= 1
+            else:
+                replies.append(reply)
+        return replies
+
+
+def grid_after(tmp_path, method, losses, **options) -> tuple[LossyGrid, PCAModel]:
+    """Return the grid and the model of a run at three sites with files and journals."""
+    policy = {"min-rows": 5, "may-show": "distribution"}
+    policy |= {"epsilon-budget": 9.0} if method.startswith("dp-pca") else {}
+    nodes = sites_of(tmp_path / f"{method} {losses}", ROWS, **policy)
+    nodes = [node | keys for node, keys in zip(nodes, identities(3), strict=True)]
+    keys = {"n_components": 2, "clients": 3, **options}
+    values = {key.replace("_", "-"): value for key, value in keys.items()}
+    grid = LossyGrid(losses, app, nodes, METHODS.run_config({**values, "method": method}))
+    strategy = FedPCA(method, **keys)
+    strategy.start(grid)
+    assert not grid.losses
+    return grid, strategy.model
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("p-cov", {}), ("p-cov", SECURE), ("p-cov", SECURE | {"survivors": 3}), ("sub-it", {}), ("adaptive", {})],
+    ids=str,
+)
+def test_lost_replies_cost_time_and_no_bit(method, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "time", Clock())
+    (_, lossy), (_, whole) = (grid_after(tmp_path, method, losses, **options) for losses in (4, 0))
+    assert not differences(lossy, whole)
+
+
+def test_noise_is_drawn_once(tmp_path, monkeypatch):
+    """A second draw for the same question would halve the variance of the noise, at no budget."""
+    monkeypatch.setattr(server, "time", Clock())
+    grid, _ = grid_after(tmp_path, "dp-pca epsilon=5.0", 3)
+    noisy = [
+        (reply.metadata.src_node_id, reply.metadata.group_id, *(array.data for array in arrays.values()))
+        for reply in grid.replies
+        if "count" not in (arrays := reply.content.array_records.get("arrays", {})) and arrays
+    ]
+    assert len(noisy) - 3 == len(set(noisy)) == len({reply[:2] for reply in noisy})

@@ -1,16 +1,21 @@
-"""Who takes part: exactly the expected parties, from the first round to the last."""
+"""Who takes part: the expected parties or a `minimum` of them, and all that is wrong is told before any round."""
 
 import threading
+from contextlib import nullcontext
+from functools import partial
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from fedpca_flwr import FedPCA, LocalGrid, client_app, run
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, QuorumError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, QuorumError
 from fedpca_flwr.protocol import quorum
 from fedpca_flwr.simulations.loopback import LoopbackProxy
+from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import cut, rows
-from tests.harness import Clock, context_of, finish, fit, proxy_of, server_of
+from tests.harness import Clock, context_of, differences, finish, fit, on_config, proxy_of, server_of
 from tests.refusals import refused, unnamed
 
 PARTIES = cut(rows(90), 60, 30)
@@ -19,6 +24,10 @@ METHOD = {"block_size": 3, "n_components": 2, "max_rounds": 6}
 
 def of_two(**options):
     return server_of("sub-it", PARTIES, **METHOD, **options)
+
+
+def of_three(**options):
+    return server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, **options)
 
 
 def twin(server, party, name="1234"):
@@ -37,10 +46,6 @@ def before(server, phase, happens):
         return honest(ins, timeout, group_id)
 
     setattr(proxy, kind, ask)
-
-
-def of_three(**options):
-    return server_of("p-cov", cut(rows(90), 30, 30, 30), n_components=2, **options)
 
 
 def test_one_client_too_many_is_refused():
@@ -150,3 +155,163 @@ def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
     monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
     fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
     assert (len(threads), len(set(threads))) == (10, 1)
+
+
+HOLES = rows(30)
+HOLES[0, 0] = np.nan
+NARROW = rows(30)[:, :4]
+
+
+def server_before_any_round(parties, method="p-cov", **options):
+    """Return a server whose clients must not be asked to compute anything."""
+    server = server_of(method, parties, **{"n_components": 2, **options})
+    for proxy in server.client_manager().all().values():
+        proxy.fit = lambda *_: pytest.fail("a round has begun")
+    return server
+
+
+def error_lines(server, kind):
+    with pytest.raises(kind) as caught:
+        finish(server)
+    return str(caught.value).splitlines()
+
+
+def test_all_bad_sites_are_named_at_once():
+    server = server_before_any_round([HOLES, rows(30), NARROW])
+    context_of(server, 1).node_config["min-rows"] = 50
+    missing, few, *_ = error_lines(server, DataError)
+    assert not unnamed(missing, "client 0", "NaN")
+    assert not unnamed(few, "client 1", "min-rows", 50)
+    server = server_before_any_round([rows(30), NARROW, rows(30), NARROW[:, :3]])
+    context_of(server, 2).node_config["num-partitions"] = 5
+    lines = error_lines(server, ConfigError)
+    assert [line[:8] for line in lines] == ["client 2", "client 1", "client 3"]
+    assert not unnamed(lines[0], 5, 4)
+    assert not unnamed(lines[1], 4, "client 0", 12)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "dp-pca", "personalised"])
+def test_too_many_components_are_refused_before_any_round(method):
+    with refused(ConfigError, "n-components", 10, 4):
+        finish(server_before_any_round([NARROW, NARROW], method, n_components=10))
+
+
+def test_a_bad_site_is_told_when_it_comes_and_waits_for_no_other(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(quorum, "time", clock)
+    for bad, parties in enumerate(([HOLES, rows(30)], [rows(30), HOLES])):
+        server = server_before_any_round(parties)
+        manager, late = server.client_manager(), proxy_of(server, 1)
+        manager.unregister(late)
+        comes = partial(manager.register, late) if bad else partial(pytest.fail, "it waited")
+        monkeypatch.setattr(clock, "sleep", lambda _, comes=comes: comes())
+        with refused(DataError, f"client {bad}", "NaN"):
+            finish(server)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "vertical"])
+def test_files_that_are_not_writable_are_refused_first(method, tmp_path):
+    (tmp_path / "file").touch()
+    parties = cut(rows(60), 30, 30) if method == "p-cov" else [rows(60)[:, :3], rows(60)[:, 3:]]
+    server = server_before_any_round(parties, method, site={"may-show": "inner products"})
+    for party, files in enumerate(({"scores": "own.txt"}, {"scores": "file/own.npy", "loadings": ""})):
+        context_of(server, party).node_config |= {key: str(tmp_path / name) for key, name in files.items()}
+    text = "\n".join(error_lines(server, ConfigError))
+    assert not unnamed(text, "client 0", "'scores'", "'.txt'", ".npy", ".csv")
+    assert not unnamed(text.split("client 1", 1)[1], "'scores'", "'loadings'")
+    assert str(tmp_path) not in text
+
+
+def test_a_refused_run_keeps_earlier_scores(tmp_path):
+    (tmp_path / "own.npy").write_bytes(b"of an earlier run")
+    server = server_before_any_round([rows(30), HOLES])
+    context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
+    error_lines(server, DataError)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
+
+
+@pytest.mark.parametrize("begin", [FACTORY.strategy, METHODS.run_config])
+def test_faults_of_keys_and_options_are_told_together(begin):
+    with pytest.raises(ConfigError) as caught:
+        begin({"method": "sub-it tolerance=-1", "seed": -1, "n-components": 0.5})
+    assert [line.split("'")[1] for line in str(caught.value).splitlines()] == ["n-components", "tolerance", "seed"]
+    with refused(ConfigError, "'clip'", "'honest-parties'"):
+        FACTORY.strategy({"method": "dp-pca release=joint trust=distributed", "secure-aggregation": True})
+
+
+FIVE = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] + i for i, n in enumerate((50, 40, 60, 30, 45))]
+
+
+def with_some(present, method="p-cov", **options):
+    """Return a run of five parties of which some have a node, and its strategy."""
+    options = {"n_components": 2, "minimum": 3, **options}
+    app = client_app(lambda context: FIVE[context.node_config["partition-id"]], method, **options)
+    grid = LocalGrid(app, 5)
+    grid.contexts = {node: context for node, context in grid.contexts.items() if node - 1 in present}
+    return grid, FedPCA(method, clients=5, join_deadline=0.1, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "present"),
+    [
+        *((method, [0, 2, 3]) for method in ("p-cov", "sub-it", "compressed", "adaptive", "p-cov clusters=2")),
+        ("p-cov", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_the_parties_that_come_suffice(method, present):
+    grid, pca = with_some(present, method)
+    pca.start(grid)
+    assert not differences(pca.model, run(method, [FIVE[party] for party in present], n_components=2))
+    assert [party["party"] for party in pca.model.log["parties"]] == present
+    assert pca.model.n_samples_ == (140 if len(present) == 3 else 225)
+    note = "the PCA of 3 of 5 parties: client 1, client 4 did not take part"
+    assert (note in pca.model.log["notes"]) == (len(present) == 3)
+
+
+def test_fewer_than_the_minimum_are_refused():
+    grid, pca = with_some([0, 2])
+    with refused(QuorumError, 2, 5):
+        pca.start(grid)
+
+
+@pytest.mark.parametrize("fails_at", ["train.fedpca", ""])
+def test_a_party_that_fails_later_ends_the_run(fails_at):
+    """The others were told that it takes part; one that never says a word takes none."""
+    grid, pca = with_some([0, 1, 2, 3])
+    answer = grid.app
+
+    def fail_in_a_round(message, context):
+        if context.node_config["partition-id"] == 3 and fails_at in message.metadata.message_type:
+            raise RuntimeError
+        return answer(message, context)
+
+    grid.app = fail_in_a_round
+    with refused(QuorumError, "client 3", 4) if fails_at else nullcontext():
+        pca.start(grid)
+
+
+@pytest.mark.parametrize(
+    ("phase", "members", "named"),
+    [
+        *(("moments", told, f" {len({*told.split()})} .* = 3") for told in ("0 1", "1 2 3 4", "", "0 0 0 1", "0 1 x")),
+        ("project", "0 1 2", ""),
+    ],
+)
+def test_a_party_refuses_a_run_of_too_few_or_of_others(phase, members, named):
+    """The adversary is the server: it would have the sums of two parties, or of others than it says, or said first."""
+    server = server_of("p-cov", FIVE, n_components=2, minimum=3)
+    on_config(server, 0, phase, {"parties": members})
+    with pytest.raises(ContractError, match=f"client 0.*{named}"):
+        server.fit(num_rounds=9, timeout=None)
+
+
+@pytest.mark.parametrize("method", ["dsa", "dp-pca epsilon=1.0", "robust", "vertical", "streaming state=x"])
+def test_methods_that_need_all_parties_say_so(method):
+    with refused(ConfigError, "'minimum'", "p-cov"):
+        FedPCA(method, minimum=2)
+
+
+def test_a_minimum_that_cannot_be_is_refused():
+    for keys, named in (({"secure_aggregation": True, "bound": 9.0}, "'survivors'"), ({"clients": 2}, "'clients'")):
+        with refused(ConfigError, "'minimum'", 3, named):
+            FedPCA("p-cov", minimum=3, **keys)

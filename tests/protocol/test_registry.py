@@ -15,44 +15,31 @@ from tests.refusals import refused, unnamed
 
 MODULE = """
 from dataclasses import replace
-
 from fedpca_flwr.protocol.registry import Method
 from fedpca_flwr.strategies import METHODS
-
 strategy, client = METHODS["p-cov"]
-
-
-class Foreign(strategy):
-    card = replace(strategy.card, name="foreign", title="A method of somebody else's")
-
-
-METHOD = Method(Foreign, client)
+card = replace(strategy.card, name="foreign", title="A method of somebody else's")
+METHOD = Method(type("Foreign", (strategy,), {"card": card}), client)
 """
 STAGE_AND_READER = """
 import numpy as np
-
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.questions.rows_client import RowsStage
 from fedpca_flwr.site.readers.file_format import FileFormat
 
-
 class LoudOptions(PCAOptions):
     loud: bool = False
 
-
 class Loud(RowsStage):
     Options, option_names = LoudOptions, ("loud",)
-
     def conclude(self, model, fit):
         model.log["notes"].append("LOUD")
-
 
 WORDS = FileFormat(lambda file, selection: (np.loadtxt(file), []))
 """
 RUN = """
 import numpy as np
 from fedpca_flwr import METHODS, battery, read, run
-
 parties = [np.random.default_rng(i).normal(size=(20, 3)) for i in range(2)]
 model = run("foreign scale=true", parties, n_components=2)
 print(model.log["method"], "foreign" in METHODS, list(METHODS)[-1], model.rounds)
@@ -70,11 +57,9 @@ POINTS = """
 [fedpca_flwr.methods]
 p-cov = foreign_pca:METHOD
 foreign = foreign_pca:METHOD
-
 [fedpca_flwr.stages]
 adjust = foreign_steps:Loud
 loud = foreign_steps:Loud
-
 [fedpca_flwr.readers]
 .npy = foreign_steps:WORDS
 .words = foreign_steps:WORDS
@@ -85,10 +70,9 @@ loud = foreign_steps:Loud
 def test_a_method_a_stage_and_a_reader_of_another_package_are_used_by_their_names(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
     (tmp_path / "foreign_steps.py").write_text(STAGE_AND_READER)
-    metadata_folder = tmp_path / "foreign_pca-1.0.dist-info"
-    metadata_folder.mkdir()
-    (metadata_folder / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
-    (metadata_folder / "entry_points.txt").write_text(POINTS)
+    (about := tmp_path / "foreign_pca-1.0.dist-info").mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign-pca\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(POINTS)
     code = f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(tmp_path)!r}]\n{RUN}"
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True)
     first, checks, ours, parties, read_and_staged = done.stdout.strip().splitlines()

@@ -134,7 +134,7 @@ def test_fully_explained_features_are_zero():
         ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
         *(
             ({"method": name}, ["adjust_for", "p-cov"])
-            for name in ["ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca"]
+            for name in ("ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca")
         ),
     ],
 )
@@ -164,10 +164,8 @@ def test_places_that_cannot_be_are_refused(told, expected):
 
 
 def test_other_places_and_false_scatters_are_told():
-    server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4")
-    say(server, 1, covariates="1 5")
     with refused(ConfigError, "client 1", "adjust-for", "client 0"):
-        finish(server)
+        finish(say(server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4"), 1, covariates="1 5"))
     server = server_of("p-cov", PARTIES, n_components=2, adjust_for="1,4", harmonise="means")
     tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
     with refused(ContractError, match="fit"):

@@ -1,6 +1,7 @@
 """Clusters of the scores of all rows, and Harmony, by sums: equal to those over all rows, and safe for a site."""
 
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,19 +115,16 @@ def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
 
 
 def test_runs_and_models_that_have_no_clusters_say_why():
-    plain = fit("p-cov", PARTIES, n_components=2)
+    run = partial(fit, "p-cov", PARTIES, n_components=2)
     with refused(ContractError, "clusters=4"):
-        analyses.clusters(plain)
+        analyses.clusters(run())
     with refused(ContractError, "clustering='harmony'"):
-        analyses.harmonised(plain, X, 0)
+        analyses.harmonised(run(), X, 0)
     for way in ("k-means", "harmony"):
         with refused(DisclosureError, "scores", "distribution"):
-            fit("p-cov", PARTIES, n_components=2, clusters=2, clustering=way, may_show="distribution")
+            run(clusters=2, clustering=way, may_show="distribution")
     with refused(ConfigError, "'survivors'", "cells"):
-        fit("p-cov", PARTIES, n_components=2, clusters=2, **SECURE, survivors=2)
-
-
-# What a site answers
+        run(clusters=2, **SECURE, survivors=2)
 
 
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
@@ -142,19 +140,19 @@ def session(folder, **options):
 
 
 @pytest.mark.parametrize(
-    ("scaled", "first", "second", "named"),
+    ("first", "axes", "then", "named"),
     [
-        (False, (AXES, NONE), (AXES[::-1], NONE), ["'components'", "earlier"]),
-        (True, (AXES, ONES), (AXES, 2 * ONES), ["'scale'", "earlier"]),
-        (False, (AXES, NONE), (AXES, ONES), ["'scale'", "scale=False"]),
-        (True, (AXES, ONES), (AXES, NONE), ["'scale'", "scale=True"]),
+        (NONE, AXES[::-1], NONE, ["'components'", "earlier"]),
+        (ONES, AXES, 2 * ONES, ["'scale'", "earlier"]),
+        (NONE, AXES, ONES, ["'scale'", "scale=False"]),
+        (ONES, AXES, NONE, ["'scale'", "scale=True"]),
     ],
 )
-def test_a_run_has_one_set_of_components(tmp_path, caplog, scaled, first, second, named):
+def test_a_run_has_one_set_of_components(tmp_path, caplog, first, axes, then, named):
     """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
-    request, centres = session(tmp_path, scale=scaled), np.zeros((1, 2, 2))
-    assert request.ask("cells", [first[0], MEAN, first[1], centres])[0]
-    assert request.refusal("cells", [second[0], MEAN, second[1], centres])
+    request, centres = session(tmp_path, scale=first is ONES), np.zeros((1, 2, 2))
+    assert request.ask("cells", [AXES, MEAN, first, centres])[0]
+    assert request.refusal("cells", [axes, MEAN, then, centres])
     assert not unnamed(caplog.text, *named)
 
 
@@ -189,8 +187,6 @@ def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
     np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
     assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
 
-
-# Harmony
 
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 
@@ -279,8 +275,7 @@ def test_moves_are_those_of_a_ridge_regression_of_the_rows():
 def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, questions):
     """A share of the rows moves in each step, and each correction lowers the objective by a share."""
     model = SimpleNamespace(explained_variance_=np.ones(2), log={})
-    public = SimpleNamespace(parties=2, config=SimpleNamespace(seed=0))
-    program = steps_of_harmony.harmonise(model, {}, 2, public)
+    program = steps_of_harmony.harmonise(model, {}, 2, SimpleNamespace(parties=2, config=SimpleNamespace(seed=0)))
     question, shift = next(program), moved / 2 * np.array([[1, -1], [-1, 1]])
     number = 0
     with suppress(StopIteration):
@@ -295,8 +290,7 @@ def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, qu
 
 def test_one_party_has_nothing_taken_off():
     model = fit("p-cov", [np.vstack(BATCHES)], **HARMONY)
-    moved = analyses.harmonised(model, BATCHES[0], 0)
-    assert np.abs(moved - model.transform(BATCHES[0])).max() < 1e-6
+    assert np.abs(analyses.harmonised(model, BATCHES[0], 0) - model.transform(BATCHES[0])).max() < 1e-6
 
 
 def test_a_described_batch_needs_one_correction():
@@ -326,17 +320,13 @@ def test_the_objective_counts_surplus_rows_of_a_batch():
 # Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
-
-
 CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
 SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
+SHARES["log_density"] = clustering.MAX_LOG_DENSITY
 MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
 LIMITS = {
     "cells": (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
-    "shares": (
-        questions._share_limits({"means": PLACES}, 2.5),
-        {**SHARES, "log_density": clustering.MAX_LOG_DENSITY},
-    ),
+    "shares": (questions._share_limits({"means": PLACES}, 2.5), SHARES),
     "mixed": (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
 }
 

@@ -12,14 +12,13 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.questions.rows import projection_questions
-from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits, suppress_small_counts
+from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
 SECURE = {"secure_aggregation": True, "bound": 1000.0}
-
 each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3}], ids=str)
 
 
@@ -85,11 +84,6 @@ def test_rows_beyond_the_limits_are_counted(way):
         assert f"most at client 0: {max(counted) / 300:.1%} of its rows" in line
 
 
-@pytest.mark.parametrize(("count", "told"), [(0, 0), (9, 0), (10, 10), (90, 90), (91, 100), (100, 100)], ids=str)
-def test_no_count_is_of_fewer_rows_than_a_sites_minimum(count, told):
-    assert suppress_small_counts(count, 100, 10) == told
-
-
 @pytest.mark.parametrize(
     ("rows", "variances", "directions", "size"),
     [(5, [2.0, 1.0, 1.0], 2.0, 2), (4, [2.0, 1.0, 1.0], 2.0, 0), (5, [2.0, 1.0, 1e-20], 2.0, 0), (5, [2.0], None, 0)],
@@ -135,9 +129,6 @@ def test_missing_limits_are_noted(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv"]
 
 
-# A server that wants single rows
-
-
 PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
 RUN = {"method": "p-cov", "n-components": 1}
 
@@ -167,17 +158,15 @@ def test_no_boundary_is_drawn_around_a_few_rows(tmp_path, beyond):
     person = PEOPLE[7]
     inner, outer = [0.0, *np.sort(((PEOPLE - person) ** 2)[:, 1:].sum(axis=1)), 2e4][40 - beyond :][:2]
     assert inner < outer
-    (_, _, above), _ = asked_for_moments(tmp_path, **{"min-rows": 10}).ask(
-        "project", boundary(person, (inner + outer) / 2)
-    )
+    session = asked_for_moments(tmp_path, **{"min-rows": 10})
+    (_, _, above), _ = session.ask("project", boundary(person, (inner + outer) / 2))
     assert above[1] == (beyond if 10 <= beyond <= 30 else 0 if beyond < 10 else 40)
 
 
 def test_variances_are_as_many_as_components(tmp_path):
     question = boundary(np.zeros(3), 1.0)
     question[3] = np.ones(2)
-    refusal = asked_for_moments(tmp_path).refusal("project", question)
-    assert refusal.startswith(("ContractError", "PartyError"))
+    assert asked_for_moments(tmp_path).refusal("project", question).startswith(("ContractError", "PartyError"))
 
 
 def test_limits_in_closed_form():

@@ -11,7 +11,6 @@ from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.maths.moments import Moments, unpack_symmetric
 from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.maths.sums import pool
-from fedpca_flwr.site.rules.policy import permit_rows
 from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of
@@ -92,28 +91,16 @@ def test_the_minimum_of_rows_holds_for_weights():
     assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
 
 
-@pytest.mark.parametrize("unit", [1e-200, 1e-3, 1.0, 1e3, 1e200])
-def test_the_minimum_of_rows_is_the_same_for_weights_in_any_unit(unit):
-    node, weights = NodeConfig(partition_id=0, num_partitions=1, min_rows=10), np.ones(50)
-    permit_rows(node, 50, weights * unit)
-    weights[3] = 30.0  # of 79 in all
-    with refused(DisclosureError, 10):
-        permit_rows(node, 50, weights * unit)
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "named"),
-    [
+def test_what_weights_do_not_go_with_is_named():
+    for method, options, named in (
         ("em", {}, "p-cov"),
         ("p-cov", {"keep": "moments"}, "keep"),
         ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
         ("sub-it", {"warm_start": "svd"}, "warm_start"),
         ("p-cov", {"clusters": 2}, "clusters"),
-    ],
-)
-def test_what_weights_do_not_go_with_is_named(method, options, named):
-    with refused(ConfigError, "'6'", named):
-        weigh(method, **options)
+    ):
+        with refused(ConfigError, "'6'", named):
+            weigh(method, **options)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])

@@ -84,8 +84,7 @@ CASES = {f"{name} {own}": (name, own) for name in SUMMING for own in option_sets
 def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
     monkeypatch.setattr(*CLUSTER_STEPS)
     options = {"max_rounds": 12, **options} if method == "em" else options
-    rows = pooled(method, options)
-    ways = divisions(rows, CARDS[method].split)
+    ways = divisions(pooled(method, options), CARDS[method].split)
     run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
     run = {name.replace("_", "-"): value for name, value in run.items()}
     site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})
@@ -112,6 +111,5 @@ def require_equal(first, *further):
         for total, other_total in zip(first, sums, strict=True):
             for name in total:
                 rounding = 4 * np.max(total.error_bounds[name], initial=0.0) + 1e-13 * N * BOUND
-                size = float(np.abs(total[name]).max(initial=0.0))
-                atol = 1e-9 * size + rounding
+                atol = 1e-9 * float(np.abs(total[name]).max(initial=0.0)) + rounding
                 np.testing.assert_allclose(total[name], other_total[name], rtol=0, atol=atol, err_msg=name)

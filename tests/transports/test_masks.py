@@ -1,24 +1,39 @@
-"""Masks between pairs and of parties alone, the graph of who masks with whom, and signatures."""
+"""Masks between pairs and of parties alone, the graph of who masks with whom, signatures, and lists of identities."""
 
 import hashlib
 import hmac
+import os
+import re
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.sparse.csgraph import connected_components
 from scipy.stats import chi2
 
+from fedpca_flwr.cli import main
+from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
+from fedpca_flwr.state.files import write_new
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
 from fedpca_flwr.transports.double_masks import SHARE_BYTES, Channels, PublicKeys, unmask
 from fedpca_flwr.transports.encoding import SumPolicy
-from fedpca_flwr.transports.identity import simulated_identity
+from fedpca_flwr.transports.identity import (
+    SMALL_ORDER_KEYS,
+    load_identity,
+    make_key,
+    read_member_keys,
+    read_private_key,
+    simulated_identity,
+)
 from fedpca_flwr.transports.masked import Masked
 from fedpca_flwr.transports.neighbours import MAX_COMPLETE_PARTIES, commitment, degree, graph_seed, require_opened
 from fedpca_flwr.transports.pairwise_masks import BLOCK_WORDS, keystream, mask, new_private_key, public_key, transcript
@@ -34,7 +49,6 @@ BOB = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff8
 ALICE_PUBLIC = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
 BOB_PUBLIC = bytes.fromhex("de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f")
 SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742")
-
 PUBLICS, CONTEXT = [ALICE_PUBLIC, BOB_PUBLIC], bytes(range(32))
 THIRD_PUBLIC = public_key(bytes(range(32)))
 SIZE = BLOCK_WORDS + 1000
@@ -71,14 +85,6 @@ def test_a_mask_is_a_keystream_that_cancels_between_two(size):
     np.testing.assert_array_equal(mask(ALICE, [*PUBLICS, THIRD_PUBLIC], CONTEXT, size), expected + further)
 
 
-def test_bytes_of_a_mask_and_of_differences_are_uniform():
-    mask_of_three = mask(ALICE, [*PUBLICS, THIRD_PUBLIC], CONTEXT, 2**17)
-    for words in (mask_of_three, np.diff(mask_of_three)):
-        counts = np.bincount(words.view(np.uint8), minlength=256)
-        statistic = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
-        assert chi2.ppf(1e-6, 255) < statistic < chi2.ppf(1 - 1e-6, 255)
-
-
 def test_every_part_of_a_request_changes_the_mask():
     array = np.arange(6.0)
     first = {"phase": "product", "context": b"{}", "publics": PUBLICS, "arrays": [array]}
@@ -107,8 +113,6 @@ def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
     assert "it must collude with all parties but one" in model.log["notes"][-1]
 
 
-# Double masks: they come off for the survivors' sum, and for nothing else
-
 PARTIES, THRESHOLD = 5, 4
 
 
@@ -116,7 +120,7 @@ class Parties:
     def __init__(self, contexts=(b"{}",) * PARTIES):
         self.runs, self.masks = ([new_private_key() for _ in range(PARTIES)] for _ in range(2))
         self.seeds = [bytes([i]) * 32 for i in range(PARTIES)]
-        publics = [public_key(run) + public_key(mask_key) for run, mask_key in zip(self.runs, self.masks, strict=True)]
+        publics = [b"".join(map(public_key, privates)) for privates in zip(self.runs, self.masks, strict=True)]
         self.ring = PublicKeys(publics)
         self.channels = [Channels(PublicKeys(publics, contexts[i]), i, self.runs[i]) for i in range(PARTIES)]
 
@@ -124,10 +128,9 @@ class Parties:
         return self.ring.mask_context("moments", members, [np.asarray(request)])
 
     def hide(self, position, members, request=0.0):
-        plain = np.arange(SIZE, dtype=np.uint64) * np.uint64(position + 1)
-        plain[0] = 1
         secrets = self.masks[position], self.seeds[position]
-        return plain, double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
+        plain = np.ones(SIZE, np.uint64)
+        return double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
 
     def reveal(self, members, survivors):
         """Return a share of each member's seed or key, by the revealing party."""
@@ -136,27 +139,16 @@ class Parties:
         return {place: {m: shares[m][place] for m in members} for place in survivors[:THRESHOLD]}
 
 
-@pytest.mark.parametrize("members", [(0, 1, 2, 3, 4), (0, 2, 3, 4)])
-def test_whoever_survives_the_sum_is_theirs(members):
-    group = Parties()
-    for survivors in combinations(members, THRESHOLD):
-        pairs = [group.hide(place, members) for place in survivors]
-        plain, total = (np.add.reduce(vectors) for vectors in zip(*pairs, strict=True))
-        revealed = group.reveal(members, survivors)
-        opened = unmask(total, group.ring, group.context(members), members, survivors, revealed)
-        np.testing.assert_array_equal(opened, plain)
-
-
 def test_wrong_shares_are_noticed():
     """A server that asks all other parties for nothing learns nothing about the first."""
     group, members, survivors = Parties(), tuple(range(PARTIES)), (0, 1, 2, 3)
-    total = np.add.reduce([group.hide(place, members, request=float(place == 1))[1] for place in survivors])
+    total = np.add.reduce([group.hide(place, members, request=float(place == 1)) for place in survivors])
     revealed = group.reveal(members, survivors)
     for request in (0.0, 1.0):
         with refused(ContractError):
             unmask(total, group.ring, group.context(members, request), members, survivors, revealed)
     group, survivors = Parties(), (0, 1, 2, 4)
-    total = np.add.reduce([group.hide(place, members)[1] for place in survivors])
+    total = np.add.reduce([group.hide(place, members) for place in survivors])
     for wrong in members:  # a survivor's seed, or the key of the party that dropped out
         revealed = group.reveal(members, survivors)
         revealed[1][wrong] = bytes(SHARE_BYTES)
@@ -183,10 +175,9 @@ def test_shares_are_for_their_recipient_in_their_run_only():
         with refused(ContractError):
             channels.unseal(sender, sent)
     # Their nonce is constant: under one key the difference of two would be that of what they say.
-    ring = group.ring
-    assert len({ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
+    assert len({group.ring.shares_context(i, j) for i in range(PARTIES) for j in range(PARTIES)}) == PARTIES**2
     # Or a server that tells parties of different members would have masks that cancel all the same.
-    assert ring.mask_context("moments", [0, 1, 2, 3]) != ring.mask_context("moments", [0, 1, 2, 4])
+    assert group.context([0, 1, 2, 3]) != group.context([0, 1, 2, 4])
 
 
 def test_a_third_of_the_parties_opens_no_vector():
@@ -194,11 +185,9 @@ def test_a_third_of_the_parties_opens_no_vector():
     for n in range(1, 60):
         minimum = 2 * n // 3 + 1
         for survivors in range(n + 2):
-            if minimum <= survivors <= n:
+            fits = minimum <= survivors <= n
+            with nullcontext() if fits else refused(ConfigError, "'survivors'", survivors, minimum, n):
                 double_masks.require_threshold(survivors, n)
-            else:
-                with refused(ConfigError, "'survivors'", survivors, minimum, n):
-                    double_masks.require_threshold(survivors, n)
 
 
 @pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
@@ -206,8 +195,6 @@ def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
     """The number is the first that 2 t > n + c does not allow; if all parties must stay, all but the first."""
     assert double_masks.min_colluders(survivors, parties) == fewest
 
-
-# The graph of neighbours: everybody finds the same one, and its honest parties are as the bound says
 
 KEYS = [bytes([party]) * 32 for party in range(60)]
 RUN_CONTEXT = b"run"
@@ -278,8 +265,7 @@ def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
     model, plain = (fit("p-cov", X, n_components=2, **way) for X, way in ((data, secure), ([np.vstack(data)], {})))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-12)
     assert summed == [parties] * parties
-    phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases == ["keys", "openings", "moments", "project"]
+    assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "openings", "moments", "project"]
     assert "it must collude with more than 34 of the parties" in model.log["notes"][-1]
 
 
@@ -293,10 +279,7 @@ def test_few_parties_are_asked_nothing_more(method, committed):
     assert not transport.uses_commitments(MAX_COMPLETE_PARTIES)
 
 
-# Signatures
-
-RUN = {"run": "17", "configuration": "{}"}
-PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), **RUN) for party in range(2))
+PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), run="17", configuration="{}") for party in range(2))
 PARTS = (b"keys", b"list")
 SIGNATURE = PARTY.sign("survivors", *PARTS)
 
@@ -333,3 +316,130 @@ OTHERWISE_TOLD = {
 def test_nobody_believes_it_of_anything_else(verifier, party, what, said):
     with refused(DisclosureError, f"party {party}", what, "'identities'"):
         verifier.require_signature(party, what, SIGNATURE, *said)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """Each party's node-config; their keys and the list are in files."""
+    lines = [make_key(str(tmp_path / f"{party}.pem"), party, f"hospital {party}") for party in range(3)]
+    (tmp_path / "list").write_text("# all of us\n\n" + "\n".join(lines) + "\n")
+    every = {"num_partitions": 3, "data": "x.npy", "identities": str(tmp_path / "list")}
+    return [NodeConfig(partition_id=party, identity=str(tmp_path / f"{party}.pem"), **every) for party in range(3)]
+
+
+@pytest.fixture
+def lines(nodes, tmp_path):
+    return (tmp_path / "list").read_text().splitlines()[2:]
+
+
+def keys_of(folder, parties, *lines):
+    (folder / "list").write_text("\n".join(lines))
+    return read_member_keys(str(folder / "list"), parties)
+
+
+@pytest.mark.parametrize("name", ["hospital 2", "Charité \u2013 Berlin", "St. Mary's", "UKE, Hamburg (Nord) & Co."])
+def test_one_command_makes_a_key_and_prints_its_line(name, tmp_path, capsys):
+    main(["site", "keys", str(tmp_path / "site.pem"), "--partition-id", "2", "--name", name])
+    public = read_private_key(str(tmp_path / "site.pem")).public_key().public_bytes_raw().hex()
+    assert capsys.readouterr().out == f"2 {public}  # {name}\n"
+    assert NodeConfig.parse({"partition-id": 2, "num-partitions": 3, "name": name}).name == name
+
+
+@pytest.mark.parametrize(
+    ("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"]), (0, "x" * 65, [64])]
+)
+def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
+    with refused(ConfigError, *named):
+        make_key(str(tmp_path / "key"), party, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_list_gives_every_partys_key(nodes):
+    first, other, third = map(load_identity, nodes)
+    signature = first.sign(b"something")
+    assert other.is_signed_by(0, b"something", signature)
+    assert third.is_signed_by(0, b"something", signature)
+    assert not other.is_signed_by(0, b"something else", signature)
+    assert not other.is_signed_by(2, b"something", signature)
+    assert not other.is_signed_by(0, b"something", signature[::-1])
+    assert first.digest == other.digest
+    first, other = (load_identity(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
+    assert other.is_signed_by(0, b"something", first.sign(b"something"))
+
+
+def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_path):
+    expected = read_member_keys(nodes[0].identities, 3)
+    assert keys_of(tmp_path, 3, *(f"{line.split('#')[0]}\r" for line in lines[::-1])) == expected
+
+
+def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
+    first, second, third = (line.split()[1] for line in lines)
+    entries = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
+    with pytest.raises(ConfigError) as raised:
+        keys_of(tmp_path, 4, *entries, f"3 {second} {third}")
+    faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
+    assert re.findall(r"line (\d)", str(raised.value)) == [str(line) for line in faults]
+    for line, fault in faults.items():
+        assert re.search(f"line {line}: [^;]*{fault}", str(raised.value))
+    assert "partition 1, 2, 3" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+
+
+def forged(key):
+    """Check a signature that nobody made, R = 1 and S = 0, under each of 200 texts."""
+    public_key, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
+    for text in range(200):
+        with suppress(InvalidSignature):
+            public_key.verify(signature, bytes([text]))
+            return True
+    return False
+
+
+@pytest.mark.parametrize("sign", [0, 128])
+def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_path):
+    """Such as zeros in the place of a key that is not there yet."""
+    assert not forged(load_identity(nodes[0]).member_keys[0])
+    assert len(SMALL_ORDER_KEYS) == 7
+    for y in SMALL_ORDER_KEYS:
+        key = y[:-1] + bytes([y[-1] | sign])
+        assert forged(key)
+        with refused(ConfigError, "line 3", "partition 2"):
+            keys_of(tmp_path, 3, *lines[:2], f"2 {key.hex()}")
+
+
+def test_a_list_with_a_wrong_own_key_is_refused(nodes, lines):
+    with refused(ConfigError, "partition 0", "'identities'", "'identity'") as raised:
+        load_identity(nodes[0].model_copy(update={"identity": nodes[1].identity}))
+    assert raised.value.local == lines[1].split("#")[0].strip().replace("1", "0", 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
+        ({"identity": "", "identities": "", "secure_only": True}, ["'secure-only'", "'identity'", "'identities'"]),
+        ({"identities": ""}, ["'identity'", "'identities'"]),
+        ({"identity": ""}, ["'identities'", "'identity'"]),
+        ({"identity": "absent"}, ["'identity'"]),
+        ({"identities": "absent"}, ["'identities'"]),
+    ],
+)
+def test_what_a_site_lacks_is_named(changes, named, nodes):
+    with refused(ConfigError, *named) as raised:
+        load_identity(NodeConfig.parse({**nodes[0].model_dump(), **changes}, source="node-config"))
+    assert "absent" not in str(raised.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of other systems are not these")
+@pytest.mark.parametrize("mode", [0o640, 0o602])
+def test_a_private_key_that_others_may_read_or_write_is_refused(mode, nodes, tmp_path):
+    (tmp_path / "0.pem").chmod(mode)
+    with refused(ConfigError, "'identity'", "chmod 600"):
+        load_identity(nodes[0])
+
+
+@pytest.mark.parametrize("text", ["no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
+def test_a_file_that_is_no_private_key_is_named(text, tmp_path):
+    write_new(tmp_path / "key", text.encode())
+    with refused(ConfigError, "Ed25519"):
+        read_private_key(str(tmp_path / "key"))

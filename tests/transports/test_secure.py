@@ -21,7 +21,6 @@ from tests.refusals import refused
 ROWS = ["p-cov", "ap-cov", "sub-it"]
 COLUMNS = ["vertical", "vertical solver=gram"]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
-
 every_method = pytest.mark.parametrize("method", [*ROWS, *COLUMNS])
 
 
@@ -97,9 +96,6 @@ def test_the_order_of_parties_changes_no_bit(method):
         assert "the sums have a value for every row" in model.log["notes"][-1] or "gram" in method
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -128,10 +124,9 @@ def test_a_value_beyond_the_bound_is_refused_and_not_told(method):
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
 def test_three_parties_are_the_default_minimum(method):
     two = cut(rows(90), 60, 30) if method == "p-cov" else np.hsplit(rows(60), 2)
-    with refused(DisclosureError, 2, 3, "min_parties"):
-        secure(method, two)
-    with refused(DisclosureError, "party 0", 2, 4):
-        secure(method, two, min_parties=4)
+    for given, named in (({}, (2, 3, "min_parties")), ({"min_parties": 4}, ("party 0", 2, 4))):
+        with refused(DisclosureError, *named):
+            secure(method, two, **given)
     server = secure_server(method)
     exits(server, 2)
     with refused(QuorumError, 1, 3, "client 2"):
@@ -194,7 +189,6 @@ def test_scaling_never_takes_a_small_feature_for_constant():
         ("project", lambda arrays: [2 * arrays[0], *arrays[1:]], ["'components'"]),
         ("product", lambda arrays: [], [0, 3, "(centre, scale, block)"]),
         ("product", lambda arrays: [arrays[0][:5], *arrays[1:]], ["'centre'", "(5,)", "(12,)"]),
-        ("product", lambda arrays: [arrays[0] * np.nan, *arrays[1:]], ["'centre'", "NaN"]),
         ("product", lambda arrays: [*arrays[:2], arrays[2][0]], ["'block'", 1, 2]),
         ("product", lambda arrays: [*arrays[:2], arrays[2].astype(int)], ["'block'", "int64", "float32", "float64"]),
     ],
@@ -204,9 +198,6 @@ def test_what_the_server_sends_is_checked_by_field(phase, change, named):
     on_request(server, 1, phase, change)
     with refused(ContractError, "client 1", *named):
         finish(server)
-
-
-# Bounds in units that fit nothing else
 
 
 @pytest.mark.parametrize("method", [*ROWS, "personalised"])
@@ -291,13 +282,7 @@ def test_new_rows_have_scores_in_secure_sums(tmp_path):
         assert k == 20 or principal_angles(first, projected).max < 1e-6
 
 
-# What reaches the server
-
-SURVIVING: dict[str, dict] = {
-    "p-cov": {},
-    "ap-cov": {},
-    "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0},
-}
+SURVIVING: dict[str, dict] = {"p-cov": {}, "ap-cov": {}, "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0}}
 WAYS = [
     *((method, {}) for method in (*ROWS, "vertical", "vertical-scores")),
     pytest.param("vertical solver=gram", {}, marks=pytest.mark.engine),
@@ -340,8 +325,6 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     assert len(secrets) >= len(parties)
     assert not [value for value in [*plain, *secrets] if value in everything]
 
-
-# The bytes that docs/secure-aggregation.md gives
 
 PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
 TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)

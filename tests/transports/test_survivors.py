@@ -1,5 +1,6 @@
 """Secure sums that go on with the survivors: their PCA, named as such, or an error; and nothing else for the server."""
 
+from collections import defaultdict
 from itertools import cycle
 from typing import Any
 from unittest.mock import Mock
@@ -89,9 +90,7 @@ def test_a_party_that_drops_late_is_in_the_result(method, at):
 
 
 def test_bytes_stand_beside_the_party_that_they_went_to():
-    running = server("p-cov")
-    drop(running, 1, "shares")
-    rounds = finish(running).log["rounds"]
+    rounds = finish(server(gone=[(1, "shares")])).log["rounds"]
     assert {len(entry[way]) for entry in rounds for way in ("up", "down")} == {5}
     assert rounds[1]["down"][1] > 0
     assert [entry["down"][1] for entry in rounds[2:]] == [0] * 4
@@ -191,9 +190,6 @@ def test_signatures_are_for_one_noisy_sum():
     assert len(set(contexts)) == 3
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("method", "options", "named"),
     [
@@ -239,9 +235,6 @@ def test_a_party_sends_something_for_each_party(rows):
         finish(running)
 
 
-# A server that lies; tests/attacks/test_identities.py has one that tells two lists of survivors
-
-
 @pytest.mark.parametrize(
     ("phase", "change", "named"),
     [
@@ -280,11 +273,10 @@ def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, name
 
 
 def test_the_server_never_learns_seed_and_key(monkeypatch):
-    secrets_by_party: dict[int, dict[str, bytes]] = {}
-    keep = StateJournal.store_secret
+    secrets_by_party, keep = defaultdict(dict), StateJournal.store_secret
 
     def noting(self, name, value):
-        secrets_by_party.setdefault(id(self.record), {})[name] = value
+        secrets_by_party[id(self.record)][name] = value
         keep(self, name, value)
 
     monkeypatch.setattr(StateJournal, "store_secret", noting)
