@@ -19,6 +19,7 @@ from fedpca_flwr.maths.rows import Rows, to_array
 from fedpca_flwr.strategies.personalised.stiefel import transpose
 
 MAX_SQUARED_DISTANCE = 1e300  # to a centre, so that no product of a row with it is infinite
+SHIFT_ROUNDING = 64 * np.finfo(np.float64).eps  # share of a shift, for each feature, up to which a rest is rounding
 MIN_ENTRY_SHARE = 1e-100  # of a column's largest: smaller numbers are taken for zero, as products may be rounded
 
 
@@ -38,14 +39,17 @@ class LocalRows:
     shift: Array  # sqrt(n) (m - c), (d,): as a further row it makes the scatter that about c
 
     @cached_property
-    def energy(self) -> float:
-        """Trace of the scatter of the rows about the centre: the sum of the squared distances."""
+    def within(self) -> float:
+        """Trace of the scatter of the rows about their own mean: the sum of the squared distances."""
         rows = self.centred
         if isinstance(rows, FormedScatter):
-            within = float(np.trace(rows.matrix))
-        else:
-            within = rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
-        return within + float(self.shift @ self.shift)
+            return float(np.trace(rows.matrix))
+        return rows.energy if isinstance(rows, Columns) else float(np.vdot(rows, rows))
+
+    @property
+    def energy(self) -> float:
+        """Trace of the scatter of the rows about the centre."""
+        return self.within + float(self.shift @ self.shift)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -104,12 +108,19 @@ class LocalRows:
         return np.asarray(within + np.outer(shift_scores, shift_scores))
 
     def residual_energy(self, U: Array) -> float:
-        """Sum the squared distances of the rows about the centre to the span of orthonormal U (d, k), not below 0."""
-        if isinstance(self.centred, FormedScatter):
-            explained = float(np.trace(self.gram(U)))
+        """Sum the squared distances of the rows about the centre to the span of orthonormal U (d, k), not below 0.
+
+        The shift counts by its distance to the span, not by a difference of squares, and not where the distance may be
+        rounding: a far centre would show the last bits of U, which depend on more than the moments of the rows.
+        """
+        rows = self.centred
+        if isinstance(rows, FormedScatter):
+            explained = float(np.vdot(U, blas.dsymm(1.0, rows.matrix, U, lower=1)))
         else:
-            explained = float(np.square(self.centred @ U).sum()) + float(np.square(self.shift @ U).sum())
-        return max(0.0, self.energy - explained)
+            explained = float(np.square(rows @ U).sum())
+        rest = self.shift - U @ (self.shift @ U)
+        beyond, limit = float(rest @ rest), (SHIFT_ROUNDING * self.shift.size) ** 2 * float(self.shift @ self.shift)
+        return max(0.0, self.within - explained) + (beyond if beyond > limit else 0.0)
 
 
 def centre_local_rows(rows: Rows, centre: Array, remainder: Array, head: Head | None = None) -> LocalRows:
