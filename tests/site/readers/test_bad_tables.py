@@ -1,7 +1,7 @@
-"""Bad input of every kind gets one clear error, and never a number: files at a site, and tables in Python.
+"""Bad files of every kind at a site get one clear error, and never a number.
 
-What travels says what is wrong and what to do; where, with the columns' names, is in the site's log, or is told to
-whoever hands over the rows. Neither holds a cell.
+What travels says what is wrong and what to do; where, with the columns' names, is in the site's log. Neither holds a
+cell. `tests/data/test_frames.py` has the tables in Python.
 """
 
 import datetime
@@ -12,15 +12,12 @@ import re
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from flwr.app import Context, RecordDict
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpca_flwr import run
-from fedpca_flwr.errors import DataError
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
 
@@ -187,71 +184,3 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
         assert private not in reply["message"]
     assert SECRET not in caplog.text
     assert not place or reply["message"].endswith("see this site's own log")
-
-
-def frame(**columns):
-    return pd.DataFrame({"age": X[:, 0], "weight": X[:, 1], **columns})
-
-
-def texts():
-    return frame(a=["4711"] * 30, b=["1"] * 30, c=pd.array(["4711"] * 30, "string"), d=[1.0] * 29 + ["4711"])
-
-
-def dates():
-    return frame(a=pd.Timestamp("2020-01-01"), b=pd.Timestamp("2020-01-01", tz="UTC"), c=pd.Timedelta(days=3))
-
-
-class Unruly:
-    def __array__(self, dtype=None, copy=None):
-        raise RuntimeError(SECRET)
-
-
-def damaged():
-    matrix = sparse.csr_array(np.eye(3))
-    matrix.indices += 2
-    return matrix
-
-
-CATEGORIES = {"a": pd.Categorical(["4711"] * 30), "b": pd.Categorical([4711] * 30)}
-FRAMES = {
-    "texts": (texts, "texts.*'a', 'b', 'c', 'd'"),
-    "categories": (lambda: frame(**CATEGORIES), "categories.*'a', 'b'.*get_dummies"),
-    "dates": (dates, "dates.*'a', 'b', 'c'"),
-    "objects": (lambda: frame(a=[{"a": 1}] * 30, b=pd.Series([10**400] * 30, dtype=object)), "objects.*'a', 'b'"),
-    "complex numbers": (lambda: frame(odd=1j, a=pd.Series([1j] * 30, dtype=object)), "complex.*'odd', 'a'"),
-    "no rows": (lambda: frame().head(0), r"\(0, 2\)"),
-    "no columns": (lambda: pd.DataFrame(index=range(30)), r"\(30, 0\)"),
-    "NA": (lambda: frame().astype("Float64").mask(X[:, :2] > 1), "NaN.*'em'.*columns: '"),
-    "infinity": (lambda: frame().where(X[:, :2] < 1, np.inf), "infinite.*columns: '"),
-    "Arrow": (lambda: pa.table({"a": X[:, 0], "b": ["4711"] * 30, "c": [[1]] * 30}), "texts.*'b'.*objects.*'c'"),
-    "one column": (lambda: frame()["age"], "1 axes"),
-    "masked": (lambda: np.ma.masked_greater(X, 1), "NaN"),
-    "masked texts": (lambda: np.ma.masked_array(X.astype(str), X > 1), "<U"),
-    "a dict": (lambda: {"a": [4711]}, "dict"),
-    "a set": (lambda: {1, 2}, "set"),
-    "bytes": (lambda: b"4711", "bytes"),
-    "nothing": (lambda: None, "NoneType"),
-    "a generator": (lambda: iter([[1, 2]]), "list_iterator"),
-    "ragged rows": (lambda: [[1, 2], [4711]], "length"),
-    "no list of rows": (list, "1 axes"),
-    "empty rows": (lambda: [[], []], r"\(2, 0\)"),
-    "whole numbers beyond 64 bits": (lambda: [[10**30] * 12] * 20, "float64"),
-    "a scalar of NumPy": (lambda: np.float64(3.0), "0 axes"),
-    "three axes": (lambda: np.zeros((2, 3, 4)), "3 axes"),
-    **{kind: (partial(np.ones, (20, 12), kind), kind) for kind in ("S4", "V8", "<U4", "complex128", "datetime64")},
-    "an array of fields": (lambda: np.zeros((20, 12), dtype=[("a", float)]), "'a'"),
-    "an array of objects": (lambda: np.array([[1, "4711"]] * 30, dtype=object), "texts in 1"),
-    "a number": (lambda: 4711, "0 axes"),
-    "sparse indices beyond the columns": (damaged, "indices"),
-    "sparse NaN": (lambda: sparse.csr_array(np.where(X > 1, np.nan, 0.0)), "NaN"),
-    "sparse objects": (Unruly, "RuntimeError"),
-}
-
-
-@pytest.mark.parametrize("kind", FRAMES)
-def test_a_bad_table_gets_one_clear_error_and_never_a_number(kind):
-    make, text = FRAMES[kind]
-    with pytest.raises(DataError, match=text) as caught:
-        run("p-cov", {"north": make()}, n_components=1, min_rows=1)
-    assert "north" in str(caught.value)
-    assert SECRET not in str(caught.value)
