@@ -1,4 +1,4 @@
-"""Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
+"""Data sets, what is said where one is missing, and their parts: every row or column once, by a seed."""
 
 import os
 import sys
@@ -10,21 +10,38 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import PARTITIONS, split, split_columns
 from fedpca_flwr.data.table import Table, participating_rows
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.site.local_table import local_table
 from tests.refusals import refused
 
+SHAPES = {"digits": (1797, 64), "breast-cancer": (569, 30), "wine": (178, 13), "synthetic": (2000, 50)}
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("digits", (1797, 64)), ("breast-cancer", (569, 30)), ("wine", (178, 13)), ("synthetic", (2000, 50))],
-)
-def test_bundled_data_need_no_download(name, shape):
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_bundled_data_need_no_download(name):
     source = datasets.load(name)
-    assert source.all_rows().shape == shape
-    assert source.labels.shape == shape[:1]
+    assert source.all_rows().shape == SHAPES[name]
+    assert source.labels.shape == SHAPES[name][:1]
     np.testing.assert_array_equal(source.rows(np.array([3, 5])), source.all_rows()[[3, 5]])
+
+
+def test_data_sets_and_packages_that_are_not_there_are_named(tmp_path, monkeypatch):
+    with refused(DataError, "'mnist'") as caught:
+        datasets.load("mnist", str(tmp_path))
+    assert str(tmp_path) not in str(caught.value)
+    with refused(ConfigError, "'dataset'", "'mnits'"):
+        datasets.load("mnits")
+    with refused(DataError):
+        datasets.load("images", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    for ask in (lambda: datasets.load("cifar10"), lambda: datasets.download("mnist", "somewhere")):
+        with refused(ConfigError, ".[vision]"):
+            ask()
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
@@ -75,16 +92,6 @@ def test_an_openml_set_is_read_without_a_network(tmp_path, monkeypatch):
             datasets.load(name, str(tmp_path))
 
 
-def test_data_sets_that_are_not_there_are_named(tmp_path):
-    with refused(DataError, "'mnist'") as caught:
-        datasets.load("mnist", str(tmp_path))
-    assert str(tmp_path) not in str(caught.value)
-    with refused(ConfigError, "'dataset'", "'mnits'"):
-        datasets.load("mnits")
-    with refused(DataError):
-        datasets.load("images", str(tmp_path))
-
-
 @pytest.fixture
 def image_maps(tmp_path, monkeypatch):
     """Return the folder of the memory maps of decoded images, below a cache folder of the test's own."""
@@ -99,15 +106,12 @@ def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
         folder = tmp_path / ("train", "test")[i // 6] / ("cat", "dog")[i // 3 % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).convert("RGBA" if i == 1 else "RGB").save(folder / f"{i % 3}.png")
-    source = datasets.load("images", str(tmp_path))
+    source, of_train = (datasets.load("images", str(folder)) for folder in (tmp_path, tmp_path / "train"))
     assert source.all_rows().dtype == np.uint8
-    np.testing.assert_array_equal(source.all_rows(), pixels[:6].reshape(6, 60))
-    np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
-    test, truth = source.test()
-    np.testing.assert_array_equal(test, pixels[6:].reshape(6, 60))
-    np.testing.assert_array_equal(truth, [0, 0, 0, 1, 1, 1])
+    for part, (found, labels) in enumerate(((source.all_rows(), source.labels), source.test())):
+        np.testing.assert_array_equal(found, pixels[6 * part :][:6].reshape(6, 60))
+        np.testing.assert_array_equal(labels, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
-    of_train = datasets.load("images", str(tmp_path / "train"))
     assert of_train.test is None
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "2.png")
     with refused(DataError, "(4, 5, 3)", "(9, 9, 3)"):
@@ -176,14 +180,81 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
         datasets.download("wine", "here")
 
 
-def test_without_torchvision_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    for ask in (lambda: datasets.load("cifar10"), lambda: datasets.download("mnist", "somewhere")):
-        with refused(ConfigError, ".[vision]"):
-            ask()
-
-
 def test_people_left_out_stay_out_of_weighted_rows():
     rows, missing = np.arange(8.0).reshape(4, 2), np.zeros(2, dtype=np.int64)
     table = Table(rows, missing, weights=np.array([1.0, 4.0, 1.0, 1.0]), excluded=np.arange(4) == 2)
     assert len(participating_rows(table, 1)) == 3
+
+
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_every_row_belongs_to_one_party_by_the_seed_and_in_order(kind):
+    for rows, parties in ((2000, 1), (2000, 5), (2000, 50), (2000, 190), (40, 20), (7, 7)):
+        parts = split(LABELS[:rows], parties, kind=kind, seed=1)
+        assert len(parts) == parties
+        assert min(map(len, parts)) >= min(10, rows // parties)
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(rows))
+    one, same, other = (split(LABELS, 10, kind=kind, seed=seed) for seed in (1, 1, 2))
+    assert all(map(np.array_equal, one, same))
+    assert not all(map(np.array_equal, one, other))
+    for part in split(np.zeros(200, int), 2, kind=kind, seed=0, alpha=5.0):  # rows of one label are shuffled
+        assert (np.diff(part) > 0).all()
+        assert np.diff(part).max() > 1
+
+
+def test_parts_of_rows_are_as_even_as_their_kind_says():
+    parts = split(np.sort(LABELS), 10, kind="iid", seed=1)
+    assert min(len(np.unique(np.sort(LABELS)[part])) for part in parts) == 10
+
+    def labels_in_largest(alpha):
+        parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
+        return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
+
+    assert labels_in_largest(0.1) > 0.5
+    assert labels_in_largest(1000.0) < 0.2
+    parts = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
+    assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
+    sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
+    assert max(sizes) > 5 * min(sizes)
+    with refused(ConfigError, 11, 10):
+        split(LABELS[:10], 11, kind="iid", seed=1)
+
+
+def test_columns_are_split_evenly_by_sizes_or_by_names():
+    for how, sizes in {"even": [22, 21, 21], "20 20 24": [20, 20, 24], "20,20,24": [20, 20, 24]}.items():
+        expected = np.split(np.arange(64), np.cumsum(sizes)[:-1])
+        assert all(map(np.array_equal, split_columns(64, 3, how), expected))
+    parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
+    assert [part.tolist() for part in parts] == [[1, 2], [0]]
+
+
+@pytest.mark.parametrize(
+    ("parties", "how", "names", "named"),
+    [
+        (3, "20 20", "", ["'columns'", "20 20", 3, 1, 4]),
+        (2, "3 4", "", ["'columns'", "'3 4'", 2, 4]),
+        (3, "2 2 0", "", ["'columns'", "2 2 0"]),
+        (5, "even", "", [5, 4]),
+        (3, "a, b; c; d", "", ["'columns'", 4, 3, "'even'"]),
+        (3, "a, b; c", "", ["'columns'", 3, 2]),
+        (2, "a; b, x, d", "abcd", ["'columns'", "c", "x"]),
+        (2, "a; b, d", "abcd", ["'columns'", "c"]),
+        (2, "a, b; b, c, d", "abcd", ["'columns'", "b"]),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(parties, how, names, named):
+    with refused(ConfigError, *named):
+        split_columns(4, parties, how, list(names))
+
+
+def test_a_simulated_party_holds_its_columns_of_all_rows():
+    wine = datasets.load("wine")
+    by_name = f"{', '.join(wine.names[:12])}; {wine.names[12]}"
+    for parties, how, own in ((3, "3 4 6", np.s_[3:7]), (2, by_name, np.s_[12:])):
+        node = NodeConfig(partition_id=1, num_partitions=parties)
+        table = local_table(node, RunConfig(dataset="wine", partition="columns", columns=how))
+        np.testing.assert_array_equal(table.rows, wine.all_rows()[:, own])
+        assert table.split == "columns"
+    assert local_table(node, RunConfig(dataset="wine")).split == "rows"

@@ -274,9 +274,7 @@ WHOLE = {
     "nullable": lambda rows: lettered(rows).astype("Int64"),
     "objects": lambda rows: rows.astype(object),
     "sparse": sparse.csr_array,
-    "128 bits": lambda rows: (
-        (polars := pytest.importorskip("polars")).from_pandas(lettered(rows)).cast(polars.Int128)
-    ),
+    "128 bits": lambda rows: (polars := pytest.importorskip("polars")).from_pandas(lettered(rows)).cast(polars.Int128),
     "decimals": lambda rows: pa.table({"a": list(map(decimal.Decimal, rows[:, 0].tolist())), "b": rows[:, 1]}),
 }
 
