@@ -59,7 +59,7 @@ def examined(site, capsys):
     return of
 
 
-def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
+def test_a_ready_site_is_told_so_and_nothing_is_written(site, examined, tmp_path):
     before = (tmp_path / "journal" / "site.sqlite").read_bytes()
     right, wrong = examined()
     assert not wrong
@@ -69,49 +69,45 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     assert right["identity"].endswith(" a list of 3")
     assert "40 rows of 6 features, 0 values missing; this site" in right["rows and run"]
     assert (tmp_path / "journal" / "site.sqlite").read_bytes() == before, "nothing was noted"
-    table = rows(40, 6)
-    table[3, 2] = 1e5
-    np.save(site["data"], table)
-    assert "dominated by one row: columns (from 0): [2]" in examined()[1]["rows and run"]
-    allowed = {"rare-values": "allow", "name": "north"}
-    right, wrong = examined(allowed)
-    assert not wrong
-    assert right["node-config"] == "partition 1 of 3, north"
-    assert "1 value of 2, far from all others" in right["rows and run"]
-    assert "dominated by one row: columns (from 0): [2]" in right["rows and run"]
-    table = rows(40, 6)
-    table[:4, 3], table[:, 4] = -99, np.arange(40)
-    np.save(site["data"], table)
-    right, wrong = examined(allowed)
-    assert not wrong
-    assert "4 values of 3 are repeated" in right["rows and run"]
-    assert "running number is in 4" in right["rows and run"]
-    rest = examined({"leave-out": "3", **allowed})[0]["rows and run"]
-    assert "column 4 has 99 %" in rest.replace("column 3 has", "column 4 has")
-    table = rows(40, 6)
-    table[:3, 2] = np.nan
-    np.save(site["data"], table)
-    rest = examined(allowed, "--run-config", "method='em'")[0]["rows and run"]
-    assert ("3 values missing" in rest, " take part in em, " in rest) == (True, True)
-    assert examined({"journal": str(tmp_path / "new"), **allowed})[0]["journal"].startswith("none yet")
-    journal = examined({"journal": "", **allowed})[0]["journal"]
+    assert examined({"name": "north"})[0]["node-config"] == "partition 1 of 3, north"
+    assert examined({"journal": str(tmp_path / "new")})[0]["journal"].startswith("none yet")
+    journal = examined({"journal": ""})[0]["journal"]
     assert journal.startswith("WARN ")
     assert ("several runs" in journal, 'journal = "journal"' in journal) == (True, True)
     assert not (tmp_path / "new").exists(), "nothing is made for the account of the site, which may be another"
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "text"),
+    ("places", "value", "changes", "run", "texts"),
     [
-        ({"partition-id": 3}, "node-config", "partition-id"),
-        ({"partition-id": 2}, "identity", "partition 2"),
-        ({"data": "none.csv"}, "rows and run", "none.csv"),
-        ({"min-rows": 50}, "rows and run", "min-rows"),
-        ({"allowed-methods": "sub-it"}, "rows and run", "allowed-methods"),
+        (np.s_[3, 2], 1e5, {}, "", ["far from all others", "dominated by one row: columns (from 0): [2]"]),
+        (np.s_[:4, 3], -99, {}, "", ["4 values of 3 are repeated"]),
+        (np.s_[:, 4], np.arange(40), {}, "", ["running number is in 4"]),
+        (np.s_[:, 4], np.arange(40), {"leave-out": "3"}, "", ["column 4 has 99 %"]),
+        (np.s_[:3, 2], np.nan, {}, "method='em'", ["3 values missing", " take part in em, "]),
     ],
 )
-def test_what_is_wrong_in_a_node_config_is_named(changes, what, text, examined):
-    assert text in examined(changes)[1][what]
+def test_a_site_that_allows_rare_values_learns_of_them(site, examined, places, value, changes, run, texts):
+    table = rows(40, 6)
+    table[places] = value
+    np.save(site["data"], table)
+    right, wrong = examined({"rare-values": "allow", **changes}, *["--run-config", run] * bool(run))
+    assert not wrong
+    assert [text for text in texts if text not in right["rows and run"].replace("column 3 has", "column 4 has")] == []
+    if value == 1e5:
+        assert texts[1] in examined()[1]["rows and run"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what", "text"),
+    [
+        *(("partition-id", 3, "node-config", "partition-id"), ("partition-id", 2, "identity", "partition 2")),
+        *((key, value, "rows and run", key) for key, value in (("min-rows", 50), ("allowed-methods", "sub-it"))),
+        ("data", "none.csv", "rows and run", "none.csv"),
+    ],
+)
+def test_what_is_wrong_in_a_node_config_is_named(key, value, what, text, examined):
+    assert text in examined({key: value})[1][what]
 
 
 def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
@@ -143,9 +139,7 @@ def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
 
 def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch, tmp_path):
     """The first start computes, as on a busy machine or a cold disk, and the second waits."""
-    look = (
-        f"import os, time; again = os.path.exists({str(tmp_path / 'again')!r}); open({str(tmp_path / 'again')!r}, 'w')"
-    )
+    look = f"import os, time; file = {str(tmp_path / 'again')!r}; again = os.path.exists(file); open(file, 'w')"
     monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(10**8))")
     monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.7)
     assert "start" in examined()[0]

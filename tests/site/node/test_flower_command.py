@@ -56,27 +56,17 @@ def program(tmp_path, monkeypatch):
 def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_path):
     """The program does not go on before."""
     signal_file, heard = tmp_path / "heard", []
-
-    def hear(line):
-        heard.append(line)
-        signal_file.touch()
-
-    assert program(WAITS.format(heard=signal_file))("run", on_line=hear) == "INFO : first\nsecond\n"
+    flwr = program(WAITS.format(heard=signal_file))
+    assert flwr("run", on_line=lambda line: heard.append(line) or signal_file.touch()) == "INFO : first\nsecond\n"
     assert heard == ["INFO : first", "second"]
 
 
-def test_a_command_that_fails_says_what_it_printed(program):
+def test_a_command_that_fails_says_what_it_printed_and_ends_with_its_listener(program, tmp_path):
     with refused(FedPCAError, "half", "why"):
         program("import sys\nprint('half')\nsys.exit('why')\n")("run", ".")
-
-
-def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
-    def listener(line):
-        raise ZeroDivisionError
-
     text = f"import time\nprint('first')\ntime.sleep(8)\nopen({str(tmp_path / 'ended')!r}, 'w')\n"
     with pytest.raises(ZeroDivisionError):
-        program(text)("run", on_line=listener)
+        program(text)("run", on_line=lambda line: 1 // 0)
     assert not (tmp_path / "ended").exists()
 
 
@@ -139,17 +129,16 @@ def test_a_run_that_is_completed_ends_with_0_and_all_its_lines(launch, link):
     assert printed.split("\n")[:-2] == ["INFO : started run 7", "run", ".", *link, "--stream", "--run-config", "seed=1"]
 
 
-@pytest.mark.parametrize(
-    ("printed", "line"),
-    [
-        ("", "run 7 ended as finished:failed: why it failed"),
-        ("The run failed, and no model was written. ConfigError", "run 7 ended as finished:failed"),
-    ],
-)
+SHOWN = "The run failed, and no model was written. ConfigError"
+
+
+@pytest.mark.parametrize(("printed", "line"), [("", "finished:failed: why it failed"), (SHOWN, "finished:failed")])
 def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
     """The line does not repeat an error that the stream has shown."""
     code, _, errors = launch(".", "lab", status="finished:failed", printed=printed)
-    assert (code, errors) == (1, f"{line}\n")
+    assert (code, errors) == (1, f"run 7 ended as {line}\n")
+    code, printed, errors = launch(".", "lab", printed="said", code="the reason")  # it does not start
+    assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)
 
 
 def test_a_superlink_that_starts_late_is_answered_by_what_to_do(program, capsys):
@@ -173,8 +162,3 @@ def test_a_launched_run_may_take_as_long_as_it_needs(monkeypatch):
     monkeypatch.setattr(FlowerCommand, "run", lambda *_, timeout, **__: limits.append(timeout) or run)
     assert main(["launch", "."]) == 1
     assert limits == [threading.TIMEOUT_MAX]
-
-
-def test_a_run_that_does_not_start_ends_with_1(launch):
-    code, printed, errors = launch(".", "lab", printed="said", code="the reason")
-    assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)

@@ -25,10 +25,11 @@ ROOT = Path(__file__).parents[3]
 class StubDeployment:
     port = 1
 
-    def __init__(self, status):
-        self.status, self.killed = status, []
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.status, self.sites, self.killed, self.shown = folder, "finished:completed", None, [], []
+        monkeypatch.setattr(rehearsal, "Deployment", self.of)
 
-    def of(self, sites):
+    def of(self, folder, app, sites):
         self.sites = sites
         return nullcontext(self)
 
@@ -41,37 +42,34 @@ class StubDeployment:
     def kill_node(self, i):
         self.killed.append(i)
 
+    def rehearse(self, app=ROOT, *, dropout=False, **options):
+        rehearsal.rehearse(self.folder / "all", app, dropout=dropout, show=self.shown.append, **options)
+
 
 @pytest.fixture
-def stub_deployment(monkeypatch):
-    def with_status(status):
-        deployment = StubDeployment(status)
-        monkeypatch.setattr(rehearsal, "Deployment", lambda folder, app, sites: deployment.of(sites))
-        return deployment
-
-    return with_status
+def deployment(monkeypatch, tmp_path):
+    return StubDeployment(tmp_path, monkeypatch)
 
 
-def test_steps_stand_in_order_with_the_log_between_them(stub_deployment, tmp_path):
-    deployment, lines = stub_deployment("finished:completed"), []
-    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, show=lines.append)
+def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+    deployment.rehearse(dropout=True)
+    lines, seconds = deployment.shown, rehearsal.ROUND_DEADLINE_SECONDS
     assert deployment.killed == [3]
     first_words = ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
     assert [line.split()[0] for line in lines] == first_words
     assert lines[5].startswith("   hospital 3 (client 3) is killed; ")
-    assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in lines[5]
-    assert f"round-deadline={rehearsal.ROUND_DEADLINE_SECONDS}" in deployment.config
+    assert f" {seconds:.0f} s after its question" in lines[5]
+    assert f"round-deadline={seconds}" in deployment.config
     assert str(tmp_path / "all" / "model") in lines[-2]
     assert f"fedpca site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
-def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
-    deployment = stub_deployment("finished:completed")
+def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for file in data:
         file.write_text("a,b\n1,2\n")
     run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
-    rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, show=lambda line: None)
+    deployment.rehearse(data=data, run=run)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
@@ -79,24 +77,19 @@ def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
     wrong = (data, ["3 sites", "--dropout"]), (data[1:], ["2 files", 3]), (gone, ["nowhere.csv", "gone.csv"])
     for files, named in wrong:
         with refused(ConfigError, *named):
-            rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
+            deployment.rehearse(data=files, dropout=files is data)
 
 
-def test_another_projects_folder_is_named_before_anything_starts(stub_deployment, tmp_path):
-    deployment = stub_deployment("finished:completed")
+def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deployment, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     for folder in (tmp_path, tmp_path / "none"):
         with refused(ConfigError, "--app", folder):
-            rehearsal.rehearse(tmp_path / "all", folder, dropout=False, show=lambda line: None)
-    assert not hasattr(deployment, "sites")
-
-
-def test_a_run_that_fails_ends_with_no_step_after_its_log(stub_deployment, tmp_path):
-    stub_deployment("finished:failed")
-    lines = []
+            deployment.rehearse(folder)
+    assert deployment.sites is None
+    deployment.status = "finished:failed"
     with refused(FedPCAError, "finished:failed"):
-        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, show=lines.append)
-    assert lines[-1] == "     rows  500"
+        deployment.rehearse()
+    assert deployment.shown[-1] == "     rows  500"
 
 
 def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):

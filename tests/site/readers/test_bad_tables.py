@@ -1,4 +1,4 @@
-"""Bad files of every kind at a site get one clear error, and never a number.
+"""Bad files of every kind at a site get one clear error, and never a number; its advice, applied, leads on.
 
 What travels says what is wrong and what to do; where, with the columns' names, is in the site's log. Neither holds a
 cell. `tests/data/test_frames.py` has the tables in Python.
@@ -18,8 +18,12 @@ from flwr.app import Context, RecordDict
 from pyarrow import parquet
 from scipy import sparse
 
+from fedpca_flwr import read
+from fedpca_flwr.errors import FedPCAError
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
+from tests.site.readers.test_texts import ABC, REFUSED, B, body
 
 SECRET = "4711"
 GOOD = "age,weight,height\n" + "".join(f"{i % 7}.5,{i % 5},{i * i % 11}\n" for i in range(30))
@@ -184,3 +188,68 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
         assert private not in reply["message"]
     assert SECRET not in caplog.text
     assert not place or reply["message"].endswith("see this site's own log")
+
+
+NAMED_KEY = re.compile(r"\b([a-z_]+)=(?=['\"]|True|False)")
+MORE = {
+    "a line of units": ("ratio,mass,width\n-,kg,mm\n" + body(table=-B), {}),
+    "units and totals": ("a,b,c\ncm,kg,mm\n" + body() + "Total,1,2\n", {}),
+    "two marks": (ABC + "1,?,3\n1,2,n/d\n", {"missing": "x"}),
+    "blocks above the names": ("Instrument,X\nDate,today\nMode,7\n" + ABC, {}),
+    "a footer": (ABC + "measured in May\n", {}),
+    "text aligned by spaces": ("a    b  c\n" + body("   "), {}),
+    "names with commas": ('"a, b",c\nx,1\ny,2\n', {}),
+    "apostrophes between thousands": ("a;b\n1'234;2\n5;3\n", {}),
+    "tabs named commas": (ABC.replace(",", ";"), {"delimiter": ","}),
+}
+CASES = {
+    **{kind: (suffix, content, {}) for kind, (suffix, content, *_) in FILES.items()},
+    **{f"text: {kind}": (".csv", *case[:2]) for kind, case in (REFUSED | MORE).items()},
+    "a .tsv of commas": (".tsv", ABC, {}),
+}
+READ_RIGHT = {"text: a line of units": -B, "text: text aligned by spaces": B, "text: units below the names": B}
+
+
+def follow(path, keys, seen=()):
+    """Yield the errors and rows that advice leads to; fail if it leads back, or if a text names another key."""
+    try:
+        result = to_array(read(path, **keys).rows)
+    except FedPCAError as error:
+        result = error
+    yield result
+    if not isinstance(result, FedPCAError):
+        return
+    error = (str(result), result.local)
+    assert error not in seen, f"{seen} leads back to {error}"
+    assert {*NAMED_KEY.findall(str(result))} == {key for advice in result.advice for key in advice.keys}
+    for advice in result.advice:
+        yield from follow(path, {**keys, **advice.keys}, (*seen, error))
+
+
+def test_no_advice_leads_back_to_an_error(tmp_path):
+    refusals, ends = 0, 0
+    for kind, (suffix, content, keys) in CASES.items():
+        path = tmp_path / f"site{suffix}"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        first, *later = follow(path, keys)
+        if not isinstance(first, FedPCAError):  # with values that are missing, which a run refuses
+            continue
+        refusals += 1
+        assert path.name in str(first)
+        assert "node-config" not in str(first)
+        rows = [result for result in later if not isinstance(result, FedPCAError)]
+        assert rows or not later or suffix == ".csv", kind
+        ends += bool(rows)
+        if kind in READ_RIGHT:
+            np.testing.assert_array_equal(rows[0], READ_RIGHT[kind])
+    assert refusals >= 60
+    assert ends >= 40
+
+
+def test_a_site_sends_no_value_of_an_advice(tmp_path):
+    (tmp_path / "site.csv").write_text(ABC.replace("a,", "'weight',") + "1,?,3\n1,2,male\n")
+    with pytest.raises(FedPCAError) as caught:
+        read(tmp_path / "site.csv", site=True)
+    assert "leave-out='...'" in str(caught.value)
+    assert "missing='?'" in caught.value.local
+    assert not re.search(r"\?|site.csv|leave_out|'c'", str(caught.value))

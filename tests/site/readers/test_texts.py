@@ -1,6 +1,7 @@
 """Texts as people have them: each is read as its author means it, or refused with the key that decides."""
 
 import gzip
+import sys
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,11 @@ def body(separator=",", decimal=".", quote="", table=B):
 
 def numbered(text, first=""):
     return "".join(f"{first}{i},{line}\n" for i, line in enumerate(text.splitlines()))
+
+
+def written(folder, content, name="site.csv"):
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder / name
 
 
 ABC, FEW = "a,b,c\n" + body(), "id,x_1,x_2,x_3\n"
@@ -90,11 +96,6 @@ REFUSED = {
     "whole numbers that are rounded": ("a,b\n1152921504606846977,1\n3,2\n", {}, "2.53"),
     "everything left out": (ABC, {"leave_out": "*"}, "left out"),
 }
-
-
-def written(folder, content, name="site.csv"):
-    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    return folder / name
 
 
 @pytest.mark.parametrize("kind", READ)
@@ -173,22 +174,14 @@ def test_marks_are_missing_in_every_kind_of_file(tmp_path):
         read(tmp_path / "site.npy", header=True)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("delimiter", "xy"), ("decimal", ";"), ("thousands", "x"), ("encoding", "utf-99"), ("encoding", "base64")],
-)
-def test_what_no_text_can_have_is_refused_by_its_key(key, value, tmp_path):
-    with refused(ConfigError, f"'{key}'"):
+KEYS = [("delimiter", "xy"), ("decimal", ";"), ("thousands", "x"), ("encoding", "utf-99"), ("encoding", "base64")]
+KEYS += [(key, name) for key in ("columns", "leave_out") for name in ("d", "3", "d*")]
+
+
+@pytest.mark.parametrize(("key", "value"), [*KEYS, ("thousands", ".")])
+def test_what_no_text_can_have_and_no_column_is_refused_by_its_key(key, value, tmp_path):
+    with refused(ConfigError, f"'{key}'", *["'decimal'"] * (value == ".")):
         read(written(tmp_path, ABC), **{key: value})
-    with refused(ConfigError, "'decimal'", "'thousands'"):
-        read(written(tmp_path, ABC), thousands=".")
-
-
-@pytest.mark.parametrize("key", ["columns", "leave_out"])
-def test_a_key_that_names_no_column_is_refused(key, tmp_path):
-    for name in ("d", "3", "d*"):
-        with refused(ConfigError, f"'{key}'"):
-            read(written(tmp_path, ABC), **{key: name})
 
 
 def test_keys_of_files_are_no_keys_of_a_database():
@@ -200,68 +193,63 @@ def test_keys_of_files_are_no_keys_of_a_database():
             NodeConfig.parse({**node, "data": "duckdb:///a", "query": "SELECT 1", key: value})
 
 
-def test_a_sheet_is_read_as_a_text_is(tmp_path):
+@pytest.fixture
+def sheets(tmp_path):
+    """Return a function that writes the rows of sheets by their names into a workbook, and the workbook's file."""
     openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
-    book = openpyxl.Workbook()
-    book.create_sheet("other")
-    for row in (["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["p3", "#N/A", 1e3], ["Total", 3, "4"]):
-        book.active.append(row)
-    book.save(tmp_path / "site.xlsx")
+
+    def save(**rows_of_sheets):
+        book = openpyxl.Workbook()
+        book.remove(book.active)
+        for name, rows_of_sheet in rows_of_sheets.items():
+            book.create_sheet(name)
+            for row in rows_of_sheet:
+                book[name].append(row)
+        book.save(tmp_path / "site.xlsx")
+
+    return save, tmp_path / "site.xlsx"
+
+
+def test_a_sheet_is_read_as_a_text_is(sheets):
+    save, file = sheets
+    head = [["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["p3", "#N/A", 1e3]]
+    keys = {"leave_out": "id", "header": True, "comment": "Total"}
+    save(first=[*head, ["Total", 3, "4"]], other=[])
     with refused(DataError, "header=True"):
-        read(tmp_path / "site.xlsx")
-    loaded = read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+        read(file)
+    loaded = read(file, **keys)
     assert loaded.names == ("1100", "1102")
     np.testing.assert_array_equal(loaded.rows, [[1.5, 1], [NAN, 0.1], [NAN, 1000]])
     assert "first" in loaded.notes[0]
-    book.active.append(["p4", "?", 2])
-    book.save(tmp_path / "site.xlsx")
+    save(first=[*head, ["Total", 3, "4"], ["p4", "?", 2]])
     with pytest.raises(DataError, match="marks") as caught:
-        read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+        read(file, **keys)
     assert caught.value.local.startswith("line 7, column 2")
     with refused(ConfigError, "'delimiter'"):
-        read(tmp_path / "site.xlsx", delimiter=";")
-    book.active.delete_rows(7)
-    book.active.append(["p4", 1e16, 1])
-    book.save(tmp_path / "site.xlsx")
+        read(file, delimiter=";")
+    save(first=[*head, ["p4", 1e16, 1]])
     with refused(DataError, 15):
-        read(tmp_path / "site.xlsx", header=True, leave_out="id", comment="Total")
+        read(file, **keys)
 
 
-def test_sheets_have_numbers_and_names_and_may_hold_decimal_commas(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
-    book = openpyxl.Workbook()
-    for row in (["a", "b"], [1.5, "2,5"], ["3,5", 4]):
-        book.create_sheet("may") if len(book.sheetnames) == 1 else None
-        book["may"].append(row)
-    book.save(tmp_path / "site.xlsx")
+def test_sheets_have_numbers_and_names_and_may_hold_decimal_commas(sheets, tmp_path):
+    save, file = sheets
+    save(first=[], may=[["a", "b"], [1.5, "2,5"], ["3,5", 4]])
     with refused(DataError, "site.xlsx", "sheet='2'"):
-        read(tmp_path / "site.xlsx")
+        read(file)
     with refused(DataError, "decimal=','"):
-        read(tmp_path / "site.xlsx", sheet=2)
+        read(file, sheet=2)
     for sheet in ("2", "may"):
-        np.testing.assert_array_equal(
-            read(tmp_path / "site.xlsx", sheet=sheet, decimal=",").rows, [[1.5, 2.5], [3.5, 4]]
-        )
-    with refused(ConfigError, "'sheet'", 1):
-        read(tmp_path / "site.xlsx", sheet="June")
-    with refused(ConfigError, "'sheet'"):
-        read(written(tmp_path, ABC), sheet="2")
-
-
-def test_labels_that_say_what_is_missing_are_noted(tmp_path):
-    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
-    labels = {"A": {8.0: "Refused", 9.0: "not asked"}, "B": {1.0: "don't know", 3.0: "often"}}
-    pyreadstat.write_sav(
-        pd.DataFrame({"A": [1.0, 8, 9], "B": [3.0, 4, 3]}), str(tmp_path / "s.sav"), variable_value_labels=labels
-    )
-    assert "missing='8, 9'" in read(tmp_path / "s.sav").notes[0]
+        np.testing.assert_array_equal(read(file, sheet=sheet, decimal=",").rows, [[1.5, 2.5], [3.5, 4]])
+    for path, sheet, named in ((file, "June", ["'sheet'", 1]), (written(tmp_path, ABC), "2", ["'sheet'"])):
+        with refused(ConfigError, *named):
+            read(path, sheet=sheet)
 
 
 @pytest.mark.parametrize("suffix", [".sav", ".dta", ".xpt", "8.xpt"])
-def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
-    pandas = pytest.importorskip("pandas")
+def test_statistics_files_have_codes_for_labels(suffix, tmp_path, monkeypatch):
     pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
-    frame = pandas.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]})
+    frame = pd.DataFrame({"A": [0.1, np.nan, 3.0], "SEX": [1.0, 2.0, 1.0], "W": ["x", "y", ""]})
     path = str(tmp_path / f"s{suffix}")
     labels = {} if ".xpt" in suffix else {"variable_value_labels": {"SEX": {1.0: "m", 2.0: "f"}}}
     write = {".sav": pyreadstat.write_sav, ".dta": pyreadstat.write_dta}.get(suffix, pyreadstat.write_xport)
@@ -273,9 +261,10 @@ def test_statistics_files_have_codes_for_labels(suffix, tmp_path):
     np.testing.assert_array_equal(loaded.rows, [[0.1, 1], [NAN, 2], [NAN, 1]])
     assert len(loaded.notes) == bool(labels)
     assert read_texts(path, "SEX", 3) == ["1", "2", "1"]
-
-
-def test_what_is_not_installed_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyreadstat", None)
-    with refused(ConfigError, "pyreadstat", ".sav"):
-        read(written(tmp_path, b"4711", "site.sav"))
+    if suffix == ".sav":  # labels that say what is missing are noted
+        meant = {"A": {8.0: "Refused", 9.0: "not asked"}, "B": {1.0: "don't know", 3.0: "often"}}
+        write(pd.DataFrame({"A": [1.0, 8, 9], "B": [3.0, 4, 3]}), path, variable_value_labels=meant)
+        assert "missing='8, 9'" in read(path).notes[0]
+    monkeypatch.setitem(sys.modules, "pyreadstat", None)
+    with refused(ConfigError, "pyreadstat", f".{suffix.rpartition('.')[2]}"):
+        read(path)

@@ -46,9 +46,6 @@ def test_a_journal_changes_no_bit(method, tmp_path):
     assert model.components_.tobytes() == fit(method, parties, min_rows=10, **options).components_.tobytes()
 
 
-# What is noted
-
-
 def release(folder, party, phase, multiplier):
     journal, seen = FileJournal(str(folder), "1", party), []
     journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
@@ -78,17 +75,22 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
     assert not seen
 
 
-def test_runs_share_a_journal_with_secrets_of_their_own(tmp_path):
+@pytest.mark.parametrize("nbytes", [0, SECRET_BLOCK_BYTES, 2 * SECRET_BLOCK_BYTES + 5])
+def test_runs_share_a_journal_with_secrets_of_their_own_of_any_size(nbytes, tmp_path):
     journals = [FileJournal(str(tmp_path), run, party) for run, party in (("1", 0), ("1", 1), ("2", 0))]
-    for number, journal in enumerate(journals):
-        journal.store_secret("private", bytes([number]))
-    assert [journal.load_secret("private") for journal in journals] == [b"\x00", b"\x01", b"\x02"]
+    secrets = [np.random.default_rng(seed).bytes(nbytes) + bytes([seed]) * (nbytes > 0) for seed in range(3)]
+    for journal, secret in zip(journals, secrets, strict=True):
+        journal.store_secret("private", b"first")
+        journal.store_secret("private", secret)
+    assert [journal.load_secret("private") for journal in journals] == secrets
     journals[0].complete()
-    assert [journal.load_secret("private") for journal in journals] == [None, b"\x01", b"\x02"]
+    assert [journal.load_secret("private") for journal in journals] == [None, *secrets[1:]]
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
+
+
+def test_a_second_run_does_not_end_the_first(tmp_path):
     session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
-    assert session.ask("octaves", [])[0]
-    assert other.ask("octaves", [])[0]
+    assert all(ask("octaves", [])[0] for ask in (session.ask, other.ask))
     assert session.ask(*SECOND)[0]
 
 
@@ -96,27 +98,17 @@ def refuse(answered):
     raise ContractError("out of its script")
 
 
-@pytest.mark.parametrize("nbytes", [0, SECRET_BLOCK_BYTES, 2 * SECRET_BLOCK_BYTES + 5])
-def test_a_secret_of_any_size_is_read_as_it_was_written(nbytes, tmp_path):
-    journal = FileJournal(str(tmp_path), "1", 0)
-    value = np.random.default_rng(0).bytes(nbytes)
-    for written in (b"first", value):
-        journal.store_secret("reply", written)
-    assert journal.load_secret("reply") == value
-
-
 def test_a_refused_question_is_a_short_line(tmp_path):
-    journals = [FileJournal(str(tmp_path), run, 0) for run in ("1", "2", "3")]
+    first, second, third = (FileJournal(str(tmp_path), run, 0) for run in "123")
     with refused(ContractError):
-        journals[0].begin("p" * 1000, "", b"one", refuse)
+        first.begin("p" * 1000, "", b"one", refuse)
     assert [event.about for event in audit(str(tmp_path)).events] == ["p" * 64, "ContractError"]
-    for journal in journals[1:]:
+    for journal in (second, third):
         journal.begin("sums", "", b"one", lambda answered: None)
-    with refused(ContractError, match="another configuration"):
-        journals[1].begin("last", "", b"other", lambda answered: None)
-    journals[2].complete()
-    with refused(ContractError, match="over for this site"):
-        journals[2].begin("last", "", b"one", lambda answered: None)
+    third.complete()
+    for journal, key, match in ((second, b"other", "another configuration"), (third, b"one", "over for this site")):
+        with refused(ContractError, match=match):
+            journal.begin("last", "", key, lambda answered: None)
 
 
 def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
@@ -194,9 +186,6 @@ def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
     assert (replied, info["error"], len(tries)) == ([], "DisclosureError", 1)
     assert "locked" in caplog.text
     assert session.ask(*LAST)[0]
-
-
-# Older ones, and those that are gone
 
 
 def put_back(folder, copy):

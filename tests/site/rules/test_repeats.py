@@ -17,20 +17,6 @@ from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site.rules import policy
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.journal import FileJournal
-from fedpca_flwr.site.rules.policy import (
-    permit_exposure,
-    permit_levels,
-    permit_method,
-    permit_pairs,
-    permit_privacy,
-    permit_rows,
-    permit_site_bound,
-    permit_size,
-    permit_split,
-    permit_values,
-    require_files,
-    require_journal,
-)
 from fedpca_flwr.site.rules.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
 from fedpca_flwr.strategies import METHODS
@@ -45,21 +31,27 @@ def node(**rules):
 def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
     rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "p-cov, em", "weights": "2"})
-    permit_method(rules, card, sums_only=False)
+    policy.permit_method(rules, card, sums_only=False)
     weighted, config = np.hstack([X, np.ones((20, 1))]), RunConfig(weights="2")
     for permit, limit, beyond in (
-        (partial(permit_rows, rules), 10, 9),
-        (lambda nbytes: permit_size(rules, nbytes, lambda limit: ""), 100, 101),
-        (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
-        (lambda bound: permit_site_bound(8.0, X, bound), 8.0, 7.9),
-        (lambda few: permit_levels(rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]), 10, 9),
+        (partial(policy.permit_rows, rules), 10, 9),
+        (lambda nbytes: policy.permit_size(rules, nbytes, lambda limit: ""), 100, 101),
+        (lambda epsilon: policy.permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
+        (lambda bound: policy.permit_site_bound(8.0, X, bound), 8.0, 7.9),
+        (
+            lambda few: policy.permit_levels(
+                rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]
+            ),
+            10,
+            9,
+        ),
         (lambda few: separate_weights(check_rows(weighted[:few]), rules, config), 10, 9),
     ):
         permit(limit)
         with pytest.raises(DisclosureError):
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
-        permit_site_bound(7.9, X, 8.0)
+        policy.permit_site_bound(7.9, X, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +70,7 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
 def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
     """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
     with nullcontext() if fits else refused(DisclosureError, "'min-rows'", 10):
-        permit_rows(node(**{"min-rows": 10}), len(weights), weights)
+        policy.permit_rows(node(**{"min-rows": 10}), len(weights), weights)
 
 
 @pytest.mark.parametrize("rounded", [2, 10])
@@ -86,8 +78,8 @@ def test_rounded_rows_do_not_go_with_weights(rounded):
     vertical, by_rows = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
     rules = node(**{"round-rows": rounded})
     for permit in (
-        partial(permit_split, card=vertical, split="columns"),
-        partial(permit_split, card=by_rows, split="rows", weights="2"),
+        partial(policy.permit_split, card=vertical, split="columns"),
+        partial(policy.permit_split, card=by_rows, split="rows", weights="2"),
     ):
         permit(node())
         with refused(DisclosureError, "'round-rows'", rounded):
@@ -115,7 +107,7 @@ NAMED = {**FILE, "allowed-methods": "some, other"}
 def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitted):
     card = SimpleNamespace(name="some", exposes=method, beyond_moments="")
     with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
-        permit_exposure(node(**rules), card, SimpleNamespace(exposes=options))
+        policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=options))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +126,7 @@ def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitte
 )
 def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
     with refused(DisclosureError, f"'{key}'") if key else nullcontext():
-        permit_privacy(node(**rules), epsilon, delta)
+        policy.permit_privacy(node(**rules), epsilon, delta)
 
 
 @pytest.mark.parametrize(
@@ -153,21 +145,21 @@ def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
 def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
     card = SimpleNamespace(name="some", differentially_private=private)
     with refused(ConfigError, f"'{key}'") if key else nullcontext():
-        require_journal(node(**rules), card, sums_only=sums_only)
+        policy.require_journal(node(**rules), card, sums_only=sums_only)
 
 
 @pytest.mark.parametrize("sums_only", [True, False])
 def test_a_site_may_answer_in_secure_sums_only(sums_only):
     card = METHODS["p-cov"].strategy.card
     with nullcontext() if sums_only else refused(DisclosureError, "'secure-only'"):
-        permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
+        policy.permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
 
 
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
     (tmp_path / "file").touch()
     scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
     with refused(ConfigError, "'scores'", "'loadings'"):
-        require_files(node(scores=scores, loadings=loadings))
+        policy.require_files(node(scores=scores, loadings=loadings))
 
 
 def table(rows, *observed):
@@ -187,16 +179,13 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, n_excluded, mi
         return table(103, *places)._replace(excluded=np.arange(103) < n_excluded)
 
     for enough in (0, min_values):
-        permit_values(rules, observed(every, slice(enough)))
-        permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
+        policy.permit_values(rules, observed(every, slice(enough)))
+        policy.permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
     with refused(DisclosureError, "min-rows", 10) as caught:
-        permit_values(rules, observed(every, slice(min_values - 1)))
+        policy.permit_values(rules, observed(every, slice(min_values - 1)))
     assert caught.value.local == "columns (from 0): [1]"
     with refused(DisclosureError, "min-rows"):
-        permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
-
-
-# Sums and bounds
+        policy.permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
 
 
 RULES = SimpleNamespace(repeat="refuse", min_rows=5, journal="x")
