@@ -86,12 +86,17 @@ KEY = bytes(range(32))
 INTEGERS = st.integers(-(2**500), 2**500)
 
 
-def test_elements_fill_the_field():
+def test_elements_fill_the_field_and_have_one_way_to_be_written():
     elements = tagged_sums.secret_elements(KEY, 2000)
     assert all(0 <= element < tagged_sums.PRIME for element in elements)
     shares = np.array([element / tagged_sums.PRIME for element in elements])
     assert abs(shares.mean() - 0.5) < 0.03
     assert abs(shares.var() - 1 / 12) < 0.01
+    elements = [0, 1, tagged_sums.PRIME - 1]
+    assert tagged_sums.elements_from_bytes(tagged_sums.elements_to_bytes(elements)) == elements
+    for beyond in (tagged_sums.PRIME, tagged_sums.PRIME + 1, 2**528 - 1):
+        with pytest.raises(ValueError, match="prime"):
+            tagged_sums.elements_from_bytes(tagged_sums.elements_to_bytes([beyond]))
 
 
 @given(st.lists(INTEGERS, min_size=1, max_size=5), st.lists(INTEGERS, min_size=1, max_size=5))
@@ -113,14 +118,6 @@ def test_a_changed_integer_changes_the_tag(change, place):
     changed = list(integers)
     changed[place] += change
     assert tagged_sums.linear_tag(KEY, changed) != tagged_sums.linear_tag(KEY, integers)
-
-
-def test_every_element_has_one_way_to_be_written():
-    elements = [0, 1, tagged_sums.PRIME - 1]
-    assert tagged_sums.elements_from_bytes(tagged_sums.elements_to_bytes(elements)) == elements
-    for beyond in (tagged_sums.PRIME, tagged_sums.PRIME + 1, 2**528 - 1):
-        with pytest.raises(ValueError, match="prime"):
-            tagged_sums.elements_from_bytes(tagged_sums.elements_to_bytes([beyond]))
 
 
 @given(st.lists(st.floats(-1e100, 1e100), max_size=6), st.integers(-300, 900))

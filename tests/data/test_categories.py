@@ -10,7 +10,6 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
-from fedpca_flwr.cli import main
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, frequent_levels, level_of
@@ -68,7 +67,6 @@ NUMBERS = ["mass", "bill", "ratio"]
     ],
 )
 def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
-    """Without numbers a FAMD is the MCA."""
     frame = table()[[*numbers, *LEVELS]]
     model = fit(method, parts(frame), n_components=3, scale=True, levels=LEVELS, **TRAVEL[travel])
     variances, scores = pages(frame, numbers, 3)
@@ -245,7 +243,7 @@ def test_files_and_frames_miss_the_same_and_hold_the_same_levels(tmp_path):
     assert np.asarray(of_file.rows)[:, 1:].sum(axis=0).tolist() == [30, 20, 10, 0, 30]
 
 
-def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
+def test_parties_with_levels_of_other_names_have_a_note():
     one = pd.DataFrame({"x": np.arange(40.0), "sex": ["F", "M"] * 20})
     two = one.assign(sex=["female", "male"] * 20)
     options = {"n_components": 2, "scale": True, "min_rows": 1}
@@ -257,27 +255,18 @@ def test_parties_with_levels_of_other_names_have_a_note(tmp_path, capsys):
         assert not unnamed(note, *named)
     subset = one.assign(sex="F")
     assert not any("sex" in n for n in fit("p-cov", [one, subset], levels=["sex"], **options).log["notes"])
-    for name, table_of in (("a", one), ("b", two)):
-        table_of.to_csv(tmp_path / f"{name}.csv", index=False)
-        main(["site", "levels", str(tmp_path / f"{name}.csv"), "--categories", "sex"])
-        (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
-    main(["site", "levels", *[str(tmp_path / f"{name}.json") for name in "ab"]])
-    printed = capsys.readouterr()
-    assert json.loads(printed.out) == {"sex": ["F", "M", "female", "male"]}
-    assert not unnamed(printed.err, "'sex'", "a.json", "b.json", "'female', 'male'")
 
 
 def test_a_lacking_column_of_categories_is_named():
-    """The error named indicators, and called the columns that were there unseen."""
-    model = fit("p-cov", parts(table()), n_components=2, scale=True, levels=LEVELS)
+    model, lacking = fit("p-cov", parts(table()), scale=True, levels=LEVELS), table().drop(columns="island")
     with refused(DataError, "'island'") as caught:
-        model.transform(table()[:3].drop(columns="island"))
+        model.transform(lacking[:3])
     assert "'sex'" not in str(caught.value)
     assert "=" not in str(caught.value)
     with refused(DataError, "'island'"):
-        fit("p-cov", [part.drop(columns="island") for part in parts(table())], scale=True, levels=LEVELS)
+        fit("p-cov", parts(lacking), scale=True, levels=LEVELS)
     with refused(DataError, "party 'b'", "'island'") as caught:
-        fit("p-cov", {"a": table(), "b": table().drop(columns="island")}, scale=True, levels=list(LEVELS))
+        fit("p-cov", {"a": table(), "b": lacking}, scale=True, levels=list(LEVELS))
     assert "party 'a'" not in str(caught.value)
 
 
@@ -287,10 +276,9 @@ def test_a_lacking_column_of_categories_is_named():
 def test_a_sites_file_holds_categories_as_texts(suffix, transport, tmp_path):
     own, nodes = parts(table()), []
     for i, part in enumerate(own):
-        path = tmp_path / f"{i}{suffix}"
+        path, journal = tmp_path / f"{i}{suffix}", str(tmp_path / f"journal{i}")
         part.to_csv(path, index=False) if suffix == ".csv" else part.to_parquet(path, index=False)
-        node = {"data": str(path), "journal": str(tmp_path / f"journal{i}"), "categories": "sex, island", "min-rows": 1}
-        nodes.append(node)
+        nodes.append({"data": str(path), "journal": journal, "categories": "sex, island", "min-rows": 1})
     options = {"n_components": 2, "scale": True, **transport}
     of_frames = fit("p-cov", own, **options, levels=LEVELS)
     server = server_of("p-cov", [np.zeros((len(part), 1)) for part in own], **options, levels=json.dumps(LEVELS))

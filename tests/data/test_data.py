@@ -4,7 +4,6 @@ import os
 import sys
 import types
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,19 +47,20 @@ def test_data_sets_and_packages_that_are_not_there_are_named(tmp_path, monkeypat
 def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
     raw = tmp_path / folder / "raw"
     raw.mkdir(parents=True)
+
+    def write(stem, images, labels):
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(images)
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(labels)
+
     pixels = np.random.default_rng(0).integers(0, 256, (20, 784), dtype=np.uint8)
     for stem, n in (("train", 20), ("t10k", 5)):
-        (raw / f"{stem}-images-idx3-ubyte").write_bytes(b"\0" * 16 + pixels[:n].tobytes())
-        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(b"\0" * 8 + bytes(range(n)))
+        write(stem, b"\0" * 16 + pixels[:n].tobytes(), b"\0" * 8 + bytes(range(n)))
     source = datasets.load(name, str(tmp_path))
     np.testing.assert_array_equal(source.rows(np.array([1, 19])), pixels[[1, 19]])
-    np.testing.assert_array_equal(source.labels, np.arange(20))
-    test, truth = source.test()
-    np.testing.assert_array_equal(test, pixels[:5])
-    np.testing.assert_array_equal(truth, np.arange(5))
+    for part, expected in zip((source.labels, *source.test()), (np.arange(20), pixels[:5], np.arange(5)), strict=True):
+        np.testing.assert_array_equal(part, expected)
     for images, labels in ((0, 0), (10, 3), (16 + 784, 8 + 2), (16 + 5 * 784 + 1, 8 + 5)):
-        (raw / "t10k-images-idx3-ubyte").write_bytes(bytes(images))
-        (raw / "t10k-labels-idx1-ubyte").write_bytes(bytes(labels))
+        write("t10k", bytes(images), bytes(labels))
         with refused(DataError, "whole"):
             source.test()
     (raw / "t10k-labels-idx1-ubyte").unlink()
@@ -92,15 +92,40 @@ def test_an_openml_set_is_read_without_a_network(tmp_path, monkeypatch):
             datasets.load(name, str(tmp_path))
 
 
-@pytest.fixture
-def image_maps(tmp_path, monkeypatch):
-    """Return the folder of the memory maps of decoded images, below a cache folder of the test's own."""
+def test_images_are_decoded_again_only_where_one_has_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "fedpca_flwr" / "images"
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12), dtype=np.uint8)
+    folder, decoded = tmp_path / "pictures" / "cat", []
+    folder.mkdir(parents=True)
+
+    def read_rows():
+        datasets.load.cache_clear()
+        return datasets.load("images", str(folder.parent)).all_rows()
+
+    def save(number):
+        Image.fromarray(pixels[number].reshape(3, 4)).save(folder / f"{number}.bmp")
+
+    open_image = Image.open
+    monkeypatch.setattr(Image, "open", lambda file: decoded.append(file.name) or open_image(file))
+    save(0)
+    save(1)
+    for _ in range(2):
+        np.testing.assert_array_equal(read_rows(), pixels[:2])
+    assert decoded == ["0.bmp", "1.bmp"]
+    save(2)
+    np.testing.assert_array_equal(read_rows(), pixels)
+    os.utime(folder / "0.bmp", (0, 0))
+    np.testing.assert_array_equal(read_rows(), pixels)
+    assert len(decoded) == 2 + 3 + 3
+    assert len(list((tmp_path / "cache" / "fedpca_flwr" / "images").iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "0.bmp"))
+    with refused(ConfigError, "XDG_CACHE_HOME") as caught:
+        read_rows()
+    assert str(tmp_path) not in str(caught.value)
 
 
-@pytest.mark.usefixtures("image_maps")
-def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
+def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):
         folder = tmp_path / ("train", "test")[i // 6] / ("cat", "dog")[i // 3 % 2]
@@ -118,42 +143,6 @@ def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
         of_train.all_rows()
 
 
-def test_images_are_decoded_again_only_where_one_has_changed(tmp_path, monkeypatch, image_maps):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 12), dtype=np.uint8)
-    folder, decoded = tmp_path / "pictures", []
-
-    def save(number, row):
-        (folder / "cat").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(row.reshape(3, 4)).save(folder / "cat" / f"{number}.bmp")
-
-    def read_rows():
-        datasets.load.cache_clear()
-        return datasets.load("images", str(folder)).all_rows()
-
-    open_image = Image.open
-    monkeypatch.setattr(Image, "open", lambda file: decoded.append(file.name) or open_image(file))
-    for number in (0, 1):
-        save(number, pixels[number])
-    for _ in range(2):
-        np.testing.assert_array_equal(read_rows(), pixels[:2])
-    assert decoded == ["0.bmp", "1.bmp"]
-    save(2, pixels[2])
-    np.testing.assert_array_equal(read_rows(), pixels)
-    os.utime(folder / "cat" / "0.bmp", (0, 0))
-    np.testing.assert_array_equal(read_rows(), pixels)
-    assert len(decoded) == 2 + 3 + 3
-    assert len(list(image_maps.iterdir())) == 1
-
-
-def test_a_cache_folder_that_cannot_be_written_to_is_named_by_its_variable(tmp_path, monkeypatch):
-    (tmp_path / "cat").mkdir()
-    Image.new("L", (2, 2)).save(tmp_path / "cat" / "0.png")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cat" / "0.png"))
-    with refused(ConfigError, "XDG_CACHE_HOME") as caught:
-        datasets.load("images", str(tmp_path)).all_rows()
-    assert str(tmp_path) not in str(caught.value)
-
-
 def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     class CIFAR10:
         def __init__(self, root, train, download):
@@ -163,8 +152,8 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
             self.targets = [0, 1, 0, 1] if train else [0, 1]
             self.data = np.add.outer(np.arange(len(self.targets)), np.full((32, 32, 3), 7)).astype(np.uint8)
 
-    package: Any = types.ModuleType("torchvision")
-    package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
+    package, asked = types.ModuleType("torchvision"), []
+    vars(package)["datasets"] = SimpleNamespace(CIFAR10=CIFAR10, MNIST=lambda root, **how: asked.append((root, how)))
     monkeypatch.setitem(sys.modules, "torchvision", package)
     source = datasets.load("cifar10", str(tmp_path))
     assert source.all_rows().shape == (4, 3072)
@@ -172,10 +161,8 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert source.test()[0].shape == (2, 3072)
     with refused(DataError, "cifar10"):
         datasets.load("cifar10", str(tmp_path / "absent"))
-    asked = []
-    package.datasets.MNIST = lambda root, **how: asked.append((root, how["train"], how["download"]))
     datasets.download("mnist", "here")
-    assert asked == [("here", True, True), ("here", False, True)]
+    assert asked == [("here", {"train": train, "download": True}) for train in (True, False)]
     with refused(ConfigError, "'wine'", "mnist"):
         datasets.download("wine", "here")
 
@@ -230,18 +217,16 @@ def test_columns_are_split_evenly_by_sizes_or_by_names():
     assert [part.tolist() for part in parts] == [[1, 2], [0]]
 
 
+SIZES = {"20 20": ["20 20", 3, 1, 4], "2 2 0": ["2 2 0"], "a, b; c; d": [4, 3, "'even'"], "a, b; c": [3, 2]}
+LISTS = {"3 4": ["'3 4'", 2, 4], "a; b, x, d": ["c", "x"], "a; b, d": ["c"], "a, b; b, c, d": ["b"]}
+
+
 @pytest.mark.parametrize(
     ("parties", "how", "names", "named"),
     [
-        (3, "20 20", "", ["'columns'", "20 20", 3, 1, 4]),
-        (2, "3 4", "", ["'columns'", "'3 4'", 2, 4]),
-        (3, "2 2 0", "", ["'columns'", "2 2 0"]),
         (5, "even", "", [5, 4]),
-        (3, "a, b; c; d", "", ["'columns'", 4, 3, "'even'"]),
-        (3, "a, b; c", "", ["'columns'", 3, 2]),
-        (2, "a; b, x, d", "abcd", ["'columns'", "c", "x"]),
-        (2, "a; b, d", "abcd", ["'columns'", "c"]),
-        (2, "a, b; b, c, d", "abcd", ["'columns'", "b"]),
+        *((3, how, "", ["'columns'", *named]) for how, named in SIZES.items()),
+        *((2, how, "abcd", ["'columns'", *named]) for how, named in LISTS.items()),
     ],
 )
 def test_columns_that_do_not_fit_are_named(parties, how, names, named):

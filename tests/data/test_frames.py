@@ -281,7 +281,6 @@ WHOLE = {
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_whole_numbers_are_exact_or_refused(kind):
-    """Beyond 2^53 float64 rounds whole numbers, and the model was called exact."""
     make = WHOLE[kind]
     exact = LARGE * 2**44 + 2**60  # multiples of a power of two
     found = fit([make(exact[:30]), make(exact[30:])])
@@ -302,13 +301,12 @@ def test_whole_numbers_are_exact_or_refused(kind):
 def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
     one, two = cut(np.where(np.abs(X) < 0.1, 0.0, X), 60, 30)
     other = frame(two)[["pulse", "age", "weight", "bmi"]]
-    if kind == "arrow":
-        other = pa.Table.from_pandas(other)
-    if kind == "xarray":
-        labels = {"dims": ("row", "column"), "coords": {"column": list(other.columns)}}
-        other = pytest.importorskip("xarray").DataArray(other.to_numpy(), **labels)
-    if kind == "sparse":
-        other = other.astype(pd.SparseDtype(float, 0.0))
+    other = {
+        "pandas": lambda: other,
+        "arrow": lambda: pa.Table.from_pandas(other),
+        "sparse": lambda: other.astype(pd.SparseDtype(float, 0.0)),
+        "xarray": lambda: of_xarray(other.to_numpy(), coords={"columns": list(other.columns)}),
+    }[kind]()
     model, whole = fit({"north": frame(one), "south": other}, keep="moments"), fit([frame(one), frame(two)])
     assert model.moments_.features == tuple(NAMES)
     np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12 if kind == "sparse" else 0)
@@ -317,21 +315,12 @@ def test_columns_of_the_same_names_are_put_into_the_first_order(kind):
     assert not any("in the order of" in note for note in whole.log["notes"])
 
 
-@pytest.mark.parametrize(
-    ("block", "named"),
-    [
-        *((np.ones((3, 4), kind), kind) for kind in ("int64", "float32")),
-        *((np.ones(shape), str(shape)) for shape in ((3, 5), (4,))),
-        (np.full((3, 4), "1.0"), "<U3"),
-        ([[1.0] * 4], "list"),
-        (sparse.csr_array(np.ones((3, 4))), "csr_array"),
-        (frame(), "DataFrame"),
-    ],
-    ids=str,
-)
-def test_blocks_that_are_not_what_their_loader_says_are_refused(block, named):
-    with refused(DataError, named, "float64", 4):
-        check_rows(Blocks(lambda: [np.ones((3, 4)), block], 4, np.dtype(float)))
+def test_blocks_that_are_not_what_their_loader_says_are_refused():
+    ones, odd = np.ones((3, 4)), [(np.full((3, 4), "1.0"), "<U3"), ([[1.0] * 4], "list"), (frame(), "DataFrame")]
+    odd += [(ones.astype(kind), kind) for kind in ("int64", "float32")] + [(sparse.csr_array(ones), "csr_array")]
+    for block, named in odd + [(np.ones(shape), str(shape)) for shape in ((3, 5), (4,))]:
+        with refused(DataError, named, "float64", 4):
+            check_rows(Blocks(lambda block=block: [ones, block], 4, np.dtype(float)))
 
 
 def test_a_traceback_in_this_process_says_where(tmp_path):
@@ -355,27 +344,27 @@ def test_columns_are_named_once_and_known_by_their_digest():
 
 
 def test_files_and_what_read_gives_are_parties_with_their_names(tmp_path):
-    """The names were lost where only the rows of what `read` gives were handed over; an estimator took no `Table`."""
-    files = [tmp_path / "north.csv", tmp_path / "south.csv"]
-    for file, part in zip(files, cut(X, 60, 30), strict=True):
+    files = [tmp_path / f"{name}.csv" for name in ("north", "south", "west", "east")]
+    for file, part in zip(files, cut(X, 60, 30), strict=False):
         frame(part).to_csv(file, index=False)
+    *files, west, east = files
     tables = [read(file, leave_out=None) for file in files]
-    whole, forms = fit(cut(X, 60, 30)), [files, list(map(str, files)), dict(zip("ab", files, strict=True)), tables]
-    forms += [[files[0], tables[1]], iter(tables), dict(zip("ab", tables, strict=True)).values()]
-    for given in forms:
+    whole, values = fit(cut(X, 60, 30)), dict(zip("ab", tables, strict=True)).values()
+    forms = [files, list(map(str, files)), dict(zip("ab", files, strict=True)), [files[0], tables[1]]]
+    for given in (*forms, tables, iter(tables), values):
         model = fit(given)
         assert [party["name"] for party in model.log["parties"]] in (["north", "south"], ["a", "b"], ["", ""])
         assert list(model.feature_names_in_) == NAMES
         np.testing.assert_allclose(model.components_, whole.components_, atol=1e-12)
-    for parties in (files, tables, iter(tables), dict(zip("ab", tables, strict=True)).values()):
+    for parties in (files, tables, iter(tables), values):
         np.testing.assert_allclose(FederatedPCA(2).fit(parties).components_, whole.components_, atol=1e-12)
     alone = FederatedPCA(2).fit(tables[0], groups=np.repeat(["a", "b"], 30))
     assert alone.feature_names_in_.tolist() == NAMES
     np.testing.assert_array_equal(alone.transform(tables[0]), alone.transform([tables[0]]))
     with refused(ConfigError, "'parties'", "[X]"):
         fit(tables[0])
-    with refused(ConfigError, tmp_path / "west.csv", tmp_path / "east.csv") as caught:
-        fit([*files, tmp_path / "west.csv", tmp_path / "east.csv"])
+    with refused(ConfigError, west, east) as caught:
+        fit([*files, west, east])
     assert "node-config" not in str(caught.value)
 
 
@@ -386,23 +375,18 @@ def local_dataset(images=None, **columns):
     return Dataset.from_dict({**columns, **({"image": images} if images else {})}, features=Features(features))
 
 
-def test_a_partition_of_a_data_set_is_a_party():
+def test_a_partition_of_a_data_set_is_a_party_of_columns_or_of_images():
     """Flower Datasets gives such objects: `FederatedDataset.load_partition(i)`."""
-    X = np.random.default_rng(0).normal(size=(60, 3))
-    dataset = local_dataset(**dict(zip("abc", X.T, strict=True)))
-    parts = [dataset.shard(3, party, contiguous=True) for party in range(3)]
-    expected = run("p-cov", [pd.DataFrame(part, columns=list("abc")) for part in np.split(X, 3)], n_components=2)
-    assert not differences(run("p-cov", parts, n_components=2), expected)
-
-
-def test_images_of_a_data_set_are_rows_of_pixels():
     pixels = np.random.default_rng(0).integers(0, 255, size=(40, 6, 5), dtype=np.uint8)
-    images = [PIL.Image.fromarray(image) for image in pixels]
-    labels = [float(number % 3) for number in range(40)]
-    dataset = local_dataset(images, label=labels)
-    rows = np.split(pixels.reshape(40, -1), 2)
-    parts = [dataset.select_columns("image").shard(2, party, contiguous=True) for party in range(2)]
-    assert not differences(run("p-cov", parts, n_components=2), run("p-cov", rows, n_components=2))
+    images = list(map(PIL.Image.fromarray, pixels))
+    dataset = local_dataset(images, label=np.arange(40) % 3.0)
+    numbers = local_dataset(**dict(zip(NAMES, X.T, strict=True)))
+    for table, expected in (
+        (numbers, list(map(frame, np.split(X, 2)))),
+        (dataset.select_columns("image"), np.split(pixels.reshape(40, -1), 2)),
+    ):
+        parts = [table.shard(2, party, contiguous=True) for party in range(2)]
+        assert not differences(run("p-cov", parts, n_components=2), run("p-cov", expected, n_components=2))
     with refused(DataError, "'image'", "dataset.select_columns('image')"):
         run("p-cov", [dataset, dataset], n_components=2)
     uneven = local_dataset([*images[:3], PIL.Image.fromarray(pixels[0, :4])])

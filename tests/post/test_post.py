@@ -87,9 +87,10 @@ def config_of(method, clients=3, **options):
     return METHODS.run_config({"method": method, "clients": clients, "n-components": 2, **values})
 
 
-BY_DAY = {"p-cov", "sub-it", "qr-pca", "compressed", "dp-pca", "streaming", "vertical"}
+BY_DAY = {f"{name} clear" for name in ("p-cov", "sub-it", "qr-pca", "streaming", "vertical")}
+BY_DAY |= {f"{name} masked" for name in ("p-cov", "compressed", "dp-pca")}
 RUNS = [
-    pytest.param(name, options, marks=() if name in BY_DAY else pytest.mark.nightly)
+    pytest.param(name, options, marks=() if f"{name} {transport}" in BY_DAY else pytest.mark.nightly)
     for name, method in METHODS.items()
     for transport, options in {"clear": {}, "masked": SECURE}.items()
     if transport in transports_of(method) and not method.strategy.card.loadings_source
@@ -164,7 +165,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_reply_is_named_with_its_site(fault, begun, capsys):
-    """A copy under another name is named, too, and not used."""
     nodes, post = begun
     by_post(post, nodes, CONFIG, exchanges=3 if fault.endswith("its use") else 2)
     carry(post, nodes)
@@ -182,16 +182,20 @@ def test_a_wrong_reply_is_named_with_its_site(fault, begun, capsys):
     assert unnamed(capsys.readouterr().out, copy.name, "of north") == []
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_another_question_than_before_writes_nothing(begun):
     nodes, post = begun
     carry(post, nodes)
     record = json.loads((post / "run.json").read_text())
     record["run-config"]["n-components"] = 3
     (post / "run.json").write_text(json.dumps(record))
-    before = {path: path.read_bytes() for path in post.rglob("*") if path.is_file()}
+    before = contents(post)
     with refused(ContractError, "exchange 1", *NAMES[:3]):
         go_on(post, CONFIG)
-    assert {path: path.read_bytes() for path in post.rglob("*") if path.is_file()} == before
+    assert contents(post) == before
 
 
 def command(*words):
@@ -208,7 +212,6 @@ def site_file(folder, node, **keys):
 
 
 def test_a_site_answers_no_question_that_is_not_its_own(tmp_path, capsys):
-    """Of a damaged one, one for another site, one of another version, and one without the coordinator's signature."""
     (node, *_), post, key = nodes_of(tmp_path, PARTIES), tmp_path / "run", tmp_path / "key"
     public = make_key(str(key), 0).split()[1]
     words = ["--sites", "north, south, west", "--key", key, "--name", "Ada"]
@@ -284,7 +287,7 @@ def test_a_run_by_post_has_no_deadline_until_it_is_forgotten(tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("options", "exchange", "clients"),
     [({"minimum": 2}, 1, 3), ({**SECURE, "survivors": 3}, 4, 4), ({}, 2, 3)],
-    ids=["minimum", "survivors", "neither"],
+    ids=str,
 )
 def test_a_silent_site_is_left_out_where_the_run_permits_it(options, exchange, clients, tmp_path, capsys):
     parties = cut(rows(30 * clients, 4), *[30] * clients)
@@ -324,7 +327,6 @@ def test_one_of_two_commands_waits(begun):
 
 
 def test_the_command_line_refuses_what_a_run_by_post_has_not(tmp_path, capsys):
-    """Of a long method, keys of a network, names, an unknown site, and a second run in a folder."""
     sites, post = ("--sites", "north, south, west"), tmp_path / "run"
     for words, named in (
         ((*sites, "--method", "sub-it"), ["'sub-it'", 30, "--many"]),
@@ -360,9 +362,8 @@ def test_any_strategy_of_flower_runs_by_post(tmp_path):
     np.testing.assert_allclose(result.arrays["w"].numpy(), 1 / 27 + 1 / 9 + 2 / 3 + 3)
 
 
-@pytest.mark.engine
+@pytest.mark.nightly
 def test_the_commands_of_the_page_give_the_pooled_model(tmp_path):
-    """With the folders of three sites, in four exchanges with secure sums, and in three without."""
     wine, page = load_wine(as_frame=True), (ROOT / "docs" / "post.md").read_text(encoding="utf-8")
     lines = re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S)[0].splitlines()
     members = []

@@ -126,12 +126,15 @@ SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
     def printed_levels(*arguments):
         main(["site", "levels", *map(str, arguments)])
-        return json.loads(capsys.readouterr().out)
+        printed = capsys.readouterr()
+        return json.loads(printed.out), printed.err
 
     for name, cells in SITES.items():
         rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        levels = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
+        levels, _ = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
         assert levels == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
         (tmp_path / f"{name}.json").write_text(json.dumps(levels))
-    assert printed_levels(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}
+    levels, note = printed_levels(tmp_path / "north.json", tmp_path / "south.json")
+    assert levels == {"ward": ["a", "b", "c"]}
+    assert not unnamed(note, "'ward'", "north.json", "south.json", "'a', 'b'", "'c'")

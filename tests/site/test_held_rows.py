@@ -84,7 +84,6 @@ def run_of(method, folder, monkeypatch, suffix=".csv", data=X, *, resident=True)
 
 
 def receive(monkeypatch, store):
-    """Let the next message meet these rows."""
     if store:
         store.receive()
     monkeypatch.setattr(held_rows, "resident", store)
@@ -155,7 +154,6 @@ def test_rows_of_another_config_or_file_are_read_anew(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("change", "resident"), [(1, True), (1, False), (0, True), (0, False)])
 def test_a_file_with_other_bytes_ends_a_run_and_one_with_the_same_does_not(change, resident, tmp_path, monkeypatch):
-    """A copy or a backup gives a file another time and place."""
     file, server = tmp_path / "0.csv", run_of("sub-it block-size=3", tmp_path, monkeypatch, resident=resident)
 
     def replace_file(reply):

@@ -72,7 +72,6 @@ def test_odd_people_of_a_bed_file_have_their_ids(tmp_path):
 
 @pytest.mark.engine
 def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """240 MB on disk through less than 100 MB of memory."""
     data = np.lib.format.open_memmap(tmp_path / "big.npy", "w+", np.float64, (1_500_000, 20))
     data[::1000] = rows(1500, 20)
 

@@ -58,7 +58,6 @@ def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
 
 
 def test_a_transaction_excludes_others(tmp_path):
-    """Else two that read the same would both write."""
     add(tmp_path, "one")
     waiting = threading.Thread(target=add, args=(tmp_path, "two"))
     with closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other, Store(tmp_path, SCHEMA).transaction():

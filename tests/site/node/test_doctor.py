@@ -43,6 +43,11 @@ def site(tmp_path):
     return {"partition-id": 1, "num-partitions": 3, **paths, "journal": str(written(tmp_path / "journal"))}
 
 
+def write_site_file(folder, site, **connection):
+    (folder / "site.toml").write_text(f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(site)}")
+    return folder / "site.toml"
+
+
 @pytest.fixture
 def examined(site, capsys):
     """Return a function of changes to the node-config and of further arguments that runs the doctor."""
@@ -140,8 +145,8 @@ def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
 def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch, tmp_path):
     """The first start computes, as on a busy machine or a cold disk, and the second waits."""
     look = f"import os, time; file = {str(tmp_path / 'again')!r}; again = os.path.exists(file); open(file, 'w')"
-    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(10**8))")
-    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.7)
+    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(5 * 10**7))")
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.4)
     assert "start" in examined()[0]
 
 
@@ -204,26 +209,28 @@ def test_certificate_and_clock_of_the_superlink(examined, link, text, monkeypatc
     assert 285 <= int(re.search(r"within (\d+) s", examined({}, *link)[0]["superlink"])[1]) <= 292
 
 
-def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
+@pytest.fixture
+def others(tmp_path):
     (tmp_path / "others").mkdir()
     make_certificates(tmp_path / "others", ["127.0.0.1"])
-    trusting = ["--root-certificates", str(tmp_path / "others" / "ca.crt")]
+    return tmp_path / "others"
+
+
+def test_a_certificate_of_others_and_nobody_are_named(examined, link, others):
     for superlink, text in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
-        assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
+        words = ["--superlink", superlink, "--root-certificates", str(others / "ca.crt")]
+        assert text in examined({}, *words)[1]["superlink"]
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="sites have a process of their own on Linux")
-def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, tmp_path, monkeypatch, caplog):
+def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, others, tmp_path, monkeypatch, caplog):
     """The fault: a SuperNode with a wrong or expired certificate tries again for ever, and says nothing."""
     from fedpca_flwr.site.node import process
 
     monkeypatch.setattr(held_rows, "resident", None)
-    (tmp_path / "others").mkdir()
-    make_certificates(tmp_path / "others", ["127.0.0.1"])
-    for folder, is_wrong in ((tmp_path, False), (tmp_path / "others", True)):
-        connection = toml_lines({"superlink": link[1], "root-certificates": str(folder / "ca.crt")})
-        (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(site)}")
-        process.SiteProcess(read_site_file(tmp_path / "site.toml"), tmp_path, site_app.app_for).examine_link()
+    for folder, is_wrong in ((tmp_path, False), (others, True)):
+        file = write_site_file(tmp_path, site, superlink=link[1], **{"root-certificates": str(folder / "ca.crt")})
+        process.SiteProcess(read_site_file(file), tmp_path, site_app.app_for).examine_link()
         assert ("ca.crt" in caplog.text) == is_wrong
 
 
@@ -232,9 +239,8 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)
     relative = {**site, "data": "rows.npy", "identity": "key1", "identities": "identities", "journal": "journal"}
-    connection = toml_lines({"superlink": "127.0.0.1:1"})
-    (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
-    assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
+    file = write_site_file(tmp_path, relative, superlink="127.0.0.1:1")
+    assert main(["site", "doctor", "--config", str(file)]) == 1
     signs = re.findall(r"^(ok|WARN|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
     assert signs == [*(("WARN" if name == "rules" else "ok", name) for name in TOPICS), ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
@@ -243,17 +249,15 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
 
 
 CLOSED = {"secure-only": True, "allowed-methods": "p-cov", "min-parties": 3, "min-rows": 10}
+OPENED = {}, {"min-parties": 2, "min-rows": 9}, {"may-show": "scores"}, {"rare-values": "allow", "repeat": "allow"}
 
 
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        (CLOSED, []),
+        (CLOSED | {"repeat": "refuse-same"}, []),
         ({}, ["secure-only", "allowed-methods"]),
-        ({**CLOSED, "min-parties": 2, "min-rows": 9}, ["min-parties", "min-rows"]),
-        ({**CLOSED, "rare-values": "allow", "repeat": "allow"}, ["rare-values", "repeat"]),
-        ({**CLOSED, "repeat": "refuse-same"}, []),
-        ({**CLOSED, "may-show": "scores"}, ["may-show"]),
+        *((CLOSED | changes, list(changes)) for changes in OPENED),
     ],
 )
 def test_open_rules_are_listed_by_their_keys(changes, keys, examined):

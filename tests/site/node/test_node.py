@@ -131,7 +131,7 @@ print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdi
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("forks", [40, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("forks", [24, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_forks_under_load_all_answer(forks, tmp_path):
     """Each computes with several threads; two other processes take the cores meanwhile."""
     site_of(tmp_path)
@@ -147,7 +147,6 @@ def test_forks_under_load_all_answer(forks, tmp_path):
 
 
 def child_of(process, monkeypatch, compute):
-    """Return the number of the process that answers a message by this function."""
     monkeypatch.setattr(node.run_clientapp, "run_clientapp", compute)
     process.launch(SimpleNamespace(runtime_api_address="", token=""))
     (child,) = process.messages

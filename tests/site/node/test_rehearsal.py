@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -132,6 +133,11 @@ def lives(pid: int) -> bool:
     return bool(shown.strip()) and not shown.strip().startswith("Z")
 
 
+def end(process_ids):
+    for process_id in filter(lives, process_ids):
+        os.kill(process_id, signal.SIGKILL)
+
+
 @pytest.mark.engine
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
 def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
@@ -139,9 +145,8 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
     programs, pids = tmp_path / "programs", tmp_path / "pids"
     programs.mkdir()
     pids.mkdir()
-    online = ", ".join(['{"status": "online"}'] * 4)
     waits = WAITS.format(pids=pids)
-    flwr = LISTS.format(pids=pids, online=online) + waits
+    flwr = LISTS.format(pids=pids, online=", ".join(['{"status": "online"}'] * 4)) + waits
     for name, script in {"flower-superlink": waits, "flower-supernode": waits, "flwr": flwr}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}")
         (programs / name).chmod(0o755)
@@ -157,9 +162,7 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
             assert rehearsed.wait(60) == 128 + signal.SIGTERM
             assert not any(map(lives, started))
         finally:
-            rehearsed.kill()
-            for pid in filter(lives, started):
-                os.kill(pid, signal.SIGKILL)
+            end([rehearsed.pid, *started])
 
 
 CLIENT = """
@@ -190,18 +193,18 @@ middle.wait()
 def test_a_client_ends_with_its_node(elder):
     with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout
-        process_ids = dict(node.stdout.readline().split() for _ in range(3))
-        client, middle = int(process_ids["client"]), int(process_ids["exec"])
+        process_ids = {"node": node.pid} | {
+            name: int(number) for name, number in map(str.split, islice(node.stdout, 3))
+        }
         try:
-            assert lives(client)
-            os.kill(node.pid if elder.startswith("node") else middle, signal.SIGKILL)  # not waited for: it is a zombie
+            assert lives(process_ids["client"])
+            os.kill(process_ids.get(elder, node.pid), signal.SIGKILL)  # not waited for: it is a zombie
             until = time.monotonic() + 60
-            while lives(client):
+            while lives(process_ids["client"]):
                 assert time.monotonic() < until
                 time.sleep(0.05)
         finally:
-            for process in filter(lives, [client, middle, node.pid]):
-                os.kill(process, signal.SIGKILL)
+            end([process_ids["client"], process_ids["exec"], node.pid])
 
 
 def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):

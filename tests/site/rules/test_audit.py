@@ -161,7 +161,7 @@ def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_the_journal_tells_what_a_run_asked_and_got():
+def test_the_journal_tells_what_runs_asked_and_got_and_that_one_which_another_followed_broke_off():
     lines = [("1", "run", "p-cov; only sums", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8)]
     lines += [("4", "answer", "sums", 1000), ("5", "ended", "E", 0)]
     events = [
@@ -172,6 +172,9 @@ def test_the_journal_tells_what_a_run_asked_and_got():
     assert Audit(events, 0).runs() == [{**run, "refused": "", "ended": "E", "phase": "", "status": "broke off"}]
     told = "run 11 (client 3): p-cov; only sums\n  1 to 5: 1 questions, 1,008 bytes left, broke off: E"
     assert Audit(events, 0).status() == told
+    asked = [(run, party, *line) for run, party in (("11", 3), ("12", 3), ("13", 4)) for line in (QUESTION, FIRST)]
+    events = [Event(i, datetime.now(UTC).isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
+    assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running", "running"]
 
 
 QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
@@ -202,13 +205,6 @@ def test_the_journal_tells_how_a_run_ended(lines, ago, status, text):
     (run,) = Audit(events, 0).runs()
     assert run["status"] == status
     assert Audit(events, 0).status().endswith(f" bytes left, {text.format(began=began)}")
-
-
-def test_a_run_that_another_one_followed_broke_off():
-    """A run of another party, whose journal is the same, ends none."""
-    asked = [(run, party, *line) for run, party in (("11", 3), ("12", 3), ("13", 4)) for line in (QUESTION, FIRST)]
-    events = [Event(i, datetime.now(UTC).isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
-    assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running", "running"]
 
 
 def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
@@ -277,7 +273,6 @@ def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(site
 
 
 def test_status_says_what_became_of_each_run(sites, capsys):
-    """A run that broke off leaves a copy, until another run begins ten minutes later."""
     finish(sites)
     context = context_of(sites, 0)
     context.run_id += 1

@@ -62,7 +62,6 @@ def test_a_phase_is_released_once(tmp_path):
 
 @pytest.mark.parametrize("lost", ["", " WHERE kind = 'release'"], ids=["all", "releases"])
 def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
-    """Else what was spent, or told, would be nothing."""
     release(tmp_path, 0, "sum", 2.0)
     FileJournal(str(tmp_path), "1", 0).record_answer("rows, sum", 8, str)
     changed(tmp_path, f"DELETE FROM event{lost}")
@@ -112,7 +111,6 @@ def test_a_refused_question_is_a_short_line(tmp_path):
 
 
 def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
-    """Each had three lines, through which every later message looked."""
     few, clock = {"min-rows": 50}, count(10**9)
     monkeypatch.setattr(site_journal, "utc_time", lambda *before: str(next(clock)))
 
@@ -182,8 +180,8 @@ def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: tries.append(args) or CONNECT(*args, **options))
     with closing(CONNECT(tmp_path / "journal" / "site.sqlite", isolation_level=None)) as backup:
         backup.execute("BEGIN EXCLUSIVE")
-        replied, info = session.ask(*LAST)
-    assert (replied, info["error"], len(tries)) == ([], "DisclosureError", 1)
+        assert session.refusal(*LAST).startswith("DisclosureError")
+    assert len(tries) == 1
     assert "locked" in caplog.text
     assert session.ask(*LAST)[0]
 
@@ -195,13 +193,11 @@ def put_back(folder, copy):
 
 def test_a_restored_journal_releases_no_phase_twice(tmp_path, caplog):
     session = HostileSession(tmp_path, PEOPLE, RUN)
-    assert session.ask("octaves", [])[0]
-    shutil.copytree(tmp_path / "journal", tmp_path / "older")
-    assert session.ask(*SECOND)[0]
-    shutil.copytree(tmp_path / "journal", tmp_path / "newest")
+    for question, copy in ((("octaves", []), "older"), (SECOND, "newest")):
+        assert session.ask(*question)[0]
+        shutil.copytree(tmp_path / "journal", tmp_path / copy)
     put_back(tmp_path, "older")
-    replied, info = session.ask(*SECOND)
-    assert (replied, info["error"]) == ([], "DisclosureError")
+    assert session.refusal(*SECOND).startswith("DisclosureError")
     assert "older" in caplog.text
     assert released(tmp_path / "journal") == ["octaves"]
     put_back(tmp_path, "newest")
@@ -217,8 +213,7 @@ def test_a_journal_of_another_past_is_refused_however_long_it_is(tmp_path, run):
         HostileSession(tmp_path / "other", PEOPLE, run, run_id=i).ask(first, [])
     assert session.ask(first, [])[0]
     put_back(tmp_path, "other/journal")
-    replied, info = session.ask(*LAST)
-    assert (replied, info["error"]) == ([], "DisclosureError")
+    assert session.refusal(*LAST).startswith("DisclosureError")
 
 
 def test_a_new_journal_warns_in_the_log(tmp_path, caplog):

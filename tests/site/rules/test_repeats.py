@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,14 +58,11 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
 @pytest.mark.parametrize(
     ("weights", "fits"),
     [
-        (np.ones(10), True),
-        (np.ones(9), False),
+        *((np.ones(n), n == 10) for n in (10, 9)),
         (np.full(100, 1e-200), True),
         (0.5 ** np.arange(1000.0), False),
-        (np.r_[np.ones(9), np.full(1000, 1e-9)], False),
-        (np.r_[np.ones(9), np.full(1000, 1e-2)], True),
-        (np.r_[5.0, np.ones(44)], False),
-        (np.r_[1e200, np.ones(1000)], False),
+        *((np.r_[np.ones(9), np.full(1000, weight)], weight == 1e-2) for weight in (1e-9, 1e-2)),
+        *((np.r_[heavy, np.ones(n)], False) for heavy, n in ((5.0, 44), (1e200, 1000))),
     ],
 )
 def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
@@ -74,40 +72,33 @@ def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
 
 
 @pytest.mark.parametrize("rounded", [2, 10])
-def test_rounded_rows_do_not_go_with_weights(rounded):
-    vertical, by_rows = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
-    rules = node(**{"round-rows": rounded})
-    for permit in (
-        partial(policy.permit_split, card=vertical, split="columns"),
-        partial(policy.permit_split, card=by_rows, split="rows", weights="2"),
-    ):
-        permit(node())
+def test_rounded_rows_do_not_go_with_weights_or_columns(rounded):
+    for method, words in (("vertical", {"split": "columns"}), ("p-cov", {"split": "rows", "weights": "2"})):
+        policy.permit_split(node(), card=METHODS[method].strategy.card, **words)
         with refused(DisclosureError, "'round-rows'", rounded):
-            permit(rules)
+            policy.permit_split(node(**{"round-rows": rounded}), card=METHODS[method].strategy.card, **words)
 
 
-FILE = {"data": "rows.npy"}
-DISTRIBUTION = {**FILE, "may-show": "distribution"}
-NAMED = {**FILE, "allowed-methods": "some, other"}
+FILE, JOURNAL = {"data": "rows.npy"}, {"data": "rows.npy", "journal": "notes"}
+DISTRIBUTION, NAMED = {**FILE, "may-show": "distribution"}, {**FILE, "allowed-methods": "some, other"}
+SHOWN, BOTH = ("distribution", ""), ("distribution", "distribution")
 
 
 @pytest.mark.parametrize(
-    ("rules", "method", "options", "permitted"),
+    ("rules", "exposes", "permitted"),
     [
-        ({}, "scores", "inner products", True),  # rows that are no site's own
-        ({"may-show": "nothing"}, "scores", "", False),
-        (FILE, "", "", True),
-        *((FILE, *exposed, False) for exposed in (("distribution", ""), ("", "distribution"))),
-        (DISTRIBUTION, "distribution", "distribution", True),
-        *((DISTRIBUTION, *exposed, False) for exposed in (("distribution", "scores"), ("scores", "distribution"))),
-        (NAMED, "distribution", "", True),  # who names a method allows what it shows of the distribution, and no more
-        *((NAMED, *exposed, False) for exposed in (("distribution", "distribution"), ("scores", ""))),
+        ({}, ("scores", "inner products"), True),  # rows that are no site's own
+        ({"may-show": "nothing"}, ("scores", ""), False),
+        *((FILE, exposes, not any(exposes)) for exposes in (("", ""), SHOWN, SHOWN[::-1])),
+        *((DISTRIBUTION, exposes, exposes == BOTH) for exposes in (BOTH, (SHOWN[0], "scores"), ("scores", SHOWN[0]))),
+        # who names a method allows what it shows of the distribution, and no more
+        *((NAMED, exposes, exposes == SHOWN) for exposes in (SHOWN, BOTH, ("scores", ""))),
     ],
 )
-def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitted):
-    card = SimpleNamespace(name="some", exposes=method, beyond_moments="")
+def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
+    card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
     with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
-        policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=options))
+        policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
 
 
 @pytest.mark.parametrize(
@@ -133,13 +124,9 @@ def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
     ("rules", "private", "sums_only", "key"),
     [
         ({}, True, True, ""),
-        (FILE, False, False, ""),
-        (FILE, False, True, "journal"),
-        (FILE, True, False, "journal"),
-        (FILE, True, True, "journal"),
-        ({**FILE, "journal": "notes"}, False, True, ""),
-        ({**FILE, "journal": "notes"}, True, False, "epsilon-budget"),
-        ({**FILE, "journal": "notes", "epsilon-budget": 1.0}, True, False, ""),
+        *((FILE, *form, "journal" if any(form) else "") for form in product((False, True), repeat=2)),
+        *((JOURNAL, *form, "epsilon-budget" if form[0] else "") for form in ((False, True), (True, False))),
+        ({**JOURNAL, "epsilon-budget": 1.0}, True, False, ""),
     ],
 )
 def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
@@ -241,29 +228,25 @@ def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
 
 
 def test_other_weights_of_the_same_rows_are_refused(tmp_path):
-    X, unit_weights = rows(20), np.ones(20).tobytes()
-    for rules in (RULES, SimpleNamespace(repeat="refuse-same", min_rows=5, journal="x")):
-        folder = tmp_path / rules.repeat
+    X, unit_weights, half = rows(20), np.ones(20).tobytes(), [0, 1] * 9
+    for rule in ("refuse", "refuse-same", "allow"):
+        rules, folder = SimpleNamespace(repeat=rule, min_rows=5, journal="x"), tmp_path / rule.removeprefix("allow")
 
         def run(number, folder=folder, rules=rules, **selection):
             journal = FileJournal(str(folder), number, 0)
             RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
 
         run("1")
-        with refused(DisclosureError, "'weights'", 1):
+        with nullcontext() if rule == "allow" else refused(DisclosureError, "'weights'", 1):
             run("2", weights=unit_weights)
-        run("3", **levels("{a}", *[0, 1] * 10))  # whose moments without the levels are those of run 1
-        run("4", **levels("{a}", *[0, 1] * 10))
+        if rule == "allow":
+            continue
+        for number in ("3", "4"):
+            run(number, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
         run("9")  # nor the other way round
-        for number, other in (("5", levels("{b}", *[0, 1] * 10)), ("6", levels("{a}", *[0, 1] * 9, 1, 1))):
+        for number, other in (("5", levels("{b}", *half, 0, 1)), ("6", levels("{a}", *half, 1, 1))):
             with refused(DisclosureError, "'levels'", 3):
                 run(number, **other)
-    allowed = SimpleNamespace(repeat="allow", min_rows=5, journal="x")
-    selection = SelectedRows(X, weights=unit_weights)
-    RepeatRules(FileJournal(str(folder), "7", 0), allowed, X, selection).permit_clear(is_noted=True)
-
-
-def test_rows_of_other_weights_are_others():
     X, weights = rows(20), np.arange(1.0, 21.0)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
