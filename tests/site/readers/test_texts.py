@@ -309,9 +309,9 @@ def headers(rng, n, d):
     yield 5 * np.arange(d) - 20, rng.normal(0, 20, (n, d)).round(1)
 
 
-def file_of(folder, rows, first=None):
+def file_of(folder, table, first=None):
     lines = [] if first is None else [",".join(f"{value:.8g}" for value in first)]
-    lines += [",".join("" if np.isnan(value) else f"{value:.8g}" for value in row) for row in rows]
+    lines += [",".join("" if np.isnan(value) else f"{value:.8g}" for value in row) for row in table]
     (folder / "site.csv").write_text("\n".join(lines) + "\n")
     return folder / "site.csv"
 
@@ -329,12 +329,12 @@ def test_headers_and_rows_are_told_apart(tmp_path):
     refusals, total, rows_of_many = 0, 0, 0
     for (seed, n), d in product(enumerate(SIZES), WIDTHS):
         rng = np.random.default_rng([seed, d])
-        for rows in tables(rng, n, d):
-            loaded, total = outcome(rows), total + 1
+        for table in tables(rng, n, d):
+            loaded, total = outcome(table), total + 1
             refusals += isinstance(loaded, DataError)
             assert isinstance(loaded, DataError) or len(loaded.rows) == n
-        for first, rows in headers(rng, n, d):
-            loaded = outcome(rows, first)
+        for first, table in headers(rng, n, d):
+            loaded = outcome(table, first)
             texts = [str(loaded)] if isinstance(loaded, DataError) else loaded.notes
             assert any("header=True" in text for text in texts)
             rows_of_many += d >= 5 and not isinstance(loaded, DataError)
@@ -353,8 +353,8 @@ def test_a_note_of_the_model_says_what_was_taken_for_a_row(tmp_path):
 
 def test_sites_with_names_and_without_are_refused(tmp_path):
     parties, nodes = np.split(np.random.default_rng(0).normal(50, 9, (60, 3)), 2), []
-    for name, (first, rows) in enumerate(zip(("a,b,c\n", ""), parties, strict=True)):
-        (tmp_path / f"{name}.csv").write_text(first + file_of(tmp_path, rows).read_text())
+    for name, (first, table) in enumerate(zip(("a,b,c\n", ""), parties, strict=True)):
+        (tmp_path / f"{name}.csv").write_text(first + file_of(tmp_path, table).read_text())
         nodes.append({"data": str(tmp_path / f"{name}.csv")})
     with refused(ConfigError, "header=true", "client 1", "client 0"):
         finish(at_sites(server_of("p-cov", parties, n_components=1), nodes))

@@ -55,9 +55,17 @@ def audited(capsys):
     return compare
 
 
+@pytest.fixture(scope="module")
+def folder_of_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    finished_run(folder)
+    return folder
+
+
 @pytest.fixture
-def finished(tmp_path):
-    return finished_run(tmp_path)
+def finished(folder_of_a_run, tmp_path):
+    shutil.copytree(folder_of_a_run, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "model.npz", [tmp_path / f"journal {party}" for party in range(3)]
 
 
 def rewritten(journal, kind="answer", **values):
@@ -205,9 +213,10 @@ CELLS += ["char(27) || '[2J' || char(10) || '# Verdict' || char(8238)"]
 
 
 @pytest.fixture(scope="module")
-def whole_run(tmp_path_factory):
+def whole_run(folder_of_a_run, tmp_path_factory):
     """Return the model of a run on sites, and a site's journal that has events of every kind."""
-    model, (journal, *_) = finished_run(tmp_path_factory.mktemp("run"))
+    folder = shutil.copytree(folder_of_a_run, tmp_path_factory.mktemp("whole") / "run")
+    model, journal = folder / "model.npz", folder / "journal 0"
     number = audit(str(journal)).events[0].run
     site = FileJournal(str(journal), number, 0)
     accounts = (Release("sums", "replace-one", 2.0), HeldOut(9, 2, "ab"), OpenedSum(["a"], 9), BoundAnswer(1.0, True))

@@ -26,6 +26,7 @@ from tests.site.rules.test_audit import changed
 BY_ROWS = [name for name, method in METHODS.items() if method.strategy.card.split == "rows" and name != "dp-pca"]
 """The noise of `dp-pca` is never the same; its journals have tests of their own."""
 
+BY_DAY = {"p-cov", "sub-it", "em", "personalised"}
 NEEDED = {"personalised": {"mu": 1.0}, "robust": {"max_rounds": 4}, "em": {"max_rounds": 4}}
 """A site draws rows to choose `mu`, which no simulation knows; four rounds have every question."""
 
@@ -37,7 +38,7 @@ SECOND = "centre", [np.asarray(99.0)]
 LAST = "project", [np.eye(2, 3), np.zeros(3), np.empty(0)]
 
 
-@pytest.mark.parametrize("method", BY_ROWS)
+@pytest.mark.parametrize("method", [pytest.param(m, marks=[pytest.mark.nightly] * (m not in BY_DAY)) for m in BY_ROWS])
 def test_a_journal_changes_no_bit(method, tmp_path):
     parties, rules = cut(rows(120, 6), 50, 40, 30), {"split": "rows", "min-rows": 10}
     nodes = sites_of(tmp_path, parties, **rules, **{"may-show": METHODS[method].strategy.card.exposes})
