@@ -209,12 +209,20 @@ def test_parts_of_rows_are_as_even_as_their_kind_says():
         split(LABELS[:10], 11, kind="iid", seed=1)
 
 
-def test_columns_are_split_evenly_by_sizes_or_by_names():
+def test_columns_are_split_evenly_by_sizes_or_by_names_also_for_a_simulated_party():
     for how, sizes in {"even": [22, 21, 21], "20 20 24": [20, 20, 24], "20,20,24": [20, 20, 24]}.items():
         expected = np.split(np.arange(64), np.cumsum(sizes)[:-1])
         assert all(map(np.array_equal, split_columns(64, 3, how), expected))
     parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
     assert [part.tolist() for part in parts] == [[1, 2], [0]]
+    wine = datasets.load("wine")
+    by_name = f"{', '.join(wine.names[:12])}; {wine.names[12]}"
+    for parties, how, own in ((3, "3 4 6", np.s_[3:7]), (2, by_name, np.s_[12:])):
+        node = NodeConfig(partition_id=1, num_partitions=parties)
+        table = local_table(node, RunConfig(dataset="wine", partition="columns", columns=how))
+        np.testing.assert_array_equal(table.rows, wine.all_rows()[:, own])
+        assert table.split == "columns"
+    assert local_table(node, RunConfig(dataset="wine")).split == "rows"
 
 
 SIZES = {"20 20": ["20 20", 3, 1, 4], "2 2 0": ["2 2 0"], "a, b; c; d": [4, 3, "'even'"], "a, b; c": [3, 2]}
@@ -232,14 +240,3 @@ LISTS = {"3 4": ["'3 4'", 2, 4], "a; b, x, d": ["c", "x"], "a; b, d": ["c"], "a,
 def test_columns_that_do_not_fit_are_named(parties, how, names, named):
     with refused(ConfigError, *named):
         split_columns(4, parties, how, list(names))
-
-
-def test_a_simulated_party_holds_its_columns_of_all_rows():
-    wine = datasets.load("wine")
-    by_name = f"{', '.join(wine.names[:12])}; {wine.names[12]}"
-    for parties, how, own in ((3, "3 4 6", np.s_[3:7]), (2, by_name, np.s_[12:])):
-        node = NodeConfig(partition_id=1, num_partitions=parties)
-        table = local_table(node, RunConfig(dataset="wine", partition="columns", columns=how))
-        np.testing.assert_array_equal(table.rows, wine.all_rows()[:, own])
-        assert table.split == "columns"
-    assert local_table(node, RunConfig(dataset="wine")).split == "rows"

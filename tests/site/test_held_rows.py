@@ -130,7 +130,7 @@ def node_of(file, **keys):
     return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "data": str(file), **keys})
 
 
-def test_rows_in_id_order_are_held_for_one_salt(passes, tmp_path, monkeypatch):
+def test_rows_are_held_for_one_salt_config_and_file(passes, tmp_path, monkeypatch):
     file, store = tmp_path / "a.csv", held_rows.RowStore()
     file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
     node = node_of(file, ids="id", split="columns")
@@ -140,9 +140,6 @@ def test_rows_in_id_order_are_held_for_one_salt(passes, tmp_path, monkeypatch):
         np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
     assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
     assert not np.array_equal(first.ids, other.ids)
-
-
-def test_rows_of_another_config_or_file_are_read_anew(tmp_path, monkeypatch):
     csv(tmp_path / "a.csv", X[0])
     store = held_rows.RowStore()
     for label in ("a", "b", ""):

@@ -121,7 +121,7 @@ def test_what_is_wrong_in_a_node_config_is_named(key, value, what, text, examine
     assert text in examined({key: value})[1][what]
 
 
-def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
+def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
     assert "is a file" in examined({"journal": site["data"]})[1]["journal"]
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
     assert "event 3" in examined()[1]["journal"]
@@ -140,6 +140,14 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
     np.save(site["data"], np.where(rows(40, 6) > 1, np.nan, rows(40, 6)))
     assert "em" in examined()[1]["rows and run"]
 
+    def hardlink_to(self, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
+    wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
+    assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []
+
 
 @pytest.mark.engine
 def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
@@ -154,16 +162,6 @@ def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch
     monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(5 * 10**7))")
     monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.4)
     assert "start" in examined()[0]
-
-
-def test_a_journals_disk_without_hard_links_is_named(examined, monkeypatch, tmp_path):
-    def hardlink_to(self, target):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
-    wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
-    assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives files away")

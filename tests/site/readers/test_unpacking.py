@@ -121,16 +121,13 @@ def test_a_file_that_unpacks_to_far_too_much_is_refused_and_site_doctor_says_so_
     assert not unnamed(line, *named)
 
 
-def test_a_table_that_compresses_well_is_read(tmp_path):
+def test_files_that_compress_well_are_small_or_are_not_compressed_are_read(tmp_path):
     """Rare events, as those of diagnoses are, compress to a fiftieth."""
     rare = (np.random.default_rng(0).random((22_000, 50)) < 0.02).astype(np.int64)
     lines = [",".join(f"x{j}" for j in range(50)), *(",".join(map(str, row)) for row in rare.tolist())]
     (tmp_path / "rare.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     assert rare.size * 2 > 2 * unpacking.SMALL_BYTES
     np.testing.assert_array_equal(to_array(read(tmp_path / "rare.csv.gz").rows), rare)
-
-
-def test_small_files_of_any_ratio_and_files_that_are_not_compressed_are_read(tmp_path):
     file = tmp_path / "zeros.npz"
     np.savez(file, X=ZEROS)
     assert read(file).rows.shape == ZEROS.shape

@@ -228,26 +228,24 @@ def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
 
 
 def test_other_weights_of_the_same_rows_are_refused(tmp_path):
-    X, unit_weights, half = rows(20), np.ones(20).tobytes(), [0, 1] * 9
-    for rule in ("refuse", "refuse-same", "allow"):
-        rules, folder = SimpleNamespace(repeat=rule, min_rows=5, journal="x"), tmp_path / rule.removeprefix("allow")
+    X, unit_weights, weights, half = rows(20), np.ones(20).tobytes(), np.arange(1.0, 21.0), [0, 1] * 9
 
-        def run(number, folder=folder, rules=rules, **selection):
-            journal = FileJournal(str(folder), number, 0)
-            RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
+    def run(number, rule, folder=None, **selection):
+        journal = FileJournal(str(tmp_path / (folder or rule)), number, 0)
+        rules = SimpleNamespace(repeat=rule, min_rows=5, journal="x")
+        RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
 
-        run("1")
-        with nullcontext() if rule == "allow" else refused(DisclosureError, "'weights'", 1):
-            run("2", weights=unit_weights)
-        if rule == "allow":
-            continue
+    for rule in ("refuse", "refuse-same"):
+        run("1", rule)
+        with refused(DisclosureError, "'weights'", 1):
+            run("2", rule, weights=unit_weights)
         for number in ("3", "4"):
-            run(number, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
-        run("9")  # nor the other way round
+            run(number, rule, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
+        run("9", rule)  # nor the other way round
         for number, other in (("5", levels("{b}", *half, 0, 1)), ("6", levels("{a}", *half, 1, 1))):
             with refused(DisclosureError, "'levels'", 3):
-                run(number, **other)
-    X, weights = rows(20), np.arange(1.0, 21.0)
+                run(number, rule, **other)
+    run("7", "allow", "refuse-same", weights=unit_weights)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
 
@@ -274,7 +272,7 @@ UNIT_MULTIPLIER = gaussian_multiplier(1.0, 1e-5)
 STAGES = {"centre": UNIT_MULTIPLIER / 0.05**0.5, "products": UNIT_MULTIPLIER / 0.95**0.5}
 
 
-def test_a_budget_is_spent_to_its_end_and_not_beyond():
+def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     """A run counts with its total, even after a part, together with the releases of other runs."""
     total, earlier = 2.0, [3.0, 4.0]
     spent = gaussian_epsilon(compose_multipliers([*earlier, total]), 1e-5)
@@ -283,20 +281,6 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
     before = gaussian_epsilon(compose_multipliers(earlier), 1e-5)
     with refused(DisclosureError, "'epsilon-budget'", f"{spent:.4g} at", f"({before:.4g}"):
         require_budget(8.0, **budget, epsilon=spent * (1 - 1e-6))
-
-
-def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
-    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
-
-
-def entries(folder):
-    with sqlite3.connect(folder / "site.sqlite") as database:
-        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
-
-
-def test_a_budget_of_one_allows_one_run(tmp_path):
-    """Each of two stages has its part of the noise; the second run is stopped before its first stage."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
     recorded = entries(tmp_path)
@@ -308,6 +292,16 @@ def test_a_budget_of_one_allows_one_run(tmp_path):
         release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
     assert entries(tmp_path) == recorded
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
+
+
+def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
+    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
+    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
+
+
+def entries(folder):
+    with sqlite3.connect(folder / "site.sqlite") as database:
+        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
