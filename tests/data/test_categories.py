@@ -77,7 +77,7 @@ def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
     assert cosines == pytest.approx(np.ones(3), abs=1e-8)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_weighted_rows_are_repeated_ones(seed):
     frame = table(seed=seed)
     times = np.random.default_rng(seed).integers(0, 4, len(frame))

@@ -34,17 +34,12 @@ def csv(path, rows):
     np.savetxt(path, rows, delimiter=",", header="a,b,c,d,e,f,g,h", comments="", fmt="%.17g")
 
 
-def h5ad(path, rows):
-    anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
-    anndata.AnnData(X=sparse.csr_matrix(rows)).write_h5ad(path)
-
-
 WRITERS = {
     ".csv": csv,
     ".parquet": lambda path, rows: write_table(pa.table(dict(zip("abcdefgh", np.float32(rows.T), strict=True))), path),
     ".npz": lambda path, rows: np.savez_compressed(path, np.asfortranarray(rows)),
     ".sparse.npz": lambda path, rows: sparse.save_npz(path, sparse.csc_array(rows)),
-    ".h5ad": h5ad,
+    ".h5ad": lambda path, rows: pytest.importorskip("anndata").AnnData(X=sparse.csr_matrix(rows)).write_h5ad(path),
 }
 
 

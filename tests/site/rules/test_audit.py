@@ -9,7 +9,6 @@ import sqlite3
 import stat
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -270,26 +269,6 @@ def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(site
     with pytest.raises(Exception, match="strange"):
         finish(sites)
     assert [event.kind for event in audit(context_of(sites, 1).node_config["journal"]).events] == ["run", "refused"]
-
-
-def test_status_says_what_became_of_each_run(sites, capsys):
-    finish(sites)
-    context = context_of(sites, 0)
-    context.run_id += 1
-    context.node_config["min-rows"] = 70
-    proxy_of(sites, 0).make().numpy_client.get_properties({})
-    folder = Path(context.node_config["journal"])
-    main(["site", "status", str(folder), "--json"])
-    first, second = json.loads(capsys.readouterr().out)
-    answers = [event.bytes for event in events_of(sites)]
-    assert first["questions"] == answers.count(0) - 5 > 1  # two on what a run is, rows, an end, a refusal
-    assert first["bytes"] == sum(answers) > 0
-    assert "sub-it" in first["about"]
-    assert (second["questions"], second["bytes"], second["refused"]) == (0, 0, "DisclosureError")
-    main(["site", "status", str(folder)])
-    output = capsys.readouterr().out
-    assert f"{sum(answers):,} bytes" in output
-    assert "refused: DisclosureError" in output
 
 
 def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):

@@ -88,12 +88,6 @@ def test_runs_share_a_journal_with_secrets_of_their_own_of_any_size(nbytes, tmp_
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
 
 
-def test_a_second_run_does_not_end_the_first(tmp_path):
-    session, other = (HostileSession(tmp_path, PEOPLE, RUN, run_id=run_id) for run_id in (1, 2))
-    assert all(ask("octaves", [])[0] for ask in (session.ask, other.ask))
-    assert session.ask(*SECOND)[0]
-
-
 def refuse(answered):
     raise ContractError("out of its script")
 
