@@ -69,16 +69,16 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for file in data:
         file.write_text("a,b\n1,2\n")
-    run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
-    deployment.rehearse(data=data, run=run)
-    assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
-    assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
-    assert deployment.config.startswith(run)
     gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
     wrong = (data, ["3 sites", "--dropout"]), (data[1:], ["2 files", 3]), (gone, ["nowhere.csv", "gone.csv"])
     for files, named in wrong:
         with refused(ConfigError, *named):
             deployment.rehearse(data=files, dropout=files is data)
+    run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
+    deployment.rehearse(data=data, run=run)
+    assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
+    assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
+    assert deployment.config.startswith(run)
 
 
 def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deployment, tmp_path):
