@@ -169,9 +169,10 @@ def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monke
     journal = FileJournal(f"{tmp_path}/journal", "7", 0, description="p-cov; round-deadline=0; app")
     journal.begin("moments", "", b"", lambda answered: None)
     time.sleep(1.0)  # times in a journal are in seconds
-    child = child_of(process, monkeypatch, lambda *_, **__: None)
+    child_of(process, monkeypatch, lambda *_, **__: None)
     process.reconcile()
-    node.os.waitpid(child, 0)
+    for child in process.messages:
+        node.os.waitpid(child, 0)
     assert 'run_active{at="client 0"} 0.0' in (tmp_path / "numbers.prom").read_text()
 
 
