@@ -18,17 +18,15 @@ BLIND = {"secure_aggregation": True, "bound": 1e3, "blind": True, "n_components"
 X = rows(90, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 50, -3, 0, 1]
 
 
-def blind_server(tmp_path, parties=None, **options):
-    parties = parties or cut(X, 40, 30, 20)
+PARTIES = cut(X, 40, 30, 20)
+
+
+def blind_server(tmp_path, parties=PARTIES, **options):
     return server_of("p-cov", parties, **{**BLIND, "site": {"model": str(tmp_path)}, **options})
 
 
-def degrees(model, other):
-    return float(np.degrees(subspace_angles(model.components_.T, other.components_.T).max()))
-
-
 def require_same(model, plain):
-    assert degrees(model, plain) < 1e-8
+    assert np.degrees(subspace_angles(model.components_.T, plain.components_.T).max()) < 1e-8
     np.testing.assert_allclose(model.mean_, plain.mean_, rtol=1e-15, atol=1e-14)
     noise = 1e-11 * plain.total_variance
     np.testing.assert_allclose(model.explained_variance_, plain.explained_variance_, atol=noise)
@@ -39,13 +37,18 @@ def require_same(model, plain):
     assert model.scale_ is None or np.allclose(model.scale_, plain.scale_, rtol=1e-13)
 
 
-def require_spectrum_alone(model):
-    assert (model.components_.size, model.mean_, model.scale_, model.adjustment_) == (0, None, None, None)
+def require_secret_model(folder, parties, plain, atol, **options):
+    """Hold that a server keeps the spectrum alone, while its parties write the scores of the plain run."""
+    site = {"scores": [str(folder / f"{i}.npy") for i in range(3)]}
+    server_model = finish(blind_server(folder, parties, site=site, **options))
+    kept = PCAModel.load(server_model.save(folder / "server"))
+    assert (kept.components_.size, kept.mean_, kept.scale_, kept.adjustment_) == (0, None, None, None)
+    np.testing.assert_allclose(np.load(folder / "1.npy"), plain.transform(parties[1]), atol=atol)
 
 
 def offset_parties(offset):
     """At the largest offset, rows are rounded to whole steps of 2^-13 first, so that both runs have the same."""
-    return [np.round(part * 2**13) / 2**13 + offset for part in cut(X, 40, 30, 20)]
+    return [np.round(part * 2**13) / 2**13 + offset for part in PARTIES]
 
 
 CONSTANT = np.column_stack([X[:5, :4], np.full(5, 7.0)])
@@ -54,7 +57,7 @@ DIVISIONS = {  # parties, options of the run, and of the blind run alone
     **{f"offset {offset:g}": (offset_parties(offset), {}, {"bound": 1e3 + offset}) for offset in (0, 1e6, 1e12)},
     "two parties": (np.array_split(X, 2), {}, {"min_parties": 2}),
     "five parties": (np.array_split(X, 5), {}, {}),
-    "a share of the variance": (cut(X, 40, 30, 20), {"n_components": 0.8}, {}),
+    "a share of the variance": (PARTIES, {"n_components": 0.8}, {}),
     "a constant feature and few rows": ([CONSTANT[:2], CONSTANT[2:]], {}, {"min_parties": 2}),
     "weights": (WEIGHTED, {"weights": "6"}, {}),
 }
@@ -78,14 +81,12 @@ def test_many_parties_have_the_model(number):
 def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
     people = genotypes.people(90, 24)
     people[:, 5] = 1
-    parties, site = cut(people, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    parties = cut(people, 40, 30, 20)
     model = fit("p-cov", parties, **BLIND | {"bound": 0.0}, genotypes=True)
     plain = fit("p-cov", parties, n_components=3, genotypes=True)
     require_same(model, plain)
     assert model.log["exact"]
-    kept = finish(blind_server(tmp_path, parties, genotypes=True, site=site))
-    require_spectrum_alone(PCAModel.load(kept.save(tmp_path / "server")))
-    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-9)
+    require_secret_model(tmp_path, parties, plain, 1e-9, genotypes=True)
     parties[1][0, 0] = np.nan
     np.testing.assert_allclose(model.transform(parties[1]), plain.transform(parties[1]), atol=1e-9)
 
@@ -94,8 +95,7 @@ def test_genotypes_have_the_model_of_standardised_genotypes(tmp_path):
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_covariates_are_taken_out_as_in_a_plain_run(tmp_path, scale, offset):
     """Feature 6 is a covariate once more, of which nothing is left."""
-    table = np.column_stack([X, 2 * X[:, 1] + 3]) + offset
-    parties, site = cut(table, 40, 30, 20), {"scores": [str(tmp_path / f"{i}.npy") for i in range(3)]}
+    parties = cut(np.column_stack([X, 2 * X[:, 1] + 3]) + offset, 40, 30, 20)
     options = {"adjust_for": "4,1", "scale": scale}
     model = fit("p-cov", parties, **BLIND | {"bound": 1e3 + offset}, **options)
     plain = fit("p-cov", parties, n_components=3, **options)
@@ -103,9 +103,7 @@ def test_covariates_are_taken_out_as_in_a_plain_run(tmp_path, scale, offset):
     assert (model.adjustment_.covariate_columns == [4, 1]).all()
     np.testing.assert_allclose(model.adjustment_.slopes, plain.adjustment_.slopes, atol=1e-11)
     assert (model.components_[:, [1, 4, 6]] == 0).all()
-    kept = finish(blind_server(tmp_path, parties, bound=1e3 + offset, site=site, **options))
-    require_spectrum_alone(PCAModel.load(kept.save(tmp_path / "server")))
-    np.testing.assert_allclose(np.load(tmp_path / "1.npy"), plain.transform(parties[1]), atol=1e-8)
+    require_secret_model(tmp_path, parties, plain, 1e-8, bound=1e3 + offset, **options)
 
 
 def test_categories_have_the_model_of_their_indicators():
@@ -120,22 +118,15 @@ def test_categories_have_the_model_of_their_indicators():
     assert list(model.feature_names_in_)[:6] == list("abcdef")
 
 
-def test_each_site_writes_the_same_model(tmp_path):
+def test_each_site_writes_the_same_model_and_the_server_has_a_spectrum(tmp_path):
     folders = [tmp_path / str(party) for party in range(3)]
     scores = [str(tmp_path / f"{party}.npy") for party in range(3)]
-    finish(blind_server(tmp_path, site={"model": list(map(str, folders)), "scores": scores}))
+    kept = finish(blind_server(tmp_path, site={"model": list(map(str, folders)), "scores": scores}))
     models = [PCAModel.load(next(folder.glob("*.npz"))) for folder in folders]
     for party, model in enumerate(models):
         assert (model.components_ == models[0].components_).all()
-        scores = np.load(tmp_path / f"{party}.npy")
-        np.testing.assert_allclose(scores, model.transform(cut(X, 40, 30, 20)[party]), atol=1e-9)
-
-
-def test_the_server_has_a_spectrum_and_no_components(tmp_path):
-    server = blind_server(tmp_path)
-    kept = finish(server)
-    file = PCAModel.load(kept.save(tmp_path / "server"))
-    plain = fit("p-cov", cut(X, 40, 30, 20), n_components=3)
+        np.testing.assert_allclose(np.load(scores[party]), model.transform(PARTIES[party]), atol=1e-9)
+    file, plain = PCAModel.load(kept.save(tmp_path / "server")), fit("p-cov", PARTIES, n_components=3)
     np.testing.assert_allclose(file.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
     assert (file.components_.size, file.mean_, file.scale_, file.n_samples_) == (0, None, None, 90)
     assert file.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
@@ -153,29 +144,23 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-OPTIONS = [
-    ({"keep": "moments"}, ["'keep'"]),
-    ({"center": False}, ["'center'"]),
-    ({"n_components": "auto"}, ["n-components='auto'"]),
-    ({"harmonise": "means"}, ["'harmonise'"]),
-    ({"adjust_for": "0", "genotypes": True}, ["'genotypes'"]),
-    ({"clusters": 2}, ["'clusters'"]),
-    ({"outliers": "sites"}, ["'outliers'"]),
-    ({"fourth_moments": True}, ["'fourth-moments'"]),
-    ({"genotypes": True, "prune": 0.2}, ["'prune'"]),
-    ({"survivors": 3}, ["'survivors'"]),
-    ({"secure_aggregation": False}, ["'blind'"]),
-    ({"minimum": 2}, ["'minimum'"]),
-]
+KEYS = [{"keep": "moments"}, {"center": False}, {"harmonise": "means"}, {"clusters": 2}, {"outliers": "sites"}]
+KEYS += [{"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}]
 OTHERS = ["sub-it", "ap-cov", "qr-pca", "em", "dp-pca epsilon=1", "vertical", "robust"]
-REFUSED = [("p-cov", options, named) for options, named in OPTIONS]
-REFUSED += [(method, {}, ["'blind'", "p-cov"]) for method in OTHERS]
+REFUSED = [
+    *(("p-cov", key, [f"'{name.replace('_', '-')}'" for name in key]) for key in KEYS),
+    ("p-cov", {"n_components": "auto"}, ["n-components='auto'"]),
+    ("p-cov", {"adjust_for": "0", "genotypes": True}, ["'genotypes'"]),
+    ("p-cov", {"genotypes": True, "prune": 0.2}, ["'prune'"]),
+    ("p-cov", {"secure_aggregation": False}, ["'blind'"]),
+    *((method, {}, ["'blind'", "p-cov"]) for method in OTHERS),
+]
 
 
 @pytest.mark.parametrize(("method", "options", "named"), REFUSED, ids=str)
 def test_what_cannot_be_blind_is_refused_by_name(method, options, named):
     with refused(ConfigError, *named):
-        server_of(method, cut(X, 40, 30, 20), **{**BLIND, **options})
+        server_of(method, PARTIES, **{**BLIND, **options})
 
 
 CALLS = cut(genotypes.people(90, 24), 40, 30, 20)
@@ -184,9 +169,9 @@ TABLES = {
     "missing calls": (CALLS, {"genotypes": True}, DataError, ["'blind'"]),
     "few rows": ([X[:2], X[2:4]], {"n_components": 5, "min_parties": 2}, ConfigError, ["'n-components'", 5, 4]),
     "equal rows": ([np.ones((4, 6))] * 3, {}, DataError, ["client 0"]),
-    "more features than a party rotates": (cut(X, 40, 30, 20), {}, ConfigError, ["'blind'", 6, 5]),
-    "many covariates": (cut(X, 40, 30, 20), {"adjust_for": "0,1,2,3"}, ConfigError, ["'n-components'", 3, 2]),
-    "covariates": (cut(X, 40, 30, 20), {"adjust_for": "0,1,2,3,4,5", "n_components": 1}, DataError, ["client 0"]),
+    "more features than a party rotates": (PARTIES, {}, ConfigError, ["'blind'", 6, 5]),
+    "many covariates": (PARTIES, {"adjust_for": "0,1,2,3"}, ConfigError, ["'n-components'", 3, 2]),
+    "covariates": (PARTIES, {"adjust_for": "0,1,2,3,4,5", "n_components": 1}, DataError, ["client 0"]),
 }
 
 

@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn import datasets
 
 from fedpca_flwr import read, run
-from fedpca_flwr.data.column_notes import column_fault_notes, one_column_notes
+from fedpca_flwr.data.column_notes import column_fault_notes, find_faults, one_column_notes
 from fedpca_flwr.data.table import check_rows
 from tests.refusals import unnamed
 
@@ -28,22 +28,22 @@ def tables(**parties):
     return {name: check_rows(rows, sampled=True) for name, rows in parties.items()}
 
 
-def changed(table, column, value, places):
+def changed(table, *changes):
+    """Return a copy with these changes: column, value and rows."""
     found = table.copy()
-    found[places, column] = value
+    for column, value, places in changes:
+        found[places, column] = value
     return found
 
 
 CODES = {
-    "a few": changed(USUAL, 1, -99, slice(3)),
-    "two thirds": changed(USUAL, 1, -999, slice(80)),
-    "a whole column": changed(USUAL, 1, -999, slice(None)),
-    "two codes at both ends": changed(
-        changed(changed(USUAL, 1, -99, slice(4)), 1, -98, slice(4, 7)), 1, 999, slice(9, 12)
-    ),
-    "beside answers": changed(LIKERT, 1, 9, slice(5)),
-    "of bytes": changed(LIKERT.astype("i1"), 1, -9, slice(5)),
-    "beside what is missing": changed(changed(USUAL, 1, np.nan, slice(9)), 1, 1e30, slice(9, 12)),
+    "a few": changed(USUAL, (1, -99, slice(3))),
+    "two thirds": changed(USUAL, (1, -999, slice(80))),
+    "a whole column": changed(USUAL, (1, -999, slice(None))),
+    "two codes at both ends": changed(USUAL, (1, -99, slice(4)), (1, -98, slice(4, 7)), (1, 999, slice(9, 12))),
+    "beside answers": changed(LIKERT, (1, 9, slice(5))),
+    "of bytes": changed(LIKERT.astype("i1"), (1, -9, slice(5))),
+    "beside what is missing": changed(USUAL, (1, np.nan, slice(9)), (1, 1e30, slice(9, 12))),
 }
 
 
@@ -55,12 +55,14 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
 
 
 def test_a_column_that_one_party_has_not_measured_is_noted():
-    north = changed(USUAL, 2, -1, slice(None))
+    everywhere, high = slice(None), USUAL / 100 + 4
+    north = changed(USUAL, (2, -1, everywhere))
     assert "'c' (north)" in notes(north=north, south=USUAL)
-    assert not notes(north=USUAL[:40], south=changed(USUAL, 2, 50, slice(None)))
+    assert not notes(north=USUAL[:40], south=changed(USUAL, (2, 50, everywhere)))
     assert not column_fault_notes(tables(x=north, y=USUAL), {"x": (), "y": ()}, same_columns=False)
-    with_zeros = changed(USUAL / 100 + 4, 2, 0, slice(None))
-    assert "'c' (south)" in notes(north=USUAL / 100 + 4, south=with_zeros)
+    assert "'c' (south)" in notes(north=high, south=changed(high, (2, 0, everywhere)))
+    for n in (5, 4):
+        assert bool(notes(north=north[:n], south=USUAL)) == (n == 5)
 
 
 def test_running_numbers_and_identifiers_are_noted():
@@ -84,7 +86,7 @@ ORDINARY = {
     "ages": RNG.integers(0, 100, (25, 3)),
     **{
         name: getattr(datasets, f"load_{name}")().data
-        for name in ("iris", "wine", "breast_cancer", "digits", "diabetes")
+        for name in ["iris", "wine", "breast_cancer", "digits", "diabetes"]
     },
 }
 
@@ -96,7 +98,7 @@ def test_ordinary_columns_are_not_noted(kind):
     assert not any("missing=" in note or "leave it out" in note for note in found)
 
 
-MARKED = changed(changed(changed(USUAL, 1, -97, slice(2)), 1, -98, slice(2, 4)), 1, -99, slice(4, 6))
+MARKED = changed(USUAL, (1, -97, slice(2)), (1, -98, slice(2, 4)), (1, -99, slice(4, 6)))
 
 
 @pytest.mark.parametrize(
@@ -104,30 +106,32 @@ MARKED = changed(changed(changed(USUAL, 1, -97, slice(2)), 1, -98, slice(2, 4)),
     [
         tuple(np.column_stack([np.arange(n), USUAL[:n, 1:]]) for n in (20, 19)),
         tuple(np.column_stack([np.arange(40)] * m) for m in (3, 4)),
-        tuple(changed(USUAL[:n], 1, -999, slice(None)) for n in (5, 4)),
-        tuple(changed(USUAL[:n], 1, -99, slice(3)) for n in (20, 19)),
-        (MARKED, changed(MARKED, 1, -96, slice(6, 8))),
+        tuple(changed(USUAL[:n], (1, -999, slice(None))) for n in (5, 4)),
+        tuple(changed(USUAL[:n], (1, -99, slice(3))) for n in (20, 19)),
+        (MARKED, changed(MARKED, (1, -96, slice(6, 8)))),
     ],
 )
 def test_a_note_needs_so_many_rows_columns_or_codes(enough, too_few):
     assert notes(x=enough)
     assert not notes(x=too_few)
-    for n in (5, 4):
-        assert bool(notes(north=changed(USUAL[:n], 2, -1, slice(None)), south=USUAL)) == (n == 5)
     assert notes(x=MARKED).startswith("6 values ")
 
 
+def lettered(table):
+    return pd.DataFrame(table, columns=list("abcde"))
+
+
 CONTAINERS = {
-    "frame": lambda table, _: pd.DataFrame(table, columns=list("abcde")),
-    "another order": lambda table, _: pd.DataFrame(table, columns=list("abcde"))[list("dbcea")],
+    "frame": lambda table, _: lettered(table),
+    "another order": lambda table, _: lettered(table)[list("dbcea")],
     "polars": lambda table, _: pl.DataFrame(table, schema=list("abcde")),
     "CSR": lambda table, _: pd.DataFrame.sparse.from_spmatrix(sparse.csr_array(table), columns=list("abcde")),
-    ".csv": lambda table, file: pd.DataFrame(table, columns=list("abcde")).to_csv(file, index=False) or read(file),
+    ".csv": lambda table, file: lettered(table).to_csv(file, index=False) or read(file),
 }
 
 
 def fault_notes(party):
-    first = pd.DataFrame(np.random.default_rng(1).normal(50, 9, (80, 5)), columns=list("abcde"))
+    first = lettered(np.random.default_rng(1).normal(50, 9, (80, 5)))
     notes = run("p-cov", {"north": first, "x": party}, n_components=1).log["notes"]
     return [note for note in notes if re.search("missing=|errors|running", note)]
 
@@ -149,14 +153,11 @@ def test_rows_have_the_same_notes_in_any_container(kind, n, tmp_path, monkeypatc
     assert fault_notes(CONTAINERS[kind](table, tmp_path / "x.csv")) == notes
 
 
-def test_one_column_has_99_percent_of_a_component_of_three_columns():
-    (note,) = one_column_notes(np.sqrt([[0.989, 0.011, 0], [0, 0.009, 0.991]]), "abc")
+def test_components_that_are_one_column_are_noted():
+    (note,) = one_column_notes(np.sqrt([[0.989, 0.011, 0], [0, 0.009, 0.991]]), "abc")  # of three: 99 %
     assert "99 %: 2 ('c')." in note
     assert one_column_notes(np.eye(2), ()) == []
-
-
-def test_a_model_notes_components_that_are_one_column():
-    parties = {"north": USUAL[:60] * [1, 1, 500, 1], "south": USUAL[60:] * [1, 1, 500, 1]}
+    parties = np.split(USUAL * [1, 1, 500, 1], 2)
     assert any("1 (column 2)" in note for note in run("p-cov", parties, n_components=2).log["notes"])
     assert not any("one column" in note for note in run("p-cov", parties, n_components=2, scale=True).log["notes"])
 
@@ -165,7 +166,7 @@ def test_a_model_notes_components_that_are_one_column():
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "robust", "vertical"])
 def test_what_scaling_leaves_undivided_is_named(method, names):
     """Nobody can tell whether a deviation of 1e-14 means is rounding. A median absolute deviation of 1 is not."""
-    table = np.tile(changed(USUAL, 1, 7, slice(None)), (9, 1))
+    table = np.tile(changed(USUAL, (1, 7, slice(None))), (9, 1))
     table[:, 2], table[:, 3] = 1e13 + 0.1 * RNG.normal(size=9 * N), RNG.permutation(np.tile([-1, 1, 0], 3 * N))
     frame = pd.DataFrame(table, columns=list(names) or None)
     parties = np.split(np.arange(9 * N), 2) if method != "vertical" else [[0, 1], [2, 3]]
@@ -189,3 +190,35 @@ def test_one_party_and_parties_with_one_table_are_noted():
         assert any("equal means" in note and "(z)" in note for note in found) == (method == "p-cov")
     assert any("one party" in note for note in run("p-cov", [first], n_components=1).log["notes"])
     assert not [n for n in run("p-cov", [first, second], n_components=1).log["notes"] if "party" in n]
+
+
+def drawn(*changes):
+    """Return 200 rows with heavy tails, rare ones and counts, in which no value is isolated, with these changes."""
+    rng, n = np.random.default_rng(0), 200
+    columns = [rng.integers(18, 90, n), rng.normal(1, 0.3, n), rng.lognormal(0, 1, n), rng.random(n) < 0.05]
+    columns += [rng.poisson(0.5, n), rng.standard_t(3, n)]
+    return changed(np.column_stack(columns).astype(np.float64), *changes)
+
+
+FAR = drawn((1, -999, slice(7)), (0, [40_000, 61_000], [3, 4]), (0, -9999, 5), (slice(2), np.nan, slice(20, 40)))
+ISOLATED = [
+    *((table, {}) for table in (drawn(), np.ones((200, 2)), np.arange(18.0)[:, None] ** 9)),
+    (drawn((1, 1e139, 4)), {1: 1}),
+    (np.uint8(drawn((1, 1e139, 4)) > 1) * 255, {}),
+    (FAR, {0: 3, 1: 7}),
+    (FAR.astype(np.float32), {0: 3, 1: 7}),
+    # a tenth of the rows at most: what more rows have is a part of the data
+    (drawn((1, -999, slice(20))), {1: 20}),
+    (drawn((1, -999, slice(20)), (1, 40_000, 0)), {1: 20}),
+    (drawn((1, -999, slice(21)), (1, 40_000, 0)), {}),
+    *(
+        (sign * np.append(np.linspace(0, 1, n - 1), 1 + ranges)[:, None], isolated)
+        for sign in (1, -1)
+        for n, ranges, isolated in ((20, 10.5, {0: 1}), (20, 9.5, {}), (19, 10.5, {}))
+    ),
+]
+
+
+@pytest.mark.parametrize(("table", "isolated"), ISOLATED)
+def test_isolated_values_are_those_of_few_rows_ten_ranges_from_all_others(table, isolated):
+    assert find_faults(check_rows(table, sampled=True)).isolated == isolated

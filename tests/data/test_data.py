@@ -1,49 +1,66 @@
-"""Data sets: bundled ones, images, MNIST's file format, and what is said where one is missing."""
+"""Data sets, what is said where one is missing, and their parts: every row or column once, by a seed."""
 
 import os
 import sys
 import types
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets
+from fedpca_flwr.data.partition import PARTITIONS, split, split_columns
 from fedpca_flwr.data.table import Table, participating_rows
 from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.site.local_table import local_table
 from tests.refusals import refused
 
+SHAPES = {"digits": (1797, 64), "breast-cancer": (569, 30), "wine": (178, 13), "synthetic": (2000, 50)}
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [("digits", (1797, 64)), ("breast-cancer", (569, 30)), ("wine", (178, 13)), ("synthetic", (2000, 50))],
-)
-def test_bundled_data_need_no_download(name, shape):
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_bundled_data_need_no_download(name):
     source = datasets.load(name)
-    assert source.all_rows().shape == shape
-    assert source.labels.shape == shape[:1]
+    assert source.all_rows().shape == SHAPES[name]
+    assert source.labels.shape == SHAPES[name][:1]
     np.testing.assert_array_equal(source.rows(np.array([3, 5])), source.all_rows()[[3, 5]])
+
+
+def test_data_sets_and_packages_that_are_not_there_are_named(tmp_path, monkeypatch):
+    with refused(DataError, "'mnist'") as caught:
+        datasets.load("mnist", str(tmp_path))
+    assert str(tmp_path) not in str(caught.value)
+    with refused(ConfigError, "'dataset'", "'mnits'"):
+        datasets.load("mnits")
+    with refused(DataError):
+        datasets.load("images", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    for ask in (lambda: datasets.load("cifar10"), lambda: datasets.download("mnist", "somewhere")):
+        with refused(ConfigError, ".[vision]"):
+            ask()
 
 
 @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
 def test_mnist_is_read_where_torchvision_puts_it(name, folder, tmp_path):
     raw = tmp_path / folder / "raw"
     raw.mkdir(parents=True)
+
+    def write(stem, images, labels):
+        (raw / f"{stem}-images-idx3-ubyte").write_bytes(images)
+        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(labels)
+
     pixels = np.random.default_rng(0).integers(0, 256, (20, 784), dtype=np.uint8)
     for stem, n in (("train", 20), ("t10k", 5)):
-        (raw / f"{stem}-images-idx3-ubyte").write_bytes(b"\0" * 16 + pixels[:n].tobytes())
-        (raw / f"{stem}-labels-idx1-ubyte").write_bytes(b"\0" * 8 + bytes(range(n)))
+        write(stem, b"\0" * 16 + pixels[:n].tobytes(), b"\0" * 8 + bytes(range(n)))
     source = datasets.load(name, str(tmp_path))
     np.testing.assert_array_equal(source.rows(np.array([1, 19])), pixels[[1, 19]])
-    np.testing.assert_array_equal(source.labels, np.arange(20))
-    test, truth = source.test()
-    np.testing.assert_array_equal(test, pixels[:5])
-    np.testing.assert_array_equal(truth, np.arange(5))
+    for part, expected in zip((source.labels, *source.test()), (np.arange(20), pixels[:5], np.arange(5)), strict=True):
+        np.testing.assert_array_equal(part, expected)
     for images, labels in ((0, 0), (10, 3), (16 + 784, 8 + 2), (16 + 5 * 784 + 1, 8 + 5)):
-        (raw / "t10k-images-idx3-ubyte").write_bytes(bytes(images))
-        (raw / "t10k-labels-idx1-ubyte").write_bytes(bytes(labels))
+        write("t10k", bytes(images), bytes(labels))
         with refused(DataError, "whole"):
             source.test()
     (raw / "t10k-labels-idx1-ubyte").unlink()
@@ -75,79 +92,55 @@ def test_an_openml_set_is_read_without_a_network(tmp_path, monkeypatch):
             datasets.load(name, str(tmp_path))
 
 
-def test_data_sets_that_are_not_there_are_named(tmp_path):
-    with refused(DataError, "'mnist'") as caught:
-        datasets.load("mnist", str(tmp_path))
-    assert str(tmp_path) not in str(caught.value)
-    with refused(ConfigError, "'dataset'", "'mnits'"):
-        datasets.load("mnits")
-    with refused(DataError):
-        datasets.load("images", str(tmp_path))
-
-
-@pytest.fixture
-def image_maps(tmp_path, monkeypatch):
-    """Return the folder of the memory maps of decoded images, below a cache folder of the test's own."""
+def test_images_are_decoded_again_only_where_one_has_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "fedpca_flwr" / "images"
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 12), dtype=np.uint8)
+    folder, decoded = tmp_path / "pictures" / "cat", []
+    folder.mkdir(parents=True)
+
+    def read_rows():
+        datasets.load.cache_clear()
+        return datasets.load("images", str(folder.parent)).all_rows()
+
+    def save(number):
+        Image.fromarray(pixels[number].reshape(3, 4)).save(folder / f"{number}.bmp")
+
+    open_image = Image.open
+    monkeypatch.setattr(Image, "open", lambda file: decoded.append(file.name) or open_image(file))
+    save(0)
+    save(1)
+    for _ in range(2):
+        np.testing.assert_array_equal(read_rows(), pixels[:2])
+    assert decoded == ["0.bmp", "1.bmp"]
+    save(2)
+    np.testing.assert_array_equal(read_rows(), pixels)
+    os.utime(folder / "0.bmp", (0, 0))
+    np.testing.assert_array_equal(read_rows(), pixels)
+    assert len(decoded) == 2 + 3 + 3
+    assert len(list((tmp_path / "cache" / "fedpca_flwr" / "images").iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "0.bmp"))
+    with refused(ConfigError, "XDG_CACHE_HOME") as caught:
+        read_rows()
+    assert str(tmp_path) not in str(caught.value)
 
 
-@pytest.mark.usefixtures("image_maps")
-def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path):
+def test_an_image_folder_is_rows_of_pixels_of_one_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 5, 3), dtype=np.uint8)
     for i, image in enumerate(pixels):
         folder = tmp_path / ("train", "test")[i // 6] / ("cat", "dog")[i // 3 % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).convert("RGBA" if i == 1 else "RGB").save(folder / f"{i % 3}.png")
-    source = datasets.load("images", str(tmp_path))
+    source, of_train = (datasets.load("images", str(folder)) for folder in (tmp_path, tmp_path / "train"))
     assert source.all_rows().dtype == np.uint8
-    np.testing.assert_array_equal(source.all_rows(), pixels[:6].reshape(6, 60))
-    np.testing.assert_array_equal(source.labels, [0, 0, 0, 1, 1, 1])
-    test, truth = source.test()
-    np.testing.assert_array_equal(test, pixels[6:].reshape(6, 60))
-    np.testing.assert_array_equal(truth, [0, 0, 0, 1, 1, 1])
+    for part, (found, labels) in enumerate(((source.all_rows(), source.labels), source.test())):
+        np.testing.assert_array_equal(found, pixels[6 * part :][:6].reshape(6, 60))
+        np.testing.assert_array_equal(labels, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(source.rows(np.array([4, 1])), source.all_rows()[[4, 1]])
-    of_train = datasets.load("images", str(tmp_path / "train"))
     assert of_train.test is None
     Image.new("RGB", (9, 9)).save(tmp_path / "train" / "cat" / "2.png")
     with refused(DataError, "(4, 5, 3)", "(9, 9, 3)"):
         of_train.all_rows()
-
-
-def test_images_are_decoded_again_only_where_one_has_changed(tmp_path, monkeypatch, image_maps):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 12), dtype=np.uint8)
-    folder, decoded = tmp_path / "pictures", []
-
-    def save(number, row):
-        (folder / "cat").mkdir(parents=True, exist_ok=True)
-        Image.fromarray(row.reshape(3, 4)).save(folder / "cat" / f"{number}.bmp")
-
-    def read_rows():
-        datasets.load.cache_clear()
-        return datasets.load("images", str(folder)).all_rows()
-
-    open_image = Image.open
-    monkeypatch.setattr(Image, "open", lambda file: decoded.append(file.name) or open_image(file))
-    for number in (0, 1):
-        save(number, pixels[number])
-    for _ in range(2):
-        np.testing.assert_array_equal(read_rows(), pixels[:2])
-    assert decoded == ["0.bmp", "1.bmp"]
-    save(2, pixels[2])
-    np.testing.assert_array_equal(read_rows(), pixels)
-    os.utime(folder / "cat" / "0.bmp", (0, 0))
-    np.testing.assert_array_equal(read_rows(), pixels)
-    assert len(decoded) == 2 + 3 + 3
-    assert len(list(image_maps.iterdir())) == 1
-
-
-def test_a_cache_folder_that_cannot_be_written_to_is_named_by_its_variable(tmp_path, monkeypatch):
-    (tmp_path / "cat").mkdir()
-    Image.new("L", (2, 2)).save(tmp_path / "cat" / "0.png")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cat" / "0.png"))
-    with refused(ConfigError, "XDG_CACHE_HOME") as caught:
-        datasets.load("images", str(tmp_path)).all_rows()
-    assert str(tmp_path) not in str(caught.value)
 
 
 def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
@@ -159,8 +152,8 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
             self.targets = [0, 1, 0, 1] if train else [0, 1]
             self.data = np.add.outer(np.arange(len(self.targets)), np.full((32, 32, 3), 7)).astype(np.uint8)
 
-    package: Any = types.ModuleType("torchvision")
-    package.datasets = types.SimpleNamespace(CIFAR10=CIFAR10)
+    package, asked = types.ModuleType("torchvision"), []
+    vars(package)["datasets"] = SimpleNamespace(CIFAR10=CIFAR10, MNIST=lambda root, **how: asked.append((root, how)))
     monkeypatch.setitem(sys.modules, "torchvision", package)
     source = datasets.load("cifar10", str(tmp_path))
     assert source.all_rows().shape == (4, 3072)
@@ -168,22 +161,82 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert source.test()[0].shape == (2, 3072)
     with refused(DataError, "cifar10"):
         datasets.load("cifar10", str(tmp_path / "absent"))
-    asked = []
-    package.datasets.MNIST = lambda root, **how: asked.append((root, how["train"], how["download"]))
     datasets.download("mnist", "here")
-    assert asked == [("here", True, True), ("here", False, True)]
+    assert asked == [("here", {"train": train, "download": True}) for train in (True, False)]
     with refused(ConfigError, "'wine'", "mnist"):
         datasets.download("wine", "here")
-
-
-def test_without_torchvision_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    for ask in (lambda: datasets.load("cifar10"), lambda: datasets.download("mnist", "somewhere")):
-        with refused(ConfigError, ".[vision]"):
-            ask()
 
 
 def test_people_left_out_stay_out_of_weighted_rows():
     rows, missing = np.arange(8.0).reshape(4, 2), np.zeros(2, dtype=np.int64)
     table = Table(rows, missing, weights=np.array([1.0, 4.0, 1.0, 1.0]), excluded=np.arange(4) == 2)
     assert len(participating_rows(table, 1)) == 3
+
+
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_every_row_belongs_to_one_party_by_the_seed_and_in_order(kind):
+    for rows, parties in ((2000, 1), (2000, 5), (2000, 50), (2000, 190), (40, 20), (7, 7)):
+        parts = split(LABELS[:rows], parties, kind=kind, seed=1)
+        assert len(parts) == parties
+        assert min(map(len, parts)) >= min(10, rows // parties)
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(rows))
+    one, same, other = (split(LABELS, 10, kind=kind, seed=seed) for seed in (1, 1, 2))
+    assert all(map(np.array_equal, one, same))
+    assert not all(map(np.array_equal, one, other))
+    for part in split(np.zeros(200, int), 2, kind=kind, seed=0, alpha=5.0):  # rows of one label are shuffled
+        assert (np.diff(part) > 0).all()
+        assert np.diff(part).max() > 1
+
+
+def test_parts_of_rows_are_as_even_as_their_kind_says():
+    parts = split(np.sort(LABELS), 10, kind="iid", seed=1)
+    assert min(len(np.unique(np.sort(LABELS)[part])) for part in parts) == 10
+
+    def labels_in_largest(alpha):
+        parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
+        return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
+
+    assert labels_in_largest(0.1) > 0.5
+    assert labels_in_largest(1000.0) < 0.2
+    parts = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
+    assert max(len(np.unique(LABELS[part])) for part in parts) <= 4
+    sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
+    assert max(sizes) > 5 * min(sizes)
+    with refused(ConfigError, 11, 10):
+        split(LABELS[:10], 11, kind="iid", seed=1)
+
+
+def test_columns_are_split_evenly_by_sizes_or_by_names_also_for_a_simulated_party():
+    for how, sizes in {"even": [22, 21, 21], "20 20 24": [20, 20, 24], "20,20,24": [20, 20, 24]}.items():
+        expected = np.split(np.arange(64), np.cumsum(sizes)[:-1])
+        assert all(map(np.array_equal, split_columns(64, 3, how), expected))
+    parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
+    assert [part.tolist() for part in parts] == [[1, 2], [0]]
+    wine = datasets.load("wine")
+    by_name = f"{', '.join(wine.names[:12])}; {wine.names[12]}"
+    for parties, how, own in ((3, "3 4 6", np.s_[3:7]), (2, by_name, np.s_[12:])):
+        node = NodeConfig(partition_id=1, num_partitions=parties)
+        table = local_table(node, RunConfig(dataset="wine", partition="columns", columns=how))
+        np.testing.assert_array_equal(table.rows, wine.all_rows()[:, own])
+        assert table.split == "columns"
+    assert local_table(node, RunConfig(dataset="wine")).split == "rows"
+
+
+SIZES = {"20 20": ["20 20", 3, 1, 4], "2 2 0": ["2 2 0"], "a, b; c; d": [4, 3, "'even'"], "a, b; c": [3, 2]}
+LISTS = {"3 4": ["'3 4'", 2, 4], "a; b, x, d": ["c", "x"], "a; b, d": ["c"], "a, b; b, c, d": ["b"]}
+
+
+@pytest.mark.parametrize(
+    ("parties", "how", "names", "named"),
+    [
+        (5, "even", "", [5, 4]),
+        *((3, how, "", ["'columns'", *named]) for how, named in SIZES.items()),
+        *((2, how, "abcd", ["'columns'", *named]) for how, named in LISTS.items()),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(parties, how, names, named):
+    with refused(ConfigError, *named):
+        split_columns(4, parties, how, list(names))

@@ -21,9 +21,8 @@ X = rows(400, 37) * np.linspace(1, 9, 37) + np.linspace(-40, 70, 37)
 PARTS = cut(X, 210, 150, 40)
 
 
-def polars_of(data):
-    polars = pytest.importorskip("polars", reason="polars is not installed")
-    return polars.DataFrame(np.asfortranarray(data), schema=[f"c{j}" for j in range(data.shape[1])])
+def by_columns(data):
+    return {f"c{j}": column for j, column in enumerate(data.T)}
 
 
 HELD = {
@@ -34,11 +33,11 @@ HELD = {
     "masked": lambda data: np.ma.masked_array(np.asfortranarray(data)),
     "pandas of C": lambda data: pd.DataFrame(np.ascontiguousarray(data), copy=False),
     "pandas of Fortran": lambda data: pd.DataFrame(np.asfortranarray(data), copy=False),
-    "pandas, by columns": lambda data: pd.DataFrame({str(j): column for j, column in enumerate(data.T)}),
-    "Arrow": lambda data: pa.table({str(j): column for j, column in enumerate(data.T)}),
-    "polars": polars_of,
+    "pandas, by columns": lambda data: pd.DataFrame(by_columns(data)),
+    "Arrow": lambda data: pa.table(by_columns(data)),
+    "polars": lambda data: pytest.importorskip("polars").DataFrame(by_columns(data)),
     "blocks of Fortran": lambda data: Blocks(
-        lambda: iter([np.asfortranarray(data[:30]), np.asfortranarray(data[30:])]), data.shape[1], data.dtype
+        lambda: map(np.asfortranarray, np.split(data, [30])), data.shape[1], data.dtype
     ),
 }
 

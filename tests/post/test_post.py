@@ -29,7 +29,6 @@ from fedpca_flwr.flower import run_on
 from fedpca_flwr.post.files import locked, seal, write
 from fedpca_flwr.post.grid import PostGrid
 from fedpca_flwr.post.question import PostedQuestion
-from fedpca_flwr.site.rules import journal as site_journal
 from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports.identity import make_key, read_private_key
@@ -88,9 +87,10 @@ def config_of(method, clients=3, **options):
     return METHODS.run_config({"method": method, "clients": clients, "n-components": 2, **values})
 
 
-BY_DAY = {"p-cov", "sub-it", "qr-pca", "compressed", "dp-pca", "streaming", "vertical"}
+BY_DAY = {f"{name} clear" for name in ("p-cov", "sub-it", "qr-pca", "streaming", "vertical")}
+BY_DAY |= {f"{name} masked" for name in ("p-cov", "compressed", "dp-pca")}
 RUNS = [
-    pytest.param(name, options, marks=() if name in BY_DAY else pytest.mark.nightly)
+    pytest.param(name, options, marks=() if f"{name} {transport}" in BY_DAY else pytest.mark.nightly)
     for name, method in METHODS.items()
     for transport, options in {"clear": {}, "masked": SECURE}.items()
     if transport in transports_of(method) and not method.strategy.card.loadings_source
@@ -150,29 +150,27 @@ def of_another_run(path):
 
 
 FAULTS = {
-    "cut": (2, lambda path: path.write_bytes(path.read_bytes()[:-20])),
-    "without content": (2, without_content),
-    "changed": (2, lambda path: path.write_bytes(path.read_bytes().replace(b"simulated", b"simulatEd"))),
-    "empty": (2, lambda path: path.write_bytes(b"")),
-    "swapped": (2, lambda path: shutil.copy(str(path).replace("north", "south"), path)),
-    "of the exchange before": (2, lambda path: shutil.copy(next(path.parent.glob("run-01*")), path)),
-    "of another run": (2, of_another_run),
-    "changed after its use": (
-        3,
-        lambda path: path.write_bytes(resealed(path, lambda content: content["metrics"].update({"num-examples": 31}))),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "without content": without_content,
+    "changed": lambda path: path.write_bytes(path.read_bytes().replace(b"simulated", b"simulatEd")),
+    "empty": lambda path: path.write_bytes(b""),
+    "swapped": lambda path: shutil.copy(str(path).replace("north", "south"), path),
+    "of the exchange before": lambda path: shutil.copy(next(path.parent.glob("run-01*")), path),
+    "of another run": of_another_run,
+    "changed after its use": lambda path: path.write_bytes(
+        resealed(path, lambda content: content["metrics"].update({"num-examples": 31}))
     ),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_reply_is_named_with_its_site(fault, begun, capsys):
-    """A copy under another name is named, too, and not used."""
-    (exchange, spoil), (nodes, post) = FAULTS[fault], begun
-    by_post(post, nodes, CONFIG, exchanges=exchange)
+    nodes, post = begun
+    by_post(post, nodes, CONFIG, exchanges=3 if fault.endswith("its use") else 2)
     carry(post, nodes)
     path, record = post / "from-north" / "run-02-north-moments.reply", (post / "run.json").read_bytes()
     copy = Path(shutil.copy(path, path.with_name("a copy.reply")))
-    spoil(path)
+    FAULTS[fault](path)
     with refused(ContractError, path.name, "north", *["south"] * (fault == "swapped")):
         go_on(post, CONFIG)
     assert (post / "run.json").read_bytes() == record
@@ -184,16 +182,20 @@ def test_a_wrong_reply_is_named_with_its_site(fault, begun, capsys):
     assert unnamed(capsys.readouterr().out, copy.name, "of north") == []
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_another_question_than_before_writes_nothing(begun):
     nodes, post = begun
     carry(post, nodes)
     record = json.loads((post / "run.json").read_text())
     record["run-config"]["n-components"] = 3
     (post / "run.json").write_text(json.dumps(record))
-    before = {path: path.read_bytes() for path in post.rglob("*") if path.is_file()}
+    before = contents(post)
     with refused(ContractError, "exchange 1", *NAMES[:3]):
         go_on(post, CONFIG)
-    assert {path: path.read_bytes() for path in post.rglob("*") if path.is_file()} == before
+    assert contents(post) == before
 
 
 def command(*words):
@@ -210,9 +212,7 @@ def site_file(folder, node, **keys):
 
 
 def test_a_site_answers_no_question_that_is_not_its_own(tmp_path, capsys):
-    """Of a damaged one, one for another site, one of another version, and one without the coordinator's signature."""
-    (node, *_), post = nodes_of(tmp_path, PARTIES), tmp_path / "run"
-    key = tmp_path / "key"
+    (node, *_), post, key = nodes_of(tmp_path, PARTIES), tmp_path / "run", tmp_path / "key"
     public = make_key(str(key), 0).split()[1]
     words = ["--sites", "north, south, west", "--key", key, "--name", "Ada"]
     assert command("post", "start", post, *words) == 3
@@ -220,22 +220,16 @@ def test_a_site_answers_no_question_that_is_not_its_own(tmp_path, capsys):
     config = site_file(tmp_path, node, **{"coordinator-key": public, "max-reply-bytes": 1000})
     assert command("site", "answer", path, "--config", config, "--yes") == 0
     assert "Ada (proved" in capsys.readouterr().out
-    damaged, unsigned, old, large = (
-        path.with_name(f"{name}.question") for name in ("changed", "plain", "old", "large")
-    )
-    large.write_bytes(bytes(2**21 + 1001))
-    damaged.write_bytes(path.read_bytes().replace(b"Ada", b"Eve"))
-    unsigned.write_bytes(resealed(path, lambda content: None))
-    signer = read_private_key(str(key))
-    old.write_bytes(resealed(path, lambda content: content["post"].update({"version": "0.1.7"}), signer))
-    other = post / "to-south" / "run-01-south-statement.question"
-    for file, name in (
-        (damaged, "north"),
-        (large, "2,098,153"),
-        (unsigned, "'coordinator-key'"),
-        (old, "0.1.7"),
-        (other, "'south'"),
+    signer, unsigned = read_private_key(str(key)), path.with_name("plain.question")
+    old = resealed(path, lambda content: content["post"].update({"version": "0.1.7"}), signer)
+    for file, content, name in (
+        (path.with_name("changed.question"), path.read_bytes().replace(b"Ada", b"Eve"), "north"),
+        (path.with_name("large.question"), bytes(2**21 + 1001), "2,098,153"),
+        (unsigned, resealed(path, lambda content: None), "'coordinator-key'"),
+        (path.with_name("old.question"), old, "0.1.7"),
+        (other := post / "to-south" / "run-01-south-statement.question", other.read_bytes(), "'south'"),
     ):
+        file.write_bytes(content)
         assert command("site", "answer", file, "--config", config, "--yes") == 2
         assert unnamed(capsys.readouterr().err, file.name, "north", name) == []
         assert not file.with_suffix(".reply").exists()
@@ -266,31 +260,34 @@ def test_the_same_question_gets_the_same_reply_with_consent(begun, tmp_path, cap
 
 def test_a_run_by_post_has_no_deadline_until_it_is_forgotten(tmp_path, monkeypatch):
     """Other runs begin meanwhile, and would take the secrets of a silent run on a network."""
-    monkeypatch.setattr(site_journal, "SECRETS_TIMEOUT", timedelta(days=-1))  # whatever was before today is long ago
-    monkeypatch.setattr("fedpca_flwr.site.rules.audit.SECRETS_TIMEOUT", timedelta(days=-1))
-    nodes, posts = nodes_of(tmp_path, PARTIES), [tmp_path / "run", tmp_path / "forgotten"]
+    for module in ("journal", "audit"):  # whatever was before today is long ago
+        monkeypatch.setattr(f"fedpca_flwr.site.rules.{module}.SECRETS_TIMEOUT", timedelta(days=-1))
+    nodes, posts, secure = (
+        nodes_of(tmp_path, PARTIES),
+        [tmp_path / "run", tmp_path / "gone"],
+        config_of("p-cov", **SECURE),
+    )
+    journal, config = Path(nodes[0]["journal"]), site_file(tmp_path, nodes[0])
     for post in posts:
-        by_post(post, nodes, config_of("p-cov", **SECURE), exchanges=3)
+        by_post(post, nodes, secure, exchanges=3)
     finish(at_sites(server_of("p-cov", PARTIES, n_components=2, **SECURE), nodes))
-    statuses = [run["status"] for run in audit(Path(nodes[0]["journal"])).runs()]
-    assert statuses == ["running", "running", "completed"]
-    config = site_file(tmp_path, nodes[0])
+    assert [run["status"] for run in audit(journal).runs()] == ["running", "running", "completed"]
     run = PostGrid(posts[1]).run.run_id
     assert command("site", "forget", run, "--config", config) == 0
-    assert audit(Path(nodes[0]["journal"])).runs()[1]["ended"] == "forgotten"
+    assert audit(journal).runs()[1]["ended"] == "forgotten"
     assert command("site", "forget", run, "--config", config) == 2
-    assert by_post(posts[0], nodes, config_of("p-cov", **SECURE))[1] == 4
-    question = posts[1] / "to-north" / "forgotten-03-north-moments.question"
+    assert by_post(posts[0], nodes, secure)[1] == 4
+    question = posts[1] / "to-north" / "gone-03-north-moments.question"
     assert command("site", "answer", question, "--config", config, "--yes") == 1
     carry(posts[1], nodes)
     with refused(PartyError, "client 0 (north)"):
-        go_on(posts[1], config_of("p-cov", **SECURE))
+        go_on(posts[1], secure)
 
 
 @pytest.mark.parametrize(
     ("options", "exchange", "clients"),
     [({"minimum": 2}, 1, 3), ({**SECURE, "survivors": 3}, 4, 4), ({}, 2, 3)],
-    ids=["minimum", "survivors", "neither"],
+    ids=str,
 )
 def test_a_silent_site_is_left_out_where_the_run_permits_it(options, exchange, clients, tmp_path, capsys):
     parties = cut(rows(30 * clients, 4), *[30] * clients)
@@ -330,20 +327,18 @@ def test_one_of_two_commands_waits(begun):
 
 
 def test_the_command_line_refuses_what_a_run_by_post_has_not(tmp_path, capsys):
-    """Of a long method, keys of a network, names, an unknown site, and a second run in a folder."""
-    sites = ("--sites", "north, south, west")
+    sites, post = ("--sites", "north, south, west"), tmp_path / "run"
     for words, named in (
         ((*sites, "--method", "sub-it"), ["'sub-it'", 30, "--many"]),
         ((*sites, "--run-config", "output='x' clients=2"), ["'clients'", "'output'"]),
-        (("--sites", "north, a/b"), ["'a/b'"]),
-        (("--sites", "St Mary, St_Mary"), ["St_Mary"]),
+        *((("--sites", names), [named]) for names, named in (("north, a/b", "'a/b'"), ("St Mary, St_Mary", "St_Mary"))),
     ):
-        assert command("post", "start", tmp_path / "run", *words) == 2
+        assert command("post", "start", post, *words) == 2
         assert unnamed(capsys.readouterr().err, *named) == []
-    assert not (tmp_path / "run" / "run.json").exists()
-    assert command("post", "start", tmp_path / "run", *sites, "--method", "sub-it max-rounds=9") == 3
-    assert command("post", "start", tmp_path / "run", *sites) == 2
-    assert command("post", "continue", tmp_path / "run", "--without", "east") == 2
+    assert not (post / "run.json").exists()
+    assert command("post", "start", post, *sites, "--method", "sub-it max-rounds=9") == 3
+    assert command("post", "start", post, *sites) == 2
+    assert command("post", "continue", post, "--without", "east") == 2
     assert command("post", "continue", tmp_path / "none") == 2
 
 
@@ -367,9 +362,8 @@ def test_any_strategy_of_flower_runs_by_post(tmp_path):
     np.testing.assert_allclose(result.arrays["w"].numpy(), 1 / 27 + 1 / 9 + 2 / 3 + 3)
 
 
-@pytest.mark.engine
+@pytest.mark.nightly
 def test_the_commands_of_the_page_give_the_pooled_model(tmp_path):
-    """With the folders of three sites, in four exchanges with secure sums, and in three without."""
     wine, page = load_wine(as_frame=True), (ROOT / "docs" / "post.md").read_text(encoding="utf-8")
     lines = re.findall(r"^```bash\n(.*?)^```", page, re.M | re.S)[0].splitlines()
     members = []

@@ -51,26 +51,25 @@ def test_files_are_joined_by_id_in_any_order(files, tmp_path):
     assert not model.log["notes"]
 
 
-def test_missing_and_further_ids_are_counted_and_not_named(files, tmp_path):
-    other = write(tmp_path / "2.csv", PARTS[2], [*IDS[:38], "patient 8000", "patient 9000"], range(40))
-    with refused(DataError, "client 2", 2, "client 0") as caught:
-        joined([*files[:2], other])
-    assert "patient" not in str(caught.value)
-    shorter = write(tmp_path / "1.csv", X[:37, 3:6], IDS, range(37))
-    with refused(DataError, "client 1", "client 0", match=r"lacks 3 .* 0 that"):
-        joined([files[0], shorter, files[0]])
-    further = [*IDS, "patient 8000", "patient 9000"]
-    longer = write(tmp_path / "1.csv", np.vstack([PARTS[1], PARTS[1][:2]]), further, range(42))
-    with refused(DataError, "client 1", "client 0", match=r"lacks 0 .* 2 that"):
-        joined([files[0], longer, files[0]])
-    assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
+FURTHER = [*IDS, "patient 8000", "patient 9000"]
 
 
-@pytest.mark.parametrize(("doubled", "what"), [("patient 0000", "ids"), (" ", "empty")])
-def test_double_and_empty_ids_are_refused_at_home(doubled, what, files, tmp_path):
-    write(tmp_path / "1.csv", PARTS[1], [*IDS[:38], doubled, doubled], range(40))
-    with refused(DataError, "client 1", 2, match=what):
+@pytest.mark.parametrize(
+    ("ids", "named", "match"),
+    [
+        ([*IDS[:38], *FURTHER[40:]], [2, "client 0"], None),
+        (IDS[:37], ["client 0"], "lacks 3 .* 0 that"),
+        (FURTHER, ["client 0"], "lacks 0 .* 2 that"),
+        ([*IDS[:38], *IDS[:1] * 2], [2], "ids"),
+        ([*IDS[:38], " ", " "], [2], "empty"),
+    ],
+)
+def test_missing_further_double_and_empty_ids_are_counted_and_not_named(ids, named, match, files, tmp_path):
+    write(tmp_path / "1.csv", np.resize(PARTS[1], (len(ids), 3)), ids, range(len(ids)))
+    with refused(DataError, "client 1", *named, match=match) as caught:
         joined(files)
+    assert "patient" not in str(caught.value)
+    assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
 
 
 def test_all_sites_have_ids_or_none(files, tmp_path):
@@ -117,7 +116,7 @@ def test_the_id_column_is_no_feature(tmp_path):
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
 
 
-def test_ids_that_are_too_long_are_refused(tmp_path):
+def test_ids_that_are_too_long_or_have_no_columns_are_refused(tmp_path):
     (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
     with refused(DataError, ".csv", "131,072"):
         read(str(tmp_path / "own.csv"), ids="id")

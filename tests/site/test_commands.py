@@ -60,8 +60,7 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
 
 def test_keys_and_secrets_are_of_the_form_that_is_asked_for(tmp_path):
     main(["site", "node-key", str(tmp_path / "site0")])
-    key = load_ssh_private_key((tmp_path / "site0").read_bytes(), None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(load_ssh_private_key((tmp_path / "site0").read_bytes(), None), ec.EllipticCurvePrivateKey)
     assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
     for name in ("one", "other"):
         main(["site", "ids-secret", str(tmp_path / name)])
@@ -95,15 +94,15 @@ def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_p
 
 
 BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
+NEW = ["certificates", "new", "--host"]
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (["certificates", "new", "--host", ""], ["host is '', expected"]),
-        (["certificates", "new", "--host", *BAD_HOSTS], ["host is 'höst', 'a b', 'link:18000', 'https://x'"]),
-        (["certificates", "new", "--host", "localhost", "--days", "0"], ["days is 0", "1 to 36500"]),
-        (["certificates", "new", "--host", "localhost", "--days", "36501"], ["days is 36501", "1 to 36500"]),
+        ([*NEW, ""], ["host is '', expected"]),
+        ([*NEW, *BAD_HOSTS], ["host is 'höst', 'a b', 'link:18000', 'https://x'"]),
+        *(([*NEW, "localhost", "--days", days], [f"days is {days}", "1 to 36500"]) for days in ("0", "36501")),
         (["rehearse", ".", "--app", "."], ["is not empty"]),
         (["rehearse", "new", "--app", "nowhere"], ["nowhere is not the folder of fedpca-flwr"]),
         (["variants", "mine.bim"], ["mine.bim"]),
@@ -113,7 +112,7 @@ BAD_HOSTS = ["good.org", "höst", "a b", "link:18000", "https://x"]
 )
 def test_what_cannot_be_done_is_named(command, expected, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for file, text in (("no.json", "no json"), ("list.json", '["a"]'), ("empty.json", '{"ward": []}')):
+    for file, text in {"no.json": "no json", "list.json": '["a"]', "empty.json": '{"ward": []}'}.items():
         (tmp_path / file).write_text(text)
     assert main(["site", *command]) == 2
     message = capsys.readouterr().err.replace("level of", "levels of")
@@ -127,12 +126,15 @@ SITES = {"north": ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, "south": ["c
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
     def printed_levels(*arguments):
         main(["site", "levels", *map(str, arguments)])
-        return json.loads(capsys.readouterr().out)
+        printed = capsys.readouterr()
+        return json.loads(printed.out), printed.err
 
     for name, cells in SITES.items():
         rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        levels = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
+        levels, _ = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
         assert levels == {"ward": {"north": ["a", "b"], "south": ["c"]}[name]}
         (tmp_path / f"{name}.json").write_text(json.dumps(levels))
-    assert printed_levels(tmp_path / "north.json", tmp_path / "south.json") == {"ward": ["a", "b", "c"]}
+    levels, note = printed_levels(tmp_path / "north.json", tmp_path / "south.json")
+    assert levels == {"ward": ["a", "b", "c"]}
+    assert not unnamed(note, "'ward'", "north.json", "south.json", "'a', 'b'", "'c'")

@@ -55,7 +55,6 @@ sys.exit(main(["site", "journal", str(folder / "journal0"), "--check"]))
 
 @pytest.mark.engine
 def test_sites_need_nothing_of_posix(tmp_path):
-    """Modules load, keys are made, two sites with files and journals run a secure sum: without POSIX's own calls."""
     command, environment = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
@@ -71,20 +70,17 @@ def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
     assert process.poll() is not None
 
 
-def test_lists_of_identities_are_in_utf_8(tmp_path, monkeypatch):
-    """The fault: on Windows a name went into the file in the machine's own code page, or the command failed."""
-    with open(tmp_path / "identities", "w", encoding="cp1252") as printed:
+def test_lists_of_identities_and_of_variants_are_read_in_every_encoding(tmp_path, monkeypatch):
+    """`>` of Windows PowerShell writes UTF-16, and editors a mark before UTF-8; both with their line ends."""
+    members, variants = tmp_path / "identities", tmp_path / "common.bim"
+    with open(members, "w", encoding="cp1252") as printed:  # the command writes UTF-8 all the same
         monkeypatch.setattr(sys, "stdout", printed)
         main(["site", "keys", str(tmp_path / "0"), "--partition-id", "0", "--name", "Łódź Zürich"])
-    assert "Łódź Zürich" in (tmp_path / "identities").read_text(encoding="utf-8")
-    assert len(read_member_keys(str(tmp_path / "identities"), 1)) == 1
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_files_that_a_shell_has_written_are_read(encoding, tmp_path):
-    """`>` of Windows PowerShell writes UTF-16, and editors a mark before UTF-8; both with their line ends."""
+    assert "Łódź Zürich" in members.read_text(encoding="utf-8")
+    assert len(read_member_keys(str(members), 1)) == 1
     keys = [f"{i} {i:063x}7  # hospital {i}" for i in range(3)]
-    (tmp_path / "identities").write_bytes("\r\n".join(keys).encode(encoding))
-    assert len(read_member_keys(str(tmp_path / "identities"), 3)) == 3
-    (tmp_path / "common.bim").write_bytes("1\ta\t0\t7\tA\tG\r\n2\tb\t0\t9\tC\tT\r\n".encode(encoding))
-    assert [str(variant) for variant in read_bim(tmp_path / "common.bim")] == ["1:7:A:G", "2:9:C:T"]
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        members.write_bytes("\r\n".join(keys).encode(encoding))
+        assert len(read_member_keys(str(members), 3)) == 3
+        variants.write_bytes("1\ta\t0\t7\tA\tG\r\n2\tb\t0\t9\tC\tT\r\n".encode(encoding))
+        assert [str(variant) for variant in read_bim(variants)] == ["1:7:A:G", "2:9:C:T"]

@@ -4,6 +4,7 @@ import sqlite3
 import stat
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,6 @@ def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
 
 
 def test_a_transaction_excludes_others(tmp_path):
-    """Else two that read the same would both write."""
     add(tmp_path, "one")
     waiting = threading.Thread(target=add, args=(tmp_path, "two"))
     with closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other, Store(tmp_path, SCHEMA).transaction():
@@ -71,12 +71,8 @@ def test_a_transaction_excludes_others(tmp_path):
 
 
 def test_the_very_first_transactions_may_meet(tmp_path):
-    """All threads create the file."""
-    threads = [threading.Thread(target=add, args=(tmp_path, str(i))) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:  # all threads create the file
+        list(pool.map(lambda i: add(tmp_path, str(i)), range(8)))
     assert sorted(titles(tmp_path)) == [str(i) for i in range(8)]
     assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
 
@@ -122,17 +118,16 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
     with shelf.transaction() as database:
         assert shelf.get(database, name, size) == value
         assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
-        for other in (size + 1, size - 1):
-            with refused(StoreError, "shelf.sqlite"):
-                shelf.get(database, name, other)
-        database.execute("UPDATE piece SET value = CAST(value || 'x' AS BLOB) WHERE number = 0")
-        with refused(StoreError, "shelf.sqlite", match="damaged"):
-            shelf.get(database, name, size)
-        database.execute("UPDATE piece SET value = zeroblob(length(value))")
-        with refused(StoreError, "shelf.sqlite", match="damaged"):
-            shelf.get(database, name, size + 1)
-        with refused(StoreError, "shelf.sqlite", match="change"):
-            shelf.get(database, "a" * 64, size)
+        for change, digest, length, match in (
+            ("value", name, size + 1, None),
+            ("value", name, size - 1, None),
+            ("CAST(value || 'x' AS BLOB)", name, size, "damaged"),
+            ("zeroblob(length(value))", name, size + 1, "damaged"),
+            ("value", "a" * 64, size, "change"),
+        ):
+            database.execute(f"UPDATE piece SET value = {change} WHERE number = 0")
+            with refused(StoreError, "shelf.sqlite", match=match):
+                shelf.get(database, digest, length)
 
 
 def test_what_was_deleted_is_not_in_the_file(tmp_path):
@@ -153,46 +148,36 @@ def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
     assert (tmp_path / "shelf.sqlite").read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [({"application": b"abcd"}, []), ({"application": b""}, []), ({"format": 2}, [3, 2]), ({"format": 4}, [3, 4])],
-)
-def test_a_store_of_another_kind_or_format_is_named(other, named, tmp_path):
-    """The other store has the same file name and tables."""
+def test_a_store_of_another_kind_is_named_and_one_of_an_older_format_changed_once(tmp_path):
+    """The other stores have the same file name and tables."""
     add(tmp_path, "one")
-    with refused(StoreError, tmp_path / "shelf.sqlite", *named):
-        titles(tmp_path, replace(SCHEMA, **other))
-
-
-def test_tables_of_an_older_format_are_changed_once(tmp_path):
-    add(tmp_path, "one")
+    kinds = ("application", b"abcd"), ("application", b""), ("format", 2, 3, 2), ("format", 4, 3, 4)
+    for key, value, *named in kinds:
+        with refused(StoreError, tmp_path / "shelf.sqlite", *named):
+            titles(tmp_path, replace(SCHEMA, **{key: value}))
     newer = replace(SCHEMA, format=4, upgrades=((3, ("UPDATE book SET title = title || '!'",)),))
     assert titles(tmp_path, newer) == titles(tmp_path, newer) == ["one!"]
     with refused(StoreError, 4, 3):
         titles(tmp_path)
 
 
-def test_earlier_files_without_a_store_are_refused(tmp_path):
-    old = tmp_path / "my.shelf"
+def test_earlier_files_without_a_store_and_folders_that_take_no_file_are_refused(tmp_path):
+    old, file = tmp_path / "my.shelf", tmp_path / "file"
     old.touch()
     for ask in (Store(tmp_path, SCHEMA).exists, lambda: titles(tmp_path)):
         with refused(StoreError, old):
             ask()
-    old.unlink()
+    old.rename(file)
+    with refused(ConfigError, file):
+        Store(file, SCHEMA)
+    (tmp_path / "shelf.sqlite").mkdir()
+    for folder, named in ((file / "deeper", []), (tmp_path, ["SQLITE_CANTOPEN"])):
+        with refused(StoreError, "shelf.sqlite", *named, match="cannot be used"):
+            titles(folder)
+    (tmp_path / "shelf.sqlite").rmdir()
     add(tmp_path, "one")
     old.touch()
     assert titles(tmp_path) == ["one"]
-
-
-def test_a_folder_that_takes_no_file_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with refused(ConfigError, tmp_path / "file"):
-        Store(tmp_path / "file", SCHEMA)
-    with refused(StoreError, "shelf.sqlite", match="cannot be used"):
-        titles(tmp_path / "file" / "deeper")
-    (tmp_path / "shelf.sqlite").mkdir()
-    with refused(StoreError, "shelf.sqlite", "SQLITE_CANTOPEN"):
-        titles(tmp_path)
 
 
 def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):

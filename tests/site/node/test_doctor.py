@@ -43,6 +43,11 @@ def site(tmp_path):
     return {"partition-id": 1, "num-partitions": 3, **paths, "journal": str(written(tmp_path / "journal"))}
 
 
+def write_site_file(folder, site, **connection):
+    (folder / "site.toml").write_text(f"[supernode]\n{toml_lines(connection)}[site]\n{toml_lines(site)}")
+    return folder / "site.toml"
+
+
 @pytest.fixture
 def examined(site, capsys):
     """Return a function of changes to the node-config and of further arguments that runs the doctor."""
@@ -59,7 +64,7 @@ def examined(site, capsys):
     return of
 
 
-def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
+def test_a_ready_site_is_told_so_and_nothing_is_written(site, examined, tmp_path):
     before = (tmp_path / "journal" / "site.sqlite").read_bytes()
     right, wrong = examined()
     assert not wrong
@@ -69,52 +74,54 @@ def test_a_ready_site_learns_of_isolated_values(site, examined, tmp_path):
     assert right["identity"].endswith(" a list of 3")
     assert "40 rows of 6 features, 0 values missing; this site" in right["rows and run"]
     assert (tmp_path / "journal" / "site.sqlite").read_bytes() == before, "nothing was noted"
-    table = rows(40, 6)
-    table[3, 2] = 1e5
-    np.save(site["data"], table)
-    assert "dominated by one row: columns (from 0): [2]" in examined()[1]["rows and run"]
-    allowed = {"rare-values": "allow", "name": "north"}
-    right, wrong = examined(allowed)
-    assert not wrong
-    assert right["node-config"] == "partition 1 of 3, north"
-    assert "1 value of 2, far from all others" in right["rows and run"]
-    assert "dominated by one row: columns (from 0): [2]" in right["rows and run"]
-    table = rows(40, 6)
-    table[:4, 3], table[:, 4] = -99, np.arange(40)
-    np.save(site["data"], table)
-    right, wrong = examined(allowed)
-    assert not wrong
-    assert "4 values of 3 are repeated" in right["rows and run"]
-    assert "running number is in 4" in right["rows and run"]
-    rest = examined({"leave-out": "3", **allowed})[0]["rows and run"]
-    assert "column 4 has 99 %" in rest.replace("column 3 has", "column 4 has")
-    table = rows(40, 6)
-    table[:3, 2] = np.nan
-    np.save(site["data"], table)
-    rest = examined(allowed, "--run-config", "method='em'")[0]["rows and run"]
-    assert ("3 values missing" in rest, " take part in em, " in rest) == (True, True)
-    assert examined({"journal": str(tmp_path / "new"), **allowed})[0]["journal"].startswith("none yet")
-    journal = examined({"journal": "", **allowed})[0]["journal"]
+    assert examined({"name": "north"})[0]["node-config"] == "partition 1 of 3, north"
+    assert examined({"journal": str(tmp_path / "new")})[0]["journal"].startswith("none yet")
+    journal = examined({"journal": ""})[0]["journal"]
     assert journal.startswith("WARN ")
     assert ("several runs" in journal, 'journal = "journal"' in journal) == (True, True)
     assert not (tmp_path / "new").exists(), "nothing is made for the account of the site, which may be another"
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "text"),
+    ("places", "value", "changes", "run", "texts"),
     [
-        ({"partition-id": 3}, "node-config", "partition-id"),
-        ({"partition-id": 2}, "identity", "partition 2"),
-        ({"data": "none.csv"}, "rows and run", "none.csv"),
-        ({"min-rows": 50}, "rows and run", "min-rows"),
-        ({"allowed-methods": "sub-it"}, "rows and run", "allowed-methods"),
+        (
+            np.s_[3, 2],
+            1e5,
+            {},
+            "",
+            ["1 value of 2, far from all others", "dominated by one row: columns (from 0): [2]"],
+        ),
+        (np.s_[:4, 3], -99, {}, "", ["4 values of 3 are repeated"]),
+        (np.s_[:, 4], np.arange(40), {}, "", ["running number is in 4"]),
+        (np.s_[:, 4], np.arange(40), {"leave-out": "3"}, "", ["column 4 has 99 %"]),
+        (np.s_[:3, 2], np.nan, {}, "method='em'", ["3 values missing", " take part in em, "]),
     ],
 )
-def test_what_is_wrong_in_a_node_config_is_named(changes, what, text, examined):
-    assert text in examined(changes)[1][what]
+def test_a_site_that_allows_rare_values_learns_of_them(site, examined, places, value, changes, run, texts):
+    table = rows(40, 6)
+    table[places] = value
+    np.save(site["data"], table)
+    right, wrong = examined({"rare-values": "allow", **changes}, *["--run-config", run] * bool(run))
+    assert not wrong
+    assert [text for text in texts if text not in right["rows and run"].replace("column 3 has", "column 4 has")] == []
+    if "dominated" in texts[-1]:
+        assert texts[1] in examined()[1]["rows and run"]
 
 
-def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("key", "value", "what", "text"),
+    [
+        *(("partition-id", 3, "node-config", "partition-id"), ("partition-id", 2, "identity", "partition 2")),
+        *((key, value, "rows and run", key) for key, value in (("min-rows", 50), ("allowed-methods", "sub-it"))),
+        ("data", "none.csv", "rows and run", "none.csv"),
+    ],
+)
+def test_what_is_wrong_in_a_node_config_is_named(key, value, what, text, examined):
+    assert text in examined({key: value})[1][what]
+
+
+def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
     assert "is a file" in examined({"journal": site["data"]})[1]["journal"]
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
     assert "event 3" in examined()[1]["journal"]
@@ -133,6 +140,14 @@ def test_unfit_files_memory_and_versions_are_named(site, examined, tmp_path, mon
     np.save(site["data"], np.where(rows(40, 6) > 1, np.nan, rows(40, 6)))
     assert "em" in examined()[1]["rows and run"]
 
+    def hardlink_to(self, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
+    wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
+    assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []
+
 
 @pytest.mark.engine
 def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
@@ -143,22 +158,10 @@ def test_a_start_that_takes_too_long_is_named(examined, monkeypatch):
 
 def test_a_start_counts_by_its_cpu_time_on_an_idle_machine(examined, monkeypatch, tmp_path):
     """The first start computes, as on a busy machine or a cold disk, and the second waits."""
-    look = (
-        f"import os, time; again = os.path.exists({str(tmp_path / 'again')!r}); open({str(tmp_path / 'again')!r}, 'w')"
-    )
-    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(10**8))")
-    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.7)
+    look = f"import os, time; file = {str(tmp_path / 'again')!r}; again = os.path.exists(file); open(file, 'w')"
+    monkeypatch.setattr(doctor, "START_PROGRAM", f"{look}; time.sleep(1) if again else sum(range(5 * 10**7))")
+    monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.4)
     assert "start" in examined()[0]
-
-
-def test_a_journals_disk_without_hard_links_is_named(examined, monkeypatch, tmp_path):
-    def hardlink_to(self, target):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
-    wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
-    assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives files away")
@@ -210,26 +213,28 @@ def test_certificate_and_clock_of_the_superlink(examined, link, text, monkeypatc
     assert 285 <= int(re.search(r"within (\d+) s", examined({}, *link)[0]["superlink"])[1]) <= 292
 
 
-def test_a_certificate_of_others_and_nobody_are_named(examined, link, tmp_path):
+@pytest.fixture
+def others(tmp_path):
     (tmp_path / "others").mkdir()
     make_certificates(tmp_path / "others", ["127.0.0.1"])
-    trusting = ["--root-certificates", str(tmp_path / "others" / "ca.crt")]
+    return tmp_path / "others"
+
+
+def test_a_certificate_of_others_and_nobody_are_named(examined, link, others):
     for superlink, text in ((link[1], "ca.crt"), ("127.0.0.1:1", "reached"), ("here", "host:port")):
-        assert text in examined({}, "--superlink", superlink, *trusting)[1]["superlink"]
+        words = ["--superlink", superlink, "--root-certificates", str(others / "ca.crt")]
+        assert text in examined({}, *words)[1]["superlink"]
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="sites have a process of their own on Linux")
-def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, tmp_path, monkeypatch, caplog):
+def test_a_node_that_is_not_let_in_says_so_by_itself(site, link, others, tmp_path, monkeypatch, caplog):
     """The fault: a SuperNode with a wrong or expired certificate tries again for ever, and says nothing."""
     from fedpca_flwr.site.node import process
 
     monkeypatch.setattr(held_rows, "resident", None)
-    (tmp_path / "others").mkdir()
-    make_certificates(tmp_path / "others", ["127.0.0.1"])
-    for folder, is_wrong in ((tmp_path, False), (tmp_path / "others", True)):
-        connection = toml_lines({"superlink": link[1], "root-certificates": str(folder / "ca.crt")})
-        (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(site)}")
-        process.SiteProcess(read_site_file(tmp_path / "site.toml"), tmp_path, site_app.app_for).examine_link()
+    for folder, is_wrong in ((tmp_path, False), (others, True)):
+        file = write_site_file(tmp_path, site, superlink=link[1], **{"root-certificates": str(folder / "ca.crt")})
+        process.SiteProcess(read_site_file(file), tmp_path, site_app.app_for).examine_link()
         assert ("ca.crt" in caplog.text) == is_wrong
 
 
@@ -238,9 +243,8 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "MAX_START_SECONDS", 0.0)
     relative = {**site, "data": "rows.npy", "identity": "key1", "identities": "identities", "journal": "journal"}
-    connection = toml_lines({"superlink": "127.0.0.1:1"})
-    (tmp_path / "site.toml").write_text(f"[supernode]\n{connection}[site]\n{toml_lines(relative)}")
-    assert main(["site", "doctor", "--config", str(tmp_path / "site.toml")]) == 1
+    file = write_site_file(tmp_path, relative, superlink="127.0.0.1:1")
+    assert main(["site", "doctor", "--config", str(file)]) == 1
     signs = re.findall(r"^(ok|WARN|TO DO) +([\w -]+):", capsys.readouterr().out, re.M)
     assert signs == [*(("WARN" if name == "rules" else "ok", name) for name in TOPICS), ("TO DO", "superlink")]
     for words in ([], ["--config", "site.toml", "--node-config", "partition-id=0"]):
@@ -249,17 +253,15 @@ def test_a_site_file_is_examined_as_its_node_config(site, tmp_path, capsys, monk
 
 
 CLOSED = {"secure-only": True, "allowed-methods": "p-cov", "min-parties": 3, "min-rows": 10}
+OPENED = {}, {"min-parties": 2, "min-rows": 9}, {"may-show": "scores"}, {"rare-values": "allow", "repeat": "allow"}
 
 
 @pytest.mark.parametrize(
     ("changes", "keys"),
     [
-        (CLOSED, []),
+        (CLOSED | {"repeat": "refuse-same"}, []),
         ({}, ["secure-only", "allowed-methods"]),
-        ({**CLOSED, "min-parties": 2, "min-rows": 9}, ["min-parties", "min-rows"]),
-        ({**CLOSED, "rare-values": "allow", "repeat": "allow"}, ["rare-values", "repeat"]),
-        ({**CLOSED, "repeat": "refuse-same"}, []),
-        ({**CLOSED, "may-show": "scores"}, ["may-show"]),
+        *((CLOSED | changes, list(changes)) for changes in OPENED),
     ],
 )
 def test_open_rules_are_listed_by_their_keys(changes, keys, examined):

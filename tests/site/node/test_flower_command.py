@@ -16,16 +16,12 @@ from tests.harness import Clock
 from tests.refusals import refused
 
 WAITS = """
-import pathlib, sys, time
+import pathlib, time
 print("\\x1b[92mINFO \\x1b[0m: first")
-for _ in range(200):
-    if pathlib.Path("{heard}").exists():
-        break
+until = time.monotonic() + 10
+while not pathlib.Path("{heard}").exists() and time.monotonic() < until:
     time.sleep(0.05)
-else:
-    print("nobody heard the first line", file=sys.stderr)
-    sys.exit(3)
-print("second")
+print("second" if pathlib.Path("{heard}").exists() else "nobody heard the first line")
 """
 RUNS = """
 import json, pathlib, sys
@@ -54,36 +50,25 @@ def program(tmp_path, monkeypatch):
 
 
 def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_path):
-    """The program does not go on before."""
     signal_file, heard = tmp_path / "heard", []
-
-    def hear(line):
-        heard.append(line)
-        signal_file.touch()
-
-    assert program(WAITS.format(heard=signal_file))("run", on_line=hear) == "INFO : first\nsecond\n"
+    flwr = program(WAITS.format(heard=signal_file))
+    assert flwr("run", on_line=lambda line: heard.append(line) or signal_file.touch()) == "INFO : first\nsecond\n"
     assert heard == ["INFO : first", "second"]
 
 
-def test_a_command_that_fails_says_what_it_printed(program):
+def test_a_command_that_fails_says_what_it_printed_and_ends_with_its_listener(program, tmp_path):
     with refused(FedPCAError, "half", "why"):
         program("import sys\nprint('half')\nsys.exit('why')\n")("run", ".")
-
-
-def test_a_command_whose_listener_fails_is_ended_at_once(program, tmp_path):
-    def listener(line):
-        raise ZeroDivisionError
-
     text = f"import time\nprint('first')\ntime.sleep(8)\nopen({str(tmp_path / 'ended')!r}, 'w')\n"
     with pytest.raises(ZeroDivisionError):
-        program(text)("run", on_line=listener)
+        program(text)("run", on_line=lambda line: 1 // 0)
     assert not (tmp_path / "ended").exists()
 
 
 HANGS = "import time\nprint('first')\ntime.sleep(60)\n"
 
 
-def test_a_command_is_killed_after_its_time_and_no_timer_stays(program):
+def test_commands_are_killed_after_their_time_or_all_at_once(program):
     with pytest.raises(FedPCAError):
         program(HANGS)("run", timeout=0.3)
     assert program("print('done')")("run") == "done\n"
@@ -91,9 +76,6 @@ def test_a_command_is_killed_after_its_time_and_no_timer_stays(program):
     for timer in timers:
         timer.join(20)
     assert not any(timer.is_alive() for timer in timers)
-
-
-def test_all_running_commands_are_killed(program):
     flwr, started = program(HANGS), threading.Barrier(3, timeout=60)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(flwr, "run", on_line=lambda _: started.wait()) for _ in range(2)]
@@ -139,17 +121,16 @@ def test_a_run_that_is_completed_ends_with_0_and_all_its_lines(launch, link):
     assert printed.split("\n")[:-2] == ["INFO : started run 7", "run", ".", *link, "--stream", "--run-config", "seed=1"]
 
 
-@pytest.mark.parametrize(
-    ("printed", "line"),
-    [
-        ("", "run 7 ended as finished:failed: why it failed"),
-        ("The run failed, and no model was written. ConfigError", "run 7 ended as finished:failed"),
-    ],
-)
+SHOWN = "The run failed, and no model was written. ConfigError"
+
+
+@pytest.mark.parametrize(("printed", "line"), [("", "finished:failed: why it failed"), (SHOWN, "finished:failed")])
 def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
     """The line does not repeat an error that the stream has shown."""
     code, _, errors = launch(".", "lab", status="finished:failed", printed=printed)
-    assert (code, errors) == (1, f"{line}\n")
+    assert (code, errors) == (1, f"run 7 ended as {line}\n")
+    code, printed, errors = launch(".", "lab", printed="said", code="the reason")  # it does not start
+    assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)
 
 
 def test_a_superlink_that_starts_late_is_answered_by_what_to_do(program, capsys):
@@ -173,8 +154,3 @@ def test_a_launched_run_may_take_as_long_as_it_needs(monkeypatch):
     monkeypatch.setattr(FlowerCommand, "run", lambda *_, timeout, **__: limits.append(timeout) or run)
     assert main(["launch", "."]) == 1
     assert limits == [threading.TIMEOUT_MAX]
-
-
-def test_a_run_that_does_not_start_ends_with_1(launch):
-    code, printed, errors = launch(".", "lab", printed="said", code="the reason")
-    assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)

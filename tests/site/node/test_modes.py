@@ -38,20 +38,12 @@ def assert_private(folder, *, readable=()):
 @pytest.mark.parametrize("blind", [True, False])
 def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path):
     """The model is the one secret of a blind run, since its server does not have it."""
-    sources, made = tmp_path / "sources", tmp_path / "made"
-    nodes = sites_of(sources, cut(rows(180, 4), 60, 60, 60))
+    made, nodes = tmp_path / "made", sites_of(tmp_path / "sources", cut(rows(180, 4), 60, 60, 60))
+    names = {"journal": "deep/journal", "scores": "scores/s.csv", "loadings": "loadings.npz", "metrics": "m/numbers"}
+    names |= {"model": "deep/er/models"} if blind else {}
     for party, node in enumerate(nodes):
-        own = made / f"site{party}"
-        names = {
-            "journal": "deep/journal",
-            "scores": "scores/s.csv",
-            "loadings": "loadings.npz",
-            "metrics": "m/numbers",
-        }
-        names |= {"model": "deep/er/models"} if blind else {}
-        node.update({key: str(own / name) for key, name in names.items()}, **{"may-show": "distribution"})
-        node.update(identities(3)[party])
-        node["allowed-methods"] = "p-cov"
+        node |= {key: str(made / f"site{party}" / name) for key, name in names.items()} | identities(3)[party]
+        node |= {"may-show": "distribution", "allowed-methods": "p-cov"}
     options = {"secure_aggregation": True, "bound": 1e5, "blind": True} if blind else {"outliers": "sites"}
     strategy = FedPCA("p-cov", n_components=2, **options)
     config = strategy.strategy.config.model_dump(by_alias=True)
@@ -64,17 +56,8 @@ def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path):
     assert len(list(made.glob("site*/deep/er/models/model-*.npz"))) == 3 * blind
 
 
-def test_a_servers_model_may_be_read_and_a_folder_keeps_its_mode(tmp_path):
-    model, folder = run("p-cov", [rows(20, 2)], n_components=1), tmp_path / "models"
-    folder.mkdir(0o755)
-    before = modes(tmp_path)
-    model.save(folder / "model", private=True)
-    model.save(tmp_path / "model")
-    assert modes(tmp_path) == {**before, "models/model.npz": 0o600, "model.npz": 0o644}
-
-
 @pytest.mark.engine
-def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path, monkeypatch):
+def test_what_commands_of_a_site_and_rehearsals_write_is_private_but_for_certificates(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir(0o700)
     monkeypatch.chdir(home)
@@ -85,6 +68,7 @@ def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path,
     for flags in ([], ["--renew"]):
         main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority", *flags])
     (node,) = sites_of(tmp_path / "site", [rows(60, 4)])
+    make_site_configs(home / "sites", "hospital", write_site_files(home / "sites", ["a", "b"], [rows(20, 2)] * 3))
     config = f"partition-id=0 num-partitions=2 data='{node['data']}'"
     words = ["--rows", "100", "--node-config", config, "--run-config", "n-components=2"]
     assert main(["site", "worth", *words, "--output", "pages/worth.html"]) == 0
@@ -92,7 +76,10 @@ def test_what_commands_of_a_site_write_is_private_but_for_certificates(tmp_path,
     assert "pages/worth.html" in modes(home)
 
 
-def test_a_rehearsals_sites_are_private(tmp_path):
-    files = write_site_files(tmp_path / "sites", ["a", "b"], [rows(20, 2)] * 3)
-    make_site_configs(tmp_path / "sites", "hospital", files)
-    assert_private(tmp_path)
+def test_a_servers_model_may_be_read_and_a_folder_keeps_its_mode(tmp_path):
+    model, folder = run("p-cov", [rows(20, 2)], n_components=1), tmp_path / "models"
+    folder.mkdir(0o755)
+    before = modes(tmp_path)
+    model.save(folder / "model", private=True)
+    model.save(tmp_path / "model")
+    assert modes(tmp_path) == {**before, "models/model.npz": 0o600, "model.npz": 0o644}

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -37,23 +38,19 @@ def site_of(folder, app_hash=""):
     return read_site_file(folder / "site.toml")
 
 
-@pytest.mark.parametrize("app", [OWN, ("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2])])
-def test_apps_of_the_same_name_and_minor_version_are_answered(app, tmp_path):
-    node.require_compatible_app(site_of(tmp_path), *app)
-    node.require_compatible_app(site_of(tmp_path, "abababab"), *app)
-
-
 @pytest.mark.parametrize(
     ("app", "app_hash", "words"),
     [
+        *((OWN, app_hash, []) for app_hash in ("", "abababab")),
+        *((("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2]), h, []) for h in ("", "abababab")),
         (("fedpca/other", *OWN[1:]), "", ["fedpca/other"]),
         ((OWN[0], "9.9.0", OWN[2]), "", ["9.9.0", __version__]),
         (OWN, "cd" * 32, ["abababababababab", "cdcdcdcdcdcdcdcd"]),
         (("fedpca/other", "9.9.0", OWN[2]), "cd" * 4, ["fedpca/other", "9.9.0", "cdcdcdcd"]),
     ],
 )
-def test_other_apps_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
-    with refused(ConfigError, *words):
+def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
+    with refused(ConfigError, *words) if words else nullcontext():
         node.require_compatible_app(site_of(tmp_path, app_hash), *app)
 
 
@@ -65,18 +62,18 @@ def process(tmp_path, monkeypatch):
     node.held_rows.resident = None
 
 
-def test_the_installed_app_answers_and_is_named(process):
+def test_the_installed_app_answers_and_is_named_by_the_hash_of_its_archive(process, tmp_path):
     process.inspect_archive(b"an archive", skip_prompt=True)
     assert process.load_app(*OWN) is site_app.app
     assert hashlib.sha256(b"an archive").hexdigest()[:8] in AppName.text
+    AppName.text = ""
+    pinned = node.SiteProcess(site_of(tmp_path, OWN[2]), tmp_path, lambda refusal: refusal)
+    pinned.inspect_archive(b"another archive")
+    assert OWN[2][:16] in str(pinned.load_app(*OWN))
 
 
-def test_a_pinned_hash_is_of_the_archive_and_not_of_its_name(tmp_path, monkeypatch):
-    monkeypatch.setattr(AppName, "text", "")
-    process = node.SiteProcess(site_of(tmp_path, OWN[2]), tmp_path, lambda refusal: refusal)
-    process.inspect_archive(b"another archive")
-    assert OWN[2][:16] in str(process.load_app(*OWN))
-    node.held_rows.resident = None
+def kinds_in_journal(folder):
+    return [event.kind for event in audit.audit(f"{folder}/journal").events]
 
 
 KINDS = ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
@@ -85,23 +82,19 @@ KINDS = ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpc
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp_path):
     app, (kind, _, classic) = process.load_app("fedpca/other", __version__, OWN[2]), kind.partition(" ")
-    grid = LocalGrid(app, [{**process.site.node_config, "metrics": str(tmp_path / "numbers")}])
+    keys = {**process.site.node_config, "num-partitions": 1, "metrics": str(tmp_path / "numbers")}
+    grid = LocalGrid(app, [keys])
     messages.identify_run(grid)
     config = {"fitins.config": ConfigRecord({PCA_KEY: "?"})} if classic else {"config": ConfigRecord({"lr": 0.1})}
     sent = [Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]
     for reply in grid.send_and_receive(sent):
         text = reply.error.reason if reply.has_error() else str(dict(reply.content))
         assert not unnamed(text, "fedpca/other")
-    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
+    assert kinds_in_journal(tmp_path) == ["run", "refused"]
     assert 'refusals_total{at="client 0",refused="ConfigError"} 1.0' in (tmp_path / "numbers.prom").read_text()
-
-
-def test_a_refused_app_is_in_the_journal_and_in_the_answer(process, tmp_path):
-    app = process.load_app("fedpca/other", __version__, OWN[2])
-    strategy = FedPCA("p-cov", n_components=1, clients=1)
     with refused(FedPCAError, "fedpca/other"):
-        strategy.start(LocalGrid(app, [{**process.site.node_config, "num-partitions": 1}]))
-    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
+        FedPCA("p-cov", n_components=1, clients=1).start(LocalGrid(app, [keys]))
+    assert kinds_in_journal(tmp_path)[-2:] == ["run", "refused"]
 
 
 MANY_FORKS = """
@@ -138,7 +131,7 @@ print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdi
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("forks", [40, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("forks", [24, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_forks_under_load_all_answer(forks, tmp_path):
     """Each computes with several threads; two other processes take the cores meanwhile."""
     site_of(tmp_path)
@@ -153,36 +146,30 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     assert done.stdout.split() == [str(forks), "0", "1"], done.stderr
 
 
-def test_a_child_that_fails_ends_with_a_code(process):
-    def fail(*args, **options):
-        raise ValueError("no text of ours")
-
-    node.run_clientapp.run_clientapp, before = fail, node.run_clientapp.run_clientapp
-    try:
-        process.launch(SimpleNamespace(runtime_api_address="", token=""))
-    finally:
-        node.run_clientapp.run_clientapp = before
-    (child,) = process.messages
-    assert node.os.waitpid(child, 0)[1] == 256
-
-
-def test_a_process_whose_message_never_comes_ends_at_the_rounds_deadline(process, monkeypatch):
-    run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
-    monkeypatch.setattr(node.run_clientapp, "run_clientapp", lambda *_, **__: node.limit_wait(run) and time.sleep(5))
+def child_of(process, monkeypatch, compute):
+    monkeypatch.setattr(node.run_clientapp, "run_clientapp", compute)
     process.launch(SimpleNamespace(runtime_api_address="", token=""))
     (child,) = process.messages
-    assert node.os.waitpid(child, 0)[1] != 0
+    return child
+
+
+def test_a_child_that_fails_or_gets_no_message_ends_with_a_code(process, monkeypatch):
+    failed = child_of(process, monkeypatch, lambda *_, **__: int("no text of ours"))
+    assert node.os.waitpid(failed, 0)[1] == 256
+    process.messages.clear()
+    run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
+    waiting = child_of(process, monkeypatch, lambda *_, **__: node.limit_wait(run) and time.sleep(5))
+    assert node.os.waitpid(waiting, 0)[1] != 0
 
 
 def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monkeypatch):
     monkeypatch.setattr(node, "FIRST_CHECK_SECONDS", 0.0)
-    monkeypatch.setattr(node.run_clientapp, "run_clientapp", lambda *_, **__: None)
     keys = {**process.site.node_config, "metrics": str(tmp_path / "numbers")}
     process.site = process.site._replace(node=NodeConfig.parse(keys), node_config=keys)
     journal = FileJournal(f"{tmp_path}/journal", "7", 0, description="p-cov; round-deadline=0; app")
     journal.begin("moments", "", b"", lambda answered: None)
     time.sleep(1.0)  # times in a journal are in seconds
-    process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    child_of(process, monkeypatch, lambda *_, **__: None)
     process.reconcile()
     for child in process.messages:
         node.os.waitpid(child, 0)

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -25,10 +26,11 @@ ROOT = Path(__file__).parents[3]
 class StubDeployment:
     port = 1
 
-    def __init__(self, status):
-        self.status, self.killed = status, []
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.status, self.sites, self.killed, self.shown = folder, "finished:completed", None, [], []
+        monkeypatch.setattr(rehearsal, "Deployment", self.of)
 
-    def of(self, sites):
+    def of(self, folder, app, sites):
         self.sites = sites
         return nullcontext(self)
 
@@ -41,62 +43,54 @@ class StubDeployment:
     def kill_node(self, i):
         self.killed.append(i)
 
+    def rehearse(self, app=ROOT, *, dropout=False, **options):
+        rehearsal.rehearse(self.folder / "all", app, dropout=dropout, show=self.shown.append, **options)
+
 
 @pytest.fixture
-def stub_deployment(monkeypatch):
-    def with_status(status):
-        deployment = StubDeployment(status)
-        monkeypatch.setattr(rehearsal, "Deployment", lambda folder, app, sites: deployment.of(sites))
-        return deployment
-
-    return with_status
+def deployment(monkeypatch, tmp_path):
+    return StubDeployment(tmp_path, monkeypatch)
 
 
-def test_steps_stand_in_order_with_the_log_between_them(stub_deployment, tmp_path):
-    deployment, lines = stub_deployment("finished:completed"), []
-    rehearsal.rehearse(tmp_path / "all", ROOT, dropout=True, show=lines.append)
+def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+    deployment.rehearse(dropout=True)
+    lines, seconds = deployment.shown, rehearsal.ROUND_DEADLINE_SECONDS
     assert deployment.killed == [3]
     first_words = ["1.", "2.", "3.", "Federated", "rows", "hospital", "4.", "5.", "what"]
     assert [line.split()[0] for line in lines] == first_words
     assert lines[5].startswith("   hospital 3 (client 3) is killed; ")
-    assert f" {rehearsal.ROUND_DEADLINE_SECONDS:.0f} s after its question" in lines[5]
-    assert f"round-deadline={rehearsal.ROUND_DEADLINE_SECONDS}" in deployment.config
+    assert f" {seconds:.0f} s after its question" in lines[5]
+    assert f"round-deadline={seconds}" in deployment.config
     assert str(tmp_path / "all" / "model") in lines[-2]
     assert f"fedpca site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
-def test_sites_have_the_files_that_are_named(stub_deployment, tmp_path):
-    deployment = stub_deployment("finished:completed")
+def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for file in data:
         file.write_text("a,b\n1,2\n")
-    run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
-    rehearsal.rehearse(tmp_path / "all", ROOT, data=data, run=run, dropout=False, show=lambda line: None)
-    assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
-    assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
-    assert deployment.config.startswith(run)
     gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
     wrong = (data, ["3 sites", "--dropout"]), (data[1:], ["2 files", 3]), (gone, ["nowhere.csv", "gone.csv"])
     for files, named in wrong:
         with refused(ConfigError, *named):
-            rehearsal.rehearse(tmp_path / "other", ROOT, data=files, dropout=files is data, show=lambda line: None)
+            deployment.rehearse(data=files, dropout=files is data)
+    run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
+    deployment.rehearse(data=data, run=run)
+    assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
+    assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
+    assert deployment.config.startswith(run)
 
 
-def test_another_projects_folder_is_named_before_anything_starts(stub_deployment, tmp_path):
-    deployment = stub_deployment("finished:completed")
+def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deployment, tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     for folder in (tmp_path, tmp_path / "none"):
         with refused(ConfigError, "--app", folder):
-            rehearsal.rehearse(tmp_path / "all", folder, dropout=False, show=lambda line: None)
-    assert not hasattr(deployment, "sites")
-
-
-def test_a_run_that_fails_ends_with_no_step_after_its_log(stub_deployment, tmp_path):
-    stub_deployment("finished:failed")
-    lines = []
+            deployment.rehearse(folder)
+    assert deployment.sites is None
+    deployment.status = "finished:failed"
     with refused(FedPCAError, "finished:failed"):
-        rehearsal.rehearse(tmp_path / "all", ROOT, dropout=False, show=lines.append)
-    assert lines[-1] == "     rows  500"
+        deployment.rehearse()
+    assert deployment.shown[-1] == "     rows  500"
 
 
 def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):
@@ -139,6 +133,11 @@ def lives(pid: int) -> bool:
     return bool(shown.strip()) and not shown.strip().startswith("Z")
 
 
+def end(process_ids):
+    for process_id in filter(lives, process_ids):
+        os.kill(process_id, signal.SIGKILL)
+
+
 @pytest.mark.engine
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
 def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
@@ -146,9 +145,8 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
     programs, pids = tmp_path / "programs", tmp_path / "pids"
     programs.mkdir()
     pids.mkdir()
-    online = ", ".join(['{"status": "online"}'] * 4)
     waits = WAITS.format(pids=pids)
-    flwr = LISTS.format(pids=pids, online=online) + waits
+    flwr = LISTS.format(pids=pids, online=", ".join(['{"status": "online"}'] * 4)) + waits
     for name, script in {"flower-superlink": waits, "flower-supernode": waits, "flwr": flwr}.items():
         (programs / name).write_text(f"#!/bin/sh\n{script}")
         (programs / name).chmod(0o755)
@@ -164,9 +162,7 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
             assert rehearsed.wait(60) == 128 + signal.SIGTERM
             assert not any(map(lives, started))
         finally:
-            rehearsed.kill()
-            for pid in filter(lives, started):
-                os.kill(pid, signal.SIGKILL)
+            end([rehearsed.pid, *started])
 
 
 CLIENT = """
@@ -197,18 +193,18 @@ middle.wait()
 def test_a_client_ends_with_its_node(elder):
     with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout
-        process_ids = dict(node.stdout.readline().split() for _ in range(3))
-        client, middle = int(process_ids["client"]), int(process_ids["exec"])
+        process_ids = {"node": node.pid} | {
+            name: int(number) for name, number in map(str.split, islice(node.stdout, 3))
+        }
         try:
-            assert lives(client)
-            os.kill(node.pid if elder.startswith("node") else middle, signal.SIGKILL)  # not waited for: it is a zombie
+            assert lives(process_ids["client"])
+            os.kill(process_ids.get(elder, node.pid), signal.SIGKILL)  # not waited for: it is a zombie
             until = time.monotonic() + 60
-            while lives(client):
+            while lives(process_ids["client"]):
                 assert time.monotonic() < until
                 time.sleep(0.05)
         finally:
-            for process in filter(lives, [client, middle, node.pid]):
-                os.kill(process, signal.SIGKILL)
+            end([process_ids["client"], process_ids["exec"], node.pid])
 
 
 def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):

@@ -1,5 +1,6 @@
 """A site's file: every format gives the same rows, and no error's text holds a value or a path."""
 
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -24,14 +25,13 @@ NAMES = ["age", "weight", "height", "pulse"]
 
 def write(folder, suffix):
     path = folder / f"site{suffix}"
-    if suffix == ".npy":
-        np.save(path, X)
-    elif suffix == ".npz":
-        np.savez(path, X=X, y=np.zeros(len(X)))
-    elif suffix == ".csv":
-        np.savetxt(path, X, delimiter=",", header=",".join(NAMES), comments="", fmt="%.17g")
-    else:
-        parquet.write_table(pa.table({name: X[:, j] for j, name in enumerate(NAMES)}), path)
+    writers = {
+        ".npy": lambda: np.save(path, X),
+        ".npz": lambda: np.savez(path, X=X, y=np.zeros(len(X))),
+        ".csv": lambda: np.savetxt(path, X, delimiter=",", header=",".join(NAMES), comments="", fmt="%.17g"),
+        ".parquet": lambda: parquet.write_table(pa.table(dict(zip(NAMES, X.T, strict=True))), path),
+    }
+    writers[suffix]()
     return str(path)
 
 
@@ -59,15 +59,13 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "index",
     [
-        pd.Index(np.arange(150) + 9000, name="patient"),
-        pd.Index([f"p{i}" for i in range(150)]),
-        pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]),
-        pd.RangeIndex(150),
+        *(pd.Index([f"p{i}" for i in range(150)]), pd.Index(np.arange(150) + 9000, name="patient")),
+        *(pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]), pd.RangeIndex(150)),
     ],
 )
 def test_the_index_of_pandas_is_no_feature(index, tmp_path):
-    frame, path = pd.DataFrame(X, columns=NAMES, index=index), str(tmp_path / "site.parquet")
-    frame.to_parquet(path)
+    path = str(tmp_path / "site.parquet")
+    pd.DataFrame(X, columns=NAMES, index=index).to_parquet(path)
     loaded = read(path, label="age")
     assert loaded.names == tuple(NAMES[1:])
     np.testing.assert_array_equal(loaded.rows, X[:, 1:])
@@ -105,9 +103,6 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     matrix.data[7, ...] = np.nan
     sparse.save_npz(path, matrix)
     np.testing.assert_array_equal(read(str(path)).missing, np.isnan(matrix.toarray()).sum(axis=0))
-
-
-def test_duplicate_entries_of_a_matrix_add_up():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     np.testing.assert_array_equal(to_array(sparse_rows(twice)), [[3.0, 0.0]])
     assert twice.nnz == 2
@@ -126,12 +121,10 @@ def test_missing_files_and_unknown_formats_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "column"),
     [
+        *((cell, [1, None, 3]) for cell in ("", "n/a", "#N/A", "<NA>", "None")),
         ("nan", [1.0, None, 3.0]),
-        ("", [1, None, 3]),
-        (" ", pa.array([1, None, 3], pa.int8())),
+        *((cell, pa.array([1, None, 3], kind)) for cell, kind in ((" ", pa.int8()), ("null", pa.float32()))),
         ("NA", pa.array([1, None, 3]).cast(pa.decimal128(30, 2))),
-        *((cell, [1, None, 3]) for cell in ("n/a", "#N/A", "<NA>", "None")),
-        ("null", pa.array([1, None, 3], pa.float32())),
     ],
 )
 def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
@@ -144,25 +137,20 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
         np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
-def test_no_more_is_refused_than_what_cannot_be_squared():
-    """Zeros, a tiny value beside others, and integers that float64 holds are data."""
-    good = np.zeros((70, 4))
-    good[1] = 0.0, 1e-300, 1e140, -1e140
-    good[69] = 0.0, 1e-140, 1e-300, 0.0
-    assert check_rows(good).rows is good
-    check_rows(np.full((2, 2), 2**63, dtype=np.uint64))
-
-
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
 def test_integers_that_float64_rounds_are_refused(neighbours, tmp_path):
+    path = tmp_path / "site.parquet"
     for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
-        path = tmp_path / "site.parquet"
         parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), path)
         with refused(DataError, "2^53"):
             read(path)
         assert len(read(path, leave_out="a").rows) == 2
     parquet.write_table(pa.table({"a": [2**60, 1], "b": neighbours}), path)
     np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], neighbours]))
+    good = np.zeros((70, 4))  # zeros, a tiny value beside others, and integers that float64 holds are data
+    good[1], good[69] = (0.0, 1e-300, 1e140, -1e140), (0.0, 1e-140, 1e-300, 0.0)
+    assert check_rows(good).rows is good
+    check_rows(np.full((2, 2), 2**63, dtype=np.uint64))
 
 
 def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
@@ -183,9 +171,6 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
         read_ids(other, "id", 2)
 
 
-# How a .csv file is written
-
-
 def csv(folder, text, name="site.csv", encoding="utf-8"):
     (folder / name).write_bytes(text.encode(encoding))
     return str(folder / name)
@@ -201,24 +186,26 @@ def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
 
 
 @pytest.mark.parametrize("header", ["größe,b,c", ""])
-@pytest.mark.parametrize(("separator", "comma"), [(",", False), *product(";\t|", (False, True))])
-def test_separators_and_decimal_commas_are_recognised(separator, comma, header, tmp_path):
-    loaded = read(csv(tmp_path, written(separator, comma, header)))
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        *((partial(written, *style), "utf-8") for style in [(",", False), *product(";\t|", (False, True))]),
+        *(
+            (partial(written, ending=ending), encoding)
+            for ending in ("\n", "\r\n", "\r")
+            for encoding in ("utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32")
+        ),
+    ],
+)
+def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, encoding, header, tmp_path):
+    loaded = read(csv(tmp_path, text(header=header), encoding=encoding))
     np.testing.assert_array_equal(loaded.rows, VALUES)
     assert loaded.names == (("größe", "b", "c") if header else ())
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"])
-def test_encodings_and_ends_of_lines_are_recognised(encoding, ending, tmp_path):
-    loaded = read(csv(tmp_path, written(ending=ending), encoding=encoding))
-    np.testing.assert_array_equal(loaded.rows, VALUES)
-    assert loaded.names == ("größe", "b", "c")
-
-
-@pytest.mark.parametrize("name", ["PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"])
-def test_names_may_begin_as_files_of_other_kinds_do(name, tmp_path):
-    assert read(csv(tmp_path, f"{name},b\n1,2\n3,4\n")).names == (name, "b")
+def test_names_may_begin_as_files_of_other_kinds_do(tmp_path):
+    for name in ("PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"):
+        assert read(csv(tmp_path, f"{name},b\n1,2\n3,4\n")).names == (name, "b")
 
 
 @pytest.mark.parametrize(
@@ -242,30 +229,28 @@ def test_decimals_names_and_single_lines_are_recognised(text, label, names, last
     assert len(loaded.rows) == text.count("\n") - bool(names)
 
 
-def test_excels_line_names_the_separator(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
+)
+def test_excels_line_names_an_ambiguous_separator(text, label, first, tmp_path):
+    with refused(DataError, "','", "';'"):
+        read(csv(tmp_path, text), label)
+    assert read(csv(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
     np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
         read(csv(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
     assert "line 4, column 1 ('a')" in caught.value.local
 
 
-@pytest.mark.parametrize(
-    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
-)
-def test_an_ambiguous_separator_is_refused(text, label, first, tmp_path):
-    with refused(DataError, "','", "';'"):
-        read(csv(tmp_path, text), label)
-    assert read(csv(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
-
-
 def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     loaded = read(csv(tmp_path, 'age\n1.5\n \n""\n2.5\n'))
     np.testing.assert_array_equal(loaded.rows, [[1.5], [np.nan], [np.nan], [2.5]])
-    path = csv(tmp_path, "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n", encoding="cp1252")
-    assert read_ids(path, "id", 2) == ["müller", "meier"]
+    for text, ids in {
+        "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n": ["müller", "meier"],
+        "id,a\n" + "x,1\n" * 20_000 + "müller,2\n": ["müller"],
+    }.items():
+        assert read_ids(csv(tmp_path, text, encoding="cp1252"), "id", len(ids)) == ids
     assert read_texts(csv(tmp_path, "a,b\nx,1\n,\nNULL,2\nn/a,\n"), "a", 4) == ["x", None, None, None]
-    path = csv(tmp_path, "id,a\n" + "x,1\n" * 20_000 + "müller,2\n", encoding="cp1252")
-    assert read_ids(path, "id", 1) == ["müller"]
     # By a separator that does not occur, a line of many columns is one cell, of too many characters.
     path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
     np.savetxt(path, wide, delimiter=",", fmt="%.17g")

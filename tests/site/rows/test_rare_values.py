@@ -53,19 +53,15 @@ def test_columns_are_those_of_the_definitions(kind):
     assert hit.min() > 10
 
 
-def test_sparse_tables_and_blocks_are_checked(monkeypatch):
+def test_tables_of_many_rows_or_columns_are_checked():
     X = np.zeros((2000, 3))
     X[::2, 0], X[5, 1], X[:9, 2], X[9, 2] = 3.0, 1.0, 1.0, np.nan
     for table_rows in (X, sparse_rows(sparse.csr_array(X))):
         assert conspicuous(table_rows, 10).text(["a", "b", "c"]).startswith("values of few rows: columns: 'b', 'c'")
         assert not conspicuous(table_rows, 9).rare[2]
-
-
-def test_30_normal_rows_are_refused_hardly_ever():
-    X = np.random.default_rng(0).standard_normal((30, 20_000))
-    result = conspicuous(X, 10)
+    result = conspicuous(np.random.default_rng(0).standard_normal((30, 20_000)), 10)
     assert not result.rare.any()
-    assert result.dominated.sum() <= 4
+    assert result.dominated.sum() <= 4, "30 normal rows are refused hardly ever"
 
 
 def rare(n=200):

@@ -1,26 +1,36 @@
-"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named."""
+"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named.
+
+Each command ends in a sentence, whoever changed a journal, an export or a log, and none in a raw error.
+"""
 
 import contextlib
 import hashlib
 import hmac
 import json
 import re
+import shutil
 import sqlite3
+import zipfile
+from itertools import islice
 
 import numpy as np
 import pytest
 
 from fedpca_flwr import FedPCA, LocalGrid, PCAModel, run, site_app
 from fedpca_flwr.cli import main
+from fedpca_flwr.site.rules.accounts import BoundAnswer, HeldOut, OpenedSum, Release
 from fedpca_flwr.site.rules.audit import audit
-from fedpca_flwr.site.rules.chain import chain_digest
+from fedpca_flwr.site.rules.chain import Event, chain_digest
+from fedpca_flwr.site.rules.journal import FileJournal
+from tests.foreign import JSON_VALUES, replaced
+from tests.site.rules.test_audit import changed
 
 METHODS = {
-    "sums of replies": "p-cov",
-    "several rounds": "sub-it block-size=2",
-    "a second method": "adaptive",
-    "noise": "dp-pca epsilon=5 delta=1e-5",
-    "questions of each party": "streaming state={}/federation",
+    "p-cov": "sums of replies",
+    "sub-it block-size=2": "several rounds",
+    "adaptive": "a second method",
+    "dp-pca epsilon=5 delta=1e-5": "noise",
+    "streaming state={}/federation": "questions of each party",
 }
 
 
@@ -31,16 +41,31 @@ def finished_run(folder, method="p-cov"):
         np.savetxt(folder / f"{party}.csv", values, delimiter=",", header="a,b,c,d", comments="")
         nodes.append({"data": str(folder / f"{party}.csv"), "journal": str(journal), "name": f"hospital {party}"})
         nodes[-1] |= {"allowed-methods": method.split()[0], "epsilon-budget": 10.0} if "dp-pca" in method else {}
-    config = {"method": method.format(folder), "n-components": 2, "clients": 3}
-    strategy = FedPCA(config["method"], n_components=2, clients=3)
-    strategy.start(LocalGrid(site_app.app, nodes, config))
+    strategy = FedPCA(method := method.format(folder), n_components=2, clients=3)
+    strategy.start(LocalGrid(site_app.app, nodes, {"method": method, "n-components": 2, "clients": 3}))
     return strategy.model.save(folder / "model.npz"), journals
 
 
-def audited(capsys, model, journals):
-    capsys.readouterr()
-    code = main(["audit", str(model), *map(str, journals)])
-    return code, capsys.readouterr().out
+@pytest.fixture
+def audited(capsys):
+    def compare(model, journals):
+        capsys.readouterr()
+        return main(["audit", str(model), *map(str, journals)]), capsys.readouterr().out
+
+    return compare
+
+
+@pytest.fixture(scope="module")
+def folder_of_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    finished_run(folder)
+    return folder
+
+
+@pytest.fixture
+def finished(folder_of_a_run, tmp_path):
+    shutil.copytree(folder_of_a_run, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "model.npz", [tmp_path / f"journal {party}" for party in range(3)]
 
 
 def rewritten(journal, kind="answer", **values):
@@ -56,22 +81,22 @@ def rewritten(journal, kind="answer", **values):
         database.execute("UPDATE chain SET last = ?", (last,))
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_an_honest_run_matches_in_every_question(tmp_path, capsys, method):
+@pytest.mark.parametrize("method", METHODS, ids=METHODS.values())
+def test_an_honest_run_matches_in_every_question(tmp_path, method, audited):
     model, journals = finished_run(tmp_path, method)
-    code, page = audited(capsys, model, journals)
+    code, page = audited(model, journals)
     rounds = PCAModel.load(model).log["rounds"]
     assert code == 0
     assert page.count("| the same | the same |") == 3 * len(rounds)
     assert page.count("completed, as the site tells") == 3
 
 
-def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_path, capsys):
-    model, (journal, *_) = finished_run(tmp_path)
+def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_path, capsys, finished, audited):
+    model, (journal, *_) = finished
     loaded, events = PCAModel.load(model), audit(str(journal)).events
     entry = loaded.log["provenance"]
     entry |= {"began": "1", "ended": "2", "app": "lab/app", "app_hash": "ab12", "account": "carol"}
-    _, page = audited(capsys, loaded.save(tmp_path / "told.npz"), [journal])
+    _, page = audited(loaded.save(tmp_path / "told.npz"), [journal])
     said = {"time": "1 to 2", "method": "p-cov", "app": "lab/app with the hash ab12", "started by": "carol"}
     for name, text in {**said, "settings": f"SHA-256 {entry['settings']}"}.items():
         assert f"- {name}: {text}\n" in page
@@ -89,24 +114,24 @@ def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_
     assert "differ in 3 points" in printed.err
 
 
-def test_an_exported_journal_serves_as_its_folder(tmp_path, capsys):
-    model, journals = finished_run(tmp_path)
+def test_an_exported_journal_serves_as_its_folder(tmp_path, finished, audited):
+    model, journals = finished
     main(["site", "journal", str(journals[1]), "--export", str(tmp_path / "one.jsonl")])
-    code, page = audited(capsys, model, [tmp_path / "one.jsonl"])
+    code, page = audited(model, [tmp_path / "one.jsonl"])
     assert (code, page.count("the same | the same")) == (0, 2)
     assert "No journal was given of: 0 (hospital 0), 2 (hospital 2)" in page
     lines = (tmp_path / "one.jsonl").read_text().splitlines()
     (tmp_path / "cut.jsonl").write_text("\n".join(lines[1:]))
-    assert "event 1 is missing" in audited(capsys, model, [tmp_path / "cut.jsonl"])[1]
+    assert "event 1 is missing" in audited(model, [tmp_path / "cut.jsonl"])[1]
     (tmp_path / "other.jsonl").write_text("[1, 2]\n")
-    assert audited(capsys, model, [tmp_path / "other.jsonl"])[0] == 2
+    assert audited(model, [tmp_path / "other.jsonl"])[0] == 2
 
 
-def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
-    model, journals = finished_run(tmp_path)
+def test_another_reply_than_the_site_sent_is_named(finished, audited, capsys):
+    model, journals = finished
     rewritten(journals[1], digest="ab" * 32)
     assert audit(str(journals[1])).gap == 0  # the owner of a journal can write all of it anew
-    code, page = audited(capsys, model, journals)
+    code, page = audited(model, journals)
     assert code == 1
     assert "question 1 ('moments'): the reply is another at the site than at the server" in page
     assert page.count("another at the site") == 2  # in the table, and in the verdict
@@ -117,77 +142,193 @@ def test_another_reply_than_the_site_sent_is_named(tmp_path, capsys):
     assert len(content["faults"]) == 2  # and the journal's last event
 
 
-def test_a_changed_journal_or_setting_is_named(tmp_path, capsys):
-    model, journals = finished_run(tmp_path)
-    with contextlib.closing(sqlite3.connect(journals[0] / "site.sqlite")) as database, database:
-        database.execute("UPDATE event SET bytes = 1 WHERE kind = 'answer'")
-    code, page = audited(capsys, model, journals[:1])
-    assert (code, "is missing, was added or was changed" in page) == (1, True)
+def test_a_changed_journal_setting_or_question_or_one_of_another_run_is_named(finished, audited, tmp_path):
+    model, journals = finished
+    (tmp_path / "other").mkdir()
+    _, others = finished_run(tmp_path / "other")
+    number = PCAModel.load(model).log["provenance"]["run"]
+    code, page = audited(model, others[:1])
+    assert (code, f"the journal has no entry about run {number}" in page) == (1, True)
     loaded = PCAModel.load(model)
     loaded.log["provenance"]["settings"] = "cd" * 32
-    code, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[1:])
+    code, page = audited(loaded.save(tmp_path / "other.npz"), journals[1:])
     assert (code, page.count("the site had other settings")) == (1, 2)
+    loaded = PCAModel.load(model)
+    last = loaded.log["rounds"].pop()
+    code, page = audited(loaded.save(tmp_path / "less.npz"), journals[:1])
+    assert (code, "question 2 ('project'): the reply is not in the model" in page) == (1, True)
+    loaded.log["rounds"] += [last, {**last, "round": 3}]
+    code, page = audited(loaded.save(tmp_path / "more.npz"), journals[:1])
+    assert (code, "question 3 ('project'): the question is not in the journal" in page) == (1, True)
+    changed(journals[0], "UPDATE event SET bytes = 1 WHERE kind = 'answer'")
+    code, page = audited(model, journals[:1])
+    assert (code, "is missing, was added or was changed" in page) == (1, True)
 
 
-def test_a_journal_that_was_put_back_or_written_anew_is_named(tmp_path, capsys):
+def test_a_journal_that_was_put_back_or_written_anew_is_named(tmp_path, finished, audited):
     """The digest of its end says nothing to a server that guesses the end, and an export has no key to compare it."""
-    model, (journal, other, third) = finished_run(tmp_path)
+    model, (journal, other, third) = finished
     (digests,) = [entry["journals"] for entry in PCAModel.load(model).log["rounds"] if "journals" in entry]
     end = audit(str(journal)).events[-1].chain
     assert set(digests) == {"0", "1", "2"}
     guesses = {end, hashlib.sha256(end.encode()).hexdigest(), hmac.digest(b"", end.encode(), "sha256").hex()}
     assert digests["0"] not in guesses
     main(["site", "journal", str(journal), "--export", str(tmp_path / "one.jsonl")])
-    with contextlib.closing(sqlite3.connect(journal / "site.sqlite")) as database, database:
-        database.execute("DELETE FROM event WHERE kind = 'completed'")
-        database.execute("UPDATE chain SET events = events - 1")
+    changed(journal, "DELETE FROM event WHERE kind = 'completed'", "UPDATE chain SET events = events - 1")
     rewritten(journal)
     rewritten(other, time="2026-01-01T00:00:00+00:00")
     assert [audit(str(folder)).gap for folder in (journal, other)] == [0, 0]
-    code, page = audited(capsys, model, [journal, other, third])
+    code, page = audited(model, [journal, other, third])
     assert (code, page.count("lacks the event"), f"{third}: party" in page) == (1, 2, False)
-    assert audited(capsys, model, [tmp_path / "one.jsonl", third])[0] == 0
+    assert audited(model, [tmp_path / "one.jsonl", third])[0] == 0
 
 
-def test_questions_that_one_side_alone_has_are_named(tmp_path, capsys):
-    model, journals = finished_run(tmp_path)
-    loaded = PCAModel.load(model)
-    last = loaded.log["rounds"].pop()
-    code, page = audited(capsys, loaded.save(tmp_path / "less.npz"), journals[:1])
-    assert (code, "question 2 ('project'): the reply is not in the model" in page) == (1, True)
-    loaded.log["rounds"] += [last, {**last, "round": 3}]
-    code, page = audited(capsys, loaded.save(tmp_path / "more.npz"), journals[:1])
-    assert (code, "question 3 ('project'): the question is not in the journal" in page) == (1, True)
-
-
-def test_a_journal_of_another_run_is_named(tmp_path, capsys):
-    model, _ = finished_run(tmp_path)
-    (tmp_path / "other").mkdir()
-    _, journals = finished_run(tmp_path / "other")
-    number = PCAModel.load(model).log["provenance"]["run"]
-    code, page = audited(capsys, model, journals[:1])
-    assert (code, f"the journal has no entry about run {number}" in page) == (1, True)
-
-
-@pytest.mark.parametrize("method", ["p-cov", "vertical"])
-def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, capsys, method):
+def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, audited):
     rows = np.random.default_rng(0).normal(size=(40, 4))
-    parties = [rows[:, :2], rows[:, 2:]] if method == "vertical" else [rows[:20], rows[20:]]
-    model = run(method, parties, n_components=1).save(tmp_path / "model.npz")
-    assert audited(capsys, model, [tmp_path]) == (2, "")
+    for method, parties in (("vertical", np.split(rows, 2, axis=1)), ("p-cov", np.split(rows, 2))):
+        model = run(method, parties, n_components=1).save(tmp_path / "model.npz")
+        assert audited(model, [tmp_path]) == (2, "")
 
 
-def test_odd_numbers_and_names_of_a_model_are_compared(tmp_path, capsys):
+def test_odd_numbers_and_names_of_a_model_are_compared(tmp_path, finished, audited):
     """A name of a question makes no cell of the table."""
-    model, journals = finished_run(tmp_path)
+    model, journals = finished
     loaded = PCAModel.load(model)
     entry = loaded.log["provenance"]
     assert entry["began"] <= entry["ended"]
     assert {"fedpca-flwr", "flwr", "numpy", "scipy", "python"} == set(entry["versions"])
     assert json.dumps(entry)  # of plain values
     loaded.log["measured"]["condition"] = np.inf
-    assert audited(capsys, loaded.save(tmp_path / "other.npz"), journals)[0] == 0
+    assert audited(loaded.save(tmp_path / "other.npz"), journals)[0] == 0
     loaded.log["rounds"][0] |= {"phase": "sums | the same | the same |", "digests": {"0": ["ab" * 32, "cd" * 32]}}
-    _, page = audited(capsys, loaded.save(tmp_path / "other.npz"), journals[:1])
+    _, page = audited(loaded.save(tmp_path / "other.npz"), journals[:1])
     (line,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
     assert len(re.split(r"(?<!\\)\|", line)) == 8
+
+
+CELLS = ["NULL", "-1", "0", "9223372036854775807", "1.5", "9e999", "'x'", "''", "char(0)", "x'fffe'", "'bound'"]
+CELLS += ["CAST(x'fffe' AS TEXT)", "CAST(x'eda080' AS TEXT)", "hex(zeroblob(5000))"]
+CELLS += ["char(27) || '[2J' || char(10) || '# Verdict' || char(8238)"]
+"""Values of a cell, in SQL."""
+
+
+@pytest.fixture(scope="module")
+def whole_run(folder_of_a_run, tmp_path_factory):
+    """Return the model of a run on sites, and a site's journal that has events of every kind."""
+    folder = shutil.copytree(folder_of_a_run, tmp_path_factory.mktemp("whole") / "run")
+    model, journal = folder / "model.npz", folder / "journal 0"
+    number = audit(str(journal)).events[0].run
+    site = FileJournal(str(journal), number, 0)
+    accounts = (Release("sums", "replace-one", 2.0), HeldOut(9, 2, "ab"), OpenedSum(["a"], 9), BoundAnswer(1.0, True))
+    for account in accounts:
+        site.remember(account.kind, "cd" * 32, lambda same, others, account=account: account.text())
+    for refused in range(12):  # the last ones are counted, without events
+        FileJournal(str(journal), f"{refused}", 0).record_refusal("ConfigError")
+    for table in ("event", "chain", "further"):  # without types and limits, as whoever writes a file by himself does
+        renamed, copy = f"ALTER TABLE {table} RENAME TO original", f"CREATE TABLE {table} AS SELECT * FROM original"
+        changed(journal, renamed, copy, "DROP TABLE original")
+    return model, journal
+
+
+def with_cell(journal, folder, table, column, number, value):
+    """Copy a journal, and change a cell; None if the cell has this value already."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(journal, folder)
+    update = f"UPDATE {table} SET {column} = {value} WHERE rowid = ? AND {column} IS NOT {value}"
+    with contextlib.closing(sqlite3.connect(folder / "site.sqlite")) as database, database:
+        database.execute("PRAGMA synchronous = OFF")
+        return folder if database.execute(update, (number,)).rowcount else None
+
+
+def ending(capsys, *words):
+    """Exit code of a command, and what it prints; all is printable, and what is wrong is told."""
+    capsys.readouterr()
+    code = main([str(word) for word in words])
+    printed = capsys.readouterr()
+    assert code in {0, 1, 2}
+    assert (printed.out + printed.err).replace("\n", "").isprintable()
+    assert bool(printed.err) == bool(code)
+    return code, printed.out + printed.err
+
+
+def commands(model, journal):
+    forms = (), ("--json",), ("--export", journal / "export.jsonl")
+    told = [("site", "journal", journal, *form) for form in forms]
+    return *told, ("site", "status", journal), ("audit", model, journal)
+
+
+COUNTS = [("chain", name) for name in ("events", "last")]
+COUNTS += [("further", name) for name in ("number", "times", "time", "run")]
+
+
+@pytest.mark.parametrize(("table", "column"), [*(("event", name) for name in Event._fields), *COUNTS])
+def test_every_changed_cell_of_an_event_is_told_with_its_number_and_counts_in_a_sentence(
+    whole_run, tmp_path, capsys, table, column
+):
+    model, journal = whole_run
+    count = len(audit(str(journal)).events)
+    for place, value in enumerate(CELLS):
+        number = 1 + (5 * place + Event._fields.index(column)) % count if table == "event" else 1
+        if not (folder := with_cell(journal, tmp_path / "journal", table, column, number, value)):
+            continue
+        for words in commands(model, folder):
+            code, text = ending(capsys, *words)
+            assert code or table == "further", (value, words)  # of which no digest is made
+            expected = [str(folder)] * (code == 2)
+            if table == "event":
+                expected += [f"'{column}' is ", "restore it from a copy"] * (code == 2)
+                expected += [f"event {number}:"] if code == 2 and column != "number" else ["event "]
+            assert [part for part in expected if part not in text] == [], (value, text)
+
+
+@pytest.mark.parametrize("kind", ["release", "held out", "opened", "bound"])
+def test_an_account_of_another_form_is_shown_as_it_is(whole_run, tmp_path, capsys, kind):
+    """The owner of the journal has made the chain anew, so that nothing else tells of the change."""
+    _, journal = whole_run
+    texts = [json.dumps(value) for value in JSON_VALUES if isinstance(value, str) or value is None]
+    for text in ("x", "[1]", '{"rows": 1e400, "multiplier": NaN}', "[" * 9999, '{"members": ["\\ud800"]}', *texts):
+        shutil.copytree(journal, tmp_path / "journal", dirs_exist_ok=True)
+        rewritten(tmp_path / "journal", kind, about=text)
+        code, printed = ending(capsys, "site", "journal", tmp_path / "journal")
+        assert (code, text[:20] in printed) == (0, True)
+
+
+@pytest.mark.parametrize("name", Event._fields)
+def test_every_changed_value_of_an_export_is_told_with_its_line(whole_run, tmp_path, capsys, name):
+    model, journal = whole_run
+    file = tmp_path / "export.jsonl"
+    main(["site", "journal", str(journal), "--export", str(file)])
+    lines = file.read_text().splitlines()
+    for place, value in enumerate(JSON_VALUES):
+        number = 1 + place % len(lines)
+        entry = json.loads(lines[number - 1])
+        if entry[name] is value or (entry[name], type(entry[name])) == (value, type(value)):
+            continue
+        entry[name] = value
+        file.write_text("\n".join([*lines[: number - 1], json.dumps(entry), *lines[number:]]))
+        code, text = ending(capsys, "audit", model, file)
+        assert code > 0, value
+        assert code == 1 or (str(file) in text and f"line {number}" in text and f"'{name}'" in text), text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"number": 1}', "[" * 99999, "\x00", '{"run": "\\ud800"}'])
+def test_a_file_that_is_no_export_is_told(whole_run, tmp_path, capsys, text):
+    (tmp_path / "export.jsonl").write_text(text)
+    code, printed = ending(capsys, "audit", whole_run[0], tmp_path / "export.jsonl")
+    assert code == (2 if text else 1)
+    assert str(tmp_path / "export.jsonl") in printed
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_every_value_of_a_models_log_ends_in_a_sentence(whole_run, tmp_path, capsys, part):
+    model, journal = whole_run
+    with zipfile.ZipFile(model) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    about, file = json.loads(members.pop("model.json")), tmp_path / "model.npz"
+    for path, value, hostile in islice(replaced(about, 1), part, None, 3):
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+            archive.writestr("model.json", json.dumps(hostile))
+        code, text = ending(capsys, "audit", file, journal)
+        assert code < 2 or str(file) in text, (path, value, text)

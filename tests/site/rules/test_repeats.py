@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import nullcontext
 from functools import partial
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,20 +18,6 @@ from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site.rules import policy
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.journal import FileJournal
-from fedpca_flwr.site.rules.policy import (
-    permit_exposure,
-    permit_levels,
-    permit_method,
-    permit_pairs,
-    permit_privacy,
-    permit_rows,
-    permit_site_bound,
-    permit_size,
-    permit_split,
-    permit_values,
-    require_files,
-    require_journal,
-)
 from fedpca_flwr.site.rules.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
 from fedpca_flwr.strategies import METHODS
@@ -45,77 +32,73 @@ def node(**rules):
 def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
     rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "p-cov, em", "weights": "2"})
-    permit_method(rules, card, sums_only=False)
+    policy.permit_method(rules, card, sums_only=False)
     weighted, config = np.hstack([X, np.ones((20, 1))]), RunConfig(weights="2")
     for permit, limit, beyond in (
-        (partial(permit_rows, rules), 10, 9),
-        (lambda nbytes: permit_size(rules, nbytes, lambda limit: ""), 100, 101),
-        (lambda epsilon: permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
-        (lambda bound: permit_site_bound(8.0, X, bound), 8.0, 7.9),
-        (lambda few: permit_levels(rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]), 10, 9),
+        (partial(policy.permit_rows, rules), 10, 9),
+        (lambda nbytes: policy.permit_size(rules, nbytes, lambda limit: ""), 100, 101),
+        (lambda epsilon: policy.permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
+        (lambda bound: policy.permit_site_bound(8.0, X, bound), 8.0, 7.9),
+        (
+            lambda few: policy.permit_levels(
+                rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]
+            ),
+            10,
+            9,
+        ),
         (lambda few: separate_weights(check_rows(weighted[:few]), rules, config), 10, 9),
     ):
         permit(limit)
         with pytest.raises(DisclosureError):
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
-        permit_site_bound(7.9, X, 8.0)
+        policy.permit_site_bound(7.9, X, 8.0)
 
 
 @pytest.mark.parametrize(
     ("weights", "fits"),
     [
-        (np.ones(10), True),
-        (np.ones(9), False),
+        *((np.ones(n), n == 10) for n in (10, 9)),
         (np.full(100, 1e-200), True),
         (0.5 ** np.arange(1000.0), False),
-        (np.r_[np.ones(9), np.full(1000, 1e-9)], False),
-        (np.r_[np.ones(9), np.full(1000, 1e-2)], True),
-        (np.r_[5.0, np.ones(44)], False),
-        (np.r_[1e200, np.ones(1000)], False),
+        *((np.r_[np.ones(9), np.full(1000, weight)], weight == 1e-2) for weight in (1e-9, 1e-2)),
+        *((np.r_[heavy, np.ones(n)], False) for heavy, n in ((5.0, 44), (1e200, 1000))),
     ],
 )
 def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
     """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
     with nullcontext() if fits else refused(DisclosureError, "'min-rows'", 10):
-        permit_rows(node(**{"min-rows": 10}), len(weights), weights)
+        policy.permit_rows(node(**{"min-rows": 10}), len(weights), weights)
 
 
 @pytest.mark.parametrize("rounded", [2, 10])
-def test_rounded_rows_do_not_go_with_weights(rounded):
-    vertical, by_rows = METHODS["vertical"].strategy.card, METHODS["p-cov"].strategy.card
-    rules = node(**{"round-rows": rounded})
-    for permit in (
-        partial(permit_split, card=vertical, split="columns"),
-        partial(permit_split, card=by_rows, split="rows", weights="2"),
-    ):
-        permit(node())
+def test_rounded_rows_do_not_go_with_weights_or_columns(rounded):
+    for method, words in (("vertical", {"split": "columns"}), ("p-cov", {"split": "rows", "weights": "2"})):
+        policy.permit_split(node(), card=METHODS[method].strategy.card, **words)
         with refused(DisclosureError, "'round-rows'", rounded):
-            permit(rules)
+            policy.permit_split(node(**{"round-rows": rounded}), card=METHODS[method].strategy.card, **words)
 
 
-FILE = {"data": "rows.npy"}
-DISTRIBUTION = {**FILE, "may-show": "distribution"}
-NAMED = {**FILE, "allowed-methods": "some, other"}
+FILE, JOURNAL = {"data": "rows.npy"}, {"data": "rows.npy", "journal": "notes"}
+DISTRIBUTION, NAMED = {**FILE, "may-show": "distribution"}, {**FILE, "allowed-methods": "some, other"}
+SHOWN, BOTH = ("distribution", ""), ("distribution", "distribution")
 
 
 @pytest.mark.parametrize(
-    ("rules", "method", "options", "permitted"),
+    ("rules", "exposes", "permitted"),
     [
-        ({}, "scores", "inner products", True),  # rows that are no site's own
-        ({"may-show": "nothing"}, "scores", "", False),
-        (FILE, "", "", True),
-        *((FILE, *exposed, False) for exposed in (("distribution", ""), ("", "distribution"))),
-        (DISTRIBUTION, "distribution", "distribution", True),
-        *((DISTRIBUTION, *exposed, False) for exposed in (("distribution", "scores"), ("scores", "distribution"))),
-        (NAMED, "distribution", "", True),  # who names a method allows what it shows of the distribution, and no more
-        *((NAMED, *exposed, False) for exposed in (("distribution", "distribution"), ("scores", ""))),
+        ({}, ("scores", "inner products"), True),  # rows that are no site's own
+        ({"may-show": "nothing"}, ("scores", ""), False),
+        *((FILE, exposes, not any(exposes)) for exposes in (("", ""), SHOWN, SHOWN[::-1])),
+        *((DISTRIBUTION, exposes, exposes == BOTH) for exposes in (BOTH, (SHOWN[0], "scores"), ("scores", SHOWN[0]))),
+        # who names a method allows what it shows of the distribution, and no more
+        *((NAMED, exposes, exposes == SHOWN) for exposes in (SHOWN, BOTH, ("scores", ""))),
     ],
 )
-def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitted):
-    card = SimpleNamespace(name="some", exposes=method, beyond_moments="")
+def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
+    card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
     with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
-        permit_exposure(node(**rules), card, SimpleNamespace(exposes=options))
+        policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
 
 
 @pytest.mark.parametrize(
@@ -134,40 +117,36 @@ def test_a_run_shows_no_more_than_a_site_allows(rules, method, options, permitte
 )
 def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
     with refused(DisclosureError, f"'{key}'") if key else nullcontext():
-        permit_privacy(node(**rules), epsilon, delta)
+        policy.permit_privacy(node(**rules), epsilon, delta)
 
 
 @pytest.mark.parametrize(
     ("rules", "private", "sums_only", "key"),
     [
         ({}, True, True, ""),
-        (FILE, False, False, ""),
-        (FILE, False, True, "journal"),
-        (FILE, True, False, "journal"),
-        (FILE, True, True, "journal"),
-        ({**FILE, "journal": "notes"}, False, True, ""),
-        ({**FILE, "journal": "notes"}, True, False, "epsilon-budget"),
-        ({**FILE, "journal": "notes", "epsilon-budget": 1.0}, True, False, ""),
+        *((FILE, *form, "journal" if any(form) else "") for form in product((False, True), repeat=2)),
+        *((JOURNAL, *form, "epsilon-budget" if form[0] else "") for form in ((False, True), (True, False))),
+        ({**JOURNAL, "epsilon-budget": 1.0}, True, False, ""),
     ],
 )
 def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
     card = SimpleNamespace(name="some", differentially_private=private)
     with refused(ConfigError, f"'{key}'") if key else nullcontext():
-        require_journal(node(**rules), card, sums_only=sums_only)
+        policy.require_journal(node(**rules), card, sums_only=sums_only)
 
 
 @pytest.mark.parametrize("sums_only", [True, False])
 def test_a_site_may_answer_in_secure_sums_only(sums_only):
     card = METHODS["p-cov"].strategy.card
     with nullcontext() if sums_only else refused(DisclosureError, "'secure-only'"):
-        permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
+        policy.permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
 
 
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
     (tmp_path / "file").touch()
     scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
     with refused(ConfigError, "'scores'", "'loadings'"):
-        require_files(node(scores=scores, loadings=loadings))
+        policy.require_files(node(scores=scores, loadings=loadings))
 
 
 def table(rows, *observed):
@@ -187,16 +166,13 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, n_excluded, mi
         return table(103, *places)._replace(excluded=np.arange(103) < n_excluded)
 
     for enough in (0, min_values):
-        permit_values(rules, observed(every, slice(enough)))
-        permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
+        policy.permit_values(rules, observed(every, slice(enough)))
+        policy.permit_pairs(rules, observed(every, slice(50), slice(50 - enough, None)))
     with refused(DisclosureError, "min-rows", 10) as caught:
-        permit_values(rules, observed(every, slice(min_values - 1)))
+        policy.permit_values(rules, observed(every, slice(min_values - 1)))
     assert caught.value.local == "columns (from 0): [1]"
     with refused(DisclosureError, "min-rows"):
-        permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
-
-
-# Sums and bounds
+        policy.permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
 
 
 RULES = SimpleNamespace(repeat="refuse", min_rows=5, journal="x")
@@ -252,30 +228,24 @@ def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
 
 
 def test_other_weights_of_the_same_rows_are_refused(tmp_path):
-    X, unit_weights = rows(20), np.ones(20).tobytes()
-    for rules in (RULES, SimpleNamespace(repeat="refuse-same", min_rows=5, journal="x")):
-        folder = tmp_path / rules.repeat
+    X, unit_weights, weights, half = rows(20), np.ones(20).tobytes(), np.arange(1.0, 21.0), [0, 1] * 9
 
-        def run(number, folder=folder, rules=rules, **selection):
-            journal = FileJournal(str(folder), number, 0)
-            RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
+    def run(number, rule, folder=None, **selection):
+        journal = FileJournal(str(tmp_path / (folder or rule)), number, 0)
+        rules = SimpleNamespace(repeat=rule, min_rows=5, journal="x")
+        RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
 
-        run("1")
+    for rule in ("refuse", "refuse-same"):
+        run("1", rule)
         with refused(DisclosureError, "'weights'", 1):
-            run("2", weights=unit_weights)
-        run("3", **levels("{a}", *[0, 1] * 10))  # whose moments without the levels are those of run 1
-        run("4", **levels("{a}", *[0, 1] * 10))
-        run("9")  # nor the other way round
-        for number, other in (("5", levels("{b}", *[0, 1] * 10)), ("6", levels("{a}", *[0, 1] * 9, 1, 1))):
+            run("2", rule, weights=unit_weights)
+        for number in ("3", "4"):
+            run(number, rule, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
+        run("9", rule)  # nor the other way round
+        for number, other in (("5", levels("{b}", *half, 0, 1)), ("6", levels("{a}", *half, 1, 1))):
             with refused(DisclosureError, "'levels'", 3):
-                run(number, **other)
-    allowed = SimpleNamespace(repeat="allow", min_rows=5, journal="x")
-    selection = SelectedRows(X, weights=unit_weights)
-    RepeatRules(FileJournal(str(folder), "7", 0), allowed, X, selection).permit_clear(is_noted=True)
-
-
-def test_rows_of_other_weights_are_others():
-    X, weights = rows(20), np.arange(1.0, 21.0)
+                run(number, rule, **other)
+    run("7", "allow", "refuse-same", weights=unit_weights)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
 
@@ -302,7 +272,7 @@ UNIT_MULTIPLIER = gaussian_multiplier(1.0, 1e-5)
 STAGES = {"centre": UNIT_MULTIPLIER / 0.05**0.5, "products": UNIT_MULTIPLIER / 0.95**0.5}
 
 
-def test_a_budget_is_spent_to_its_end_and_not_beyond():
+def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     """A run counts with its total, even after a part, together with the releases of other runs."""
     total, earlier = 2.0, [3.0, 4.0]
     spent = gaussian_epsilon(compose_multipliers([*earlier, total]), 1e-5)
@@ -311,20 +281,6 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond():
     before = gaussian_epsilon(compose_multipliers(earlier), 1e-5)
     with refused(DisclosureError, "'epsilon-budget'", f"{spent:.4g} at", f"({before:.4g}"):
         require_budget(8.0, **budget, epsilon=spent * (1 - 1e-6))
-
-
-def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
-    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
-
-
-def entries(folder):
-    with sqlite3.connect(folder / "site.sqlite") as database:
-        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
-
-
-def test_a_budget_of_one_allows_one_run(tmp_path):
-    """Each of two stages has its part of the noise; the second run is stopped before its first stage."""
     for phase, multiplier in STAGES.items():
         release(tmp_path, phase=phase, multiplier=multiplier)
     recorded = entries(tmp_path)
@@ -336,6 +292,16 @@ def test_a_budget_of_one_allows_one_run(tmp_path):
         release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
     assert entries(tmp_path) == recorded
     release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
+
+
+def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
+    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
+    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
+
+
+def entries(folder):
+    with sqlite3.connect(folder / "site.sqlite") as database:
+        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])

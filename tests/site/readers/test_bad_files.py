@@ -1,14 +1,16 @@
-"""Bad input of every kind gets one clear error, and never a number: files at a site, and tables in Python.
+"""Bad files of every kind at a site get one clear error, and never a number; its advice, applied, leads on.
 
-What travels says what is wrong and what to do; where, with the columns' names, is in the site's log, or is told to
-whoever hands over the rows. Neither holds a cell.
+What travels says what is wrong and what to do; where, with the columns' names, is in the site's log. Neither holds a
+cell. Files that unpack to a thousand times their size are among them. `tests/data/test_frames.py` has tables in Python.
 """
 
 import datetime
 import gzip
 import io
+import json
 import logging
 import re
+import zipfile
 from functools import partial
 
 import numpy as np
@@ -19,10 +21,16 @@ from flwr.app import Context, RecordDict
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpca_flwr import run
-from fedpca_flwr.errors import DataError
+from fedpca_flwr.cli import main
+from fedpca_flwr.errors import DataError, FedPCAError
+from fedpca_flwr.maths.rows import to_array
+from fedpca_flwr.site.node import doctor
+from fedpca_flwr.site.readers import office_files, unpacking
+from fedpca_flwr.site.readers.files import read, read_ids
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
+from tests.refusals import refused, unnamed
+from tests.site.readers.test_texts import ABC, REFUSED, B, body
 
 SECRET = "4711"
 GOOD = "age,weight,height\n" + "".join(f"{i % 7}.5,{i % 5},{i * i % 11}\n" for i in range(30))
@@ -189,69 +197,182 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
     assert not place or reply["message"].endswith("see this site's own log")
 
 
-def frame(**columns):
-    return pd.DataFrame({"age": X[:, 0], "weight": X[:, 1], **columns})
-
-
-def texts():
-    return frame(a=["4711"] * 30, b=["1"] * 30, c=pd.array(["4711"] * 30, "string"), d=[1.0] * 29 + ["4711"])
-
-
-def dates():
-    return frame(a=pd.Timestamp("2020-01-01"), b=pd.Timestamp("2020-01-01", tz="UTC"), c=pd.Timedelta(days=3))
-
-
-class Unruly:
-    def __array__(self, dtype=None, copy=None):
-        raise RuntimeError(SECRET)
-
-
-def damaged():
-    matrix = sparse.csr_array(np.eye(3))
-    matrix.indices += 2
-    return matrix
-
-
-CATEGORIES = {"a": pd.Categorical(["4711"] * 30), "b": pd.Categorical([4711] * 30)}
-FRAMES = {
-    "texts": (texts, "texts.*'a', 'b', 'c', 'd'"),
-    "categories": (lambda: frame(**CATEGORIES), "categories.*'a', 'b'.*get_dummies"),
-    "dates": (dates, "dates.*'a', 'b', 'c'"),
-    "objects": (lambda: frame(a=[{"a": 1}] * 30, b=pd.Series([10**400] * 30, dtype=object)), "objects.*'a', 'b'"),
-    "complex numbers": (lambda: frame(odd=1j, a=pd.Series([1j] * 30, dtype=object)), "complex.*'odd', 'a'"),
-    "no rows": (lambda: frame().head(0), r"\(0, 2\)"),
-    "no columns": (lambda: pd.DataFrame(index=range(30)), r"\(30, 0\)"),
-    "NA": (lambda: frame().astype("Float64").mask(X[:, :2] > 1), "NaN.*'em'.*columns: '"),
-    "infinity": (lambda: frame().where(X[:, :2] < 1, np.inf), "infinite.*columns: '"),
-    "Arrow": (lambda: pa.table({"a": X[:, 0], "b": ["4711"] * 30, "c": [[1]] * 30}), "texts.*'b'.*objects.*'c'"),
-    "one column": (lambda: frame()["age"], "1 axes"),
-    "masked": (lambda: np.ma.masked_greater(X, 1), "NaN"),
-    "masked texts": (lambda: np.ma.masked_array(X.astype(str), X > 1), "<U"),
-    "a dict": (lambda: {"a": [4711]}, "dict"),
-    "a set": (lambda: {1, 2}, "set"),
-    "bytes": (lambda: b"4711", "bytes"),
-    "nothing": (lambda: None, "NoneType"),
-    "a generator": (lambda: iter([[1, 2]]), "list_iterator"),
-    "ragged rows": (lambda: [[1, 2], [4711]], "length"),
-    "no list of rows": (list, "1 axes"),
-    "empty rows": (lambda: [[], []], r"\(2, 0\)"),
-    "whole numbers beyond 64 bits": (lambda: [[10**30] * 12] * 20, "float64"),
-    "a scalar of NumPy": (lambda: np.float64(3.0), "0 axes"),
-    "three axes": (lambda: np.zeros((2, 3, 4)), "3 axes"),
-    **{kind: (partial(np.ones, (20, 12), kind), kind) for kind in ("S4", "V8", "<U4", "complex128", "datetime64")},
-    "an array of fields": (lambda: np.zeros((20, 12), dtype=[("a", float)]), "'a'"),
-    "an array of objects": (lambda: np.array([[1, "4711"]] * 30, dtype=object), "texts in 1"),
-    "a number": (lambda: 4711, "0 axes"),
-    "sparse indices beyond the columns": (damaged, "indices"),
-    "sparse NaN": (lambda: sparse.csr_array(np.where(X > 1, np.nan, 0.0)), "NaN"),
-    "sparse objects": (Unruly, "RuntimeError"),
+NAMED_KEY = re.compile(r"\b([a-z_]+)=(?=['\"]|True|False)")
+MORE = {
+    "a line of units": ("ratio,mass,width\n-,kg,mm\n" + body(table=-B), {}),
+    "units and totals": ("a,b,c\ncm,kg,mm\n" + body() + "Total,1,2\n", {}),
+    "two marks": (ABC + "1,?,3\n1,2,n/d\n", {"missing": "x"}),
+    "blocks above the names": ("Instrument,X\nDate,today\nMode,7\n" + ABC, {}),
+    "a footer": (ABC + "measured in May\n", {}),
+    "text aligned by spaces": ("a    b  c\n" + body("   "), {}),
+    "names with commas": ('"a, b",c\nx,1\ny,2\n', {}),
+    "apostrophes between thousands": ("a;b\n1'234;2\n5;3\n", {}),
+    "tabs named commas": (ABC.replace(",", ";"), {"delimiter": ","}),
 }
+CASES = {
+    **{kind: (suffix, content, {}) for kind, (suffix, content, *_) in FILES.items()},
+    **{f"text: {kind}": (".csv", *case[:2]) for kind, case in (REFUSED | MORE).items()},
+    "a .tsv of commas": (".tsv", ABC, {}),
+}
+READ_RIGHT = {"text: a line of units": -B, "text: text aligned by spaces": B, "text: units below the names": B}
 
 
-@pytest.mark.parametrize("kind", FRAMES)
-def test_a_bad_table_gets_one_clear_error_and_never_a_number(kind):
-    make, text = FRAMES[kind]
-    with pytest.raises(DataError, match=text) as caught:
-        run("p-cov", {"north": make()}, n_components=1, min_rows=1)
-    assert "north" in str(caught.value)
-    assert SECRET not in str(caught.value)
+def follow(path, keys, seen=()):
+    """Yield the errors and rows that advice leads to; fail if it leads back, or if a text names another key."""
+    try:
+        result = to_array(read(path, **keys).rows)
+    except FedPCAError as error:
+        result = error
+    yield result
+    if not isinstance(result, FedPCAError):
+        return
+    error = (str(result), result.local)
+    assert error not in seen, f"{seen} leads back to {error}"
+    assert {*NAMED_KEY.findall(str(result))} == {key for advice in result.advice for key in advice.keys}
+    for advice in result.advice:
+        yield from follow(path, {**keys, **advice.keys}, (*seen, error))
+
+
+def test_no_advice_leads_back_to_an_error(tmp_path):
+    refusals, ends = 0, 0
+    for kind, (suffix, content, keys) in CASES.items():
+        path = tmp_path / f"site{suffix}"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        first, *later = follow(path, keys)
+        if not isinstance(first, FedPCAError):  # with values that are missing, which a run refuses
+            continue
+        refusals += 1
+        assert path.name in str(first)
+        assert "node-config" not in str(first)
+        rows = [result for result in later if not isinstance(result, FedPCAError)]
+        assert rows or not later or suffix == ".csv", kind
+        ends += bool(rows)
+        if kind in READ_RIGHT:
+            np.testing.assert_array_equal(rows[0], READ_RIGHT[kind])
+    assert refusals >= 60
+    assert ends >= 40
+
+
+def test_a_site_sends_no_value_of_an_advice(tmp_path):
+    (tmp_path / "site.csv").write_text(ABC.replace("a,", "'weight',") + "1,?,3\n1,2,male\n")
+    with pytest.raises(FedPCAError) as caught:
+        read(tmp_path / "site.csv", site=True)
+    assert "leave-out='...'" in str(caught.value)
+    assert "missing='?'" in caught.value.local
+    assert not re.search(r"\?|site.csv|leave_out|'c'", str(caught.value))
+
+
+MEBIBYTE = 2**20
+BOMB_MEBIBYTES = 8
+ZEROS = np.zeros((150_000, 8))
+
+
+@pytest.fixture
+def small_limit(monkeypatch):
+    """Lower the limit up to which every file is read, so that a bomb is written in no time."""
+    monkeypatch.setattr(unpacking, "SMALL_BYTES", MEBIBYTE)
+    monkeypatch.setattr(office_files, "MIN_CELL_LIMIT", MEBIBYTE)
+
+
+def gzip_bomb(file, head=b"a,b\n", block=b"0,0\n"):
+    """Write mebibytes of the same bytes: members of gzip one after another are a file of gzip."""
+    member = gzip.compress(block * (MEBIBYTE // len(block)))
+    file.write_bytes(gzip.compress(head) + member * BOMB_MEBIBYTES)
+
+
+def write_zip(file, members):
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def zip_bomb(file, name, head):
+    write_zip(file, {name: head + bytes(BOMB_MEBIBYTES * MEBIBYTE)})
+
+
+def sparse_bomb(file):
+    sparse.save_npz(file, sparse.coo_matrix(([1.0], ([0], [0])), shape=(2**40, 2**40)))
+
+
+def far_cell(file):
+    """Write a sheet of three cells, of which one is in the last column of a sheet, and one far below."""
+    book = pytest.importorskip("openpyxl", reason="needs the extra 'tables'").Workbook(write_only=True)
+    book.create_sheet().append([1, 2])
+    book.save(file)
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    row = '<row r="1"><c r="A1"><v>1</v></c><c r="XFD1"><v>1</v></c></row><row r="9999"><c r="A9999"><v>1</v></c></row>'
+    sheet = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    text = f"<worksheet {sheet}><sheetData>{row}</sheetData></worksheet>"
+    write_zip(file, members | {"xl/worksheets/sheet1.xml": text.encode()})
+
+
+def parquet_bomb(file):
+    parquet.write_table(pa.table({f"x{j}": np.zeros(2**20) for j in range(8)}), file)
+
+
+def h5ad_bomb(file):
+    h5py = pytest.importorskip("h5py", reason="needs the extra 'cells'")
+    pytest.importorskip("anndata").AnnData(X=np.zeros((2, 8))).write_h5ad(file)
+    with h5py.File(file, "a") as target:
+        del target["X"]
+        target.create_dataset("X", shape=(10**9, 8), dtype="f8", chunks=(10**4, 8), compression="gzip")
+
+
+def sav_bomb(file):
+    pyreadstat = pytest.importorskip("pyreadstat", reason="needs the extra 'tables'")
+    pyreadstat.write_sav(pd.DataFrame(ZEROS).add_prefix("x"), file, compress=True)
+
+
+LIMITS = ["1,048,576", 200]
+BOMBS = {
+    "rows.csv.gz": (gzip_bomb, LIMITS),
+    "line.csv.gz": (partial(gzip_bomb, head=b"a,b\n" + b"1,2\n3,4\n" * 30_000, block=b"0"), LIMITS),
+    "array.npz": (partial(zip_bomb, name="X.npy", head=b""), LIMITS),
+    "sparse.npz": (sparse_bomb, LIMITS),
+    "sheet.xlsx": (partial(zip_bomb, name="xl/worksheets/sheet1.xml", head=b"<worksheet/>"), LIMITS),
+    "far.xlsx": (far_cell, ["9,999", "16,384"]),
+    "table.parquet": (parquet_bomb, ["1,048,576", "1,000"]),
+    "cells.h5ad": (h5ad_bomb, LIMITS),
+    "table.sav": (sav_bomb, LIMITS),
+}
+"""How each is written, and the limits that its refusal names."""
+
+
+@pytest.fixture(params=BOMBS)
+def bomb(request, tmp_path, small_limit):
+    write, named = BOMBS[request.param]
+    file = tmp_path / f"patients.{request.param}"
+    write(file)
+    return file, named
+
+
+def test_a_file_that_unpacks_to_far_too_much_is_refused_and_site_doctor_says_so_in_a_line(bomb, capsys, monkeypatch):
+    file, named = bomb
+    with refused(DataError, *named) as caught:
+        to_array(read(file, site=True).rows)
+    assert "patients" not in str(caught.value)
+    if file.name == "patients.rows.csv.gz":
+        with refused(DataError, *named):
+            read_ids(str(file), "a", 10)
+    monkeypatch.setattr(doctor, "START_PROGRAM", "pass")
+    config = f"partition-id=0 num-partitions=3 data={json.dumps(str(file))}"
+    assert main(["site", "doctor", "--node-config", config]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "rows and run" in line]
+    assert line.startswith("TO DO")
+    assert not unnamed(line, *named)
+
+
+def test_files_that_compress_well_are_small_or_are_not_compressed_are_read(tmp_path, small_limit):
+    """Rare events, as those of diagnoses are, compress to a fiftieth."""
+    rare = (np.random.default_rng(0).random((22_000, 50)) < 0.02).astype(np.int64)
+    lines = [",".join(f"x{j}" for j in range(50)), *(",".join(map(str, row)) for row in rare.tolist())]
+    (tmp_path / "rare.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert rare.size * 2 > 2 * unpacking.SMALL_BYTES
+    np.testing.assert_array_equal(to_array(read(tmp_path / "rare.csv.gz").rows), rare)
+    file = tmp_path / "zeros.npz"
+    np.savez(file, X=ZEROS)
+    assert read(file).rows.shape == ZEROS.shape
+    np.savez_compressed(file, X=ZEROS[:15_000])
+    assert file.stat().st_size < 8 * 8 * 15_000 / 200
+    assert not to_array(read(file).rows).any()
