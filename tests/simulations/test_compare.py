@@ -57,13 +57,8 @@ def no_work(monkeypatch):
 
 @pytest.mark.engine
 def test_every_combination_is_one_record():
-    several = {
-        "partitions": ["iid", "dirichlet", "quantity", "shards"],
-        "alphas": [0.1, 0.5],
-        **WINE,
-        "clients": [3, 5],
-    }
-    records = compare(methods=["p-cov", "sub-it block-size=4"], **several)
+    several = {"partitions": ["iid", "dirichlet", "quantity", "shards"], "alphas": [0.1, 0.5]}
+    records = compare(methods=["p-cov", "sub-it block-size=4"], **several, **WINE)
     taken = [(one["partition"], one["alpha"], one["method"]) for one in records]
     parted = [("iid", None), *itertools.product(["dirichlet", "quantity"], [0.1, 0.5]), ("shards", None)]
     assert len(taken) == len(set(taken)) == len(parted) * 2
