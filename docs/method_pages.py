@@ -407,12 +407,20 @@ def descriptions(config: type[Config]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for kind in reversed(config.__mro__):
         if issubclass(kind, Config) and kind.__module__ != compose.__module__:  # composed classes have no source
-            (parsed,) = ast.parse(dedent(getsource(kind))).body
-            assert isinstance(parsed, ast.ClassDef)
-            for field, below in itertools.pairwise(parsed.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    texts[ast.unparse(field.target)] = str(ast.literal_eval(below.value))
+            texts |= _class_descriptions(kind)
     return texts
+
+
+@cache
+def _class_descriptions(config: type[Config]) -> dict[str, str]:
+    """Return the docstring below each field in the body of a class itself."""
+    (parsed,) = ast.parse(dedent(getsource(config))).body
+    assert isinstance(parsed, ast.ClassDef)
+    return {
+        ast.unparse(field.target): str(ast.literal_eval(below.value))
+        for field, below in itertools.pairwise(parsed.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
 
 
 def _options(config: type[Config], keys: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -42,7 +42,7 @@ def commands():
             yield unit.name, Path(program).name, given
 
 
-@pytest.mark.engine
+@pytest.mark.nightly  # a program takes seconds to say its options
 @pytest.mark.parametrize(("program", "given"), [pytest.param(*rest, id=name) for name, *rest in commands()])
 def test_programs_are_started_with_options_that_they_take(program, given):
     asked = {word.split("=")[0] for word in given if word.startswith("--")}

@@ -1,29 +1,28 @@
-"""Every module has its room, methods are told apart by their cards alone, and files are short."""
+"""Every module has its room, methods are told apart by their cards alone, files are short, and docstrings complete."""
 
 import ast
+import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import pydantic
 import pytest
+from numpydoc.docscrape import get_doc_object
+from numpydoc.validate import Validator
 
+import fedpca_flwr
+from fedpca_flwr.cli import COMMANDS
+from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.questions import columns_method, method
 from fedpca_flwr.strategies import METHODS
+from tests.refusals import refused, unnamed
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "strategies"
-MODULES = {
-    ".".join(path.relative_to(FOLDER).with_suffix("").parts): path.read_text()
-    for path in FOLDER.rglob("*.py")
-    if path.parent != FOLDER or path.stem not in {"__init__", "factory"}
-}
-NAMES = {method.strategy.__module__.split(".")[2] for method in METHODS.values()}
-
-
-def test_every_module_belongs_to_a_method_of_the_registry():
-    assert {module.split(".")[0] for module in MODULES} == NAMES
-
-
+NAMES = {entry.strategy.__module__.split(".")[2] for entry in METHODS.values()}
 LONGEST, LONGEST_FUNCTION = 500, 60
 """Lines of a file and of a function, without docstrings."""
 
@@ -83,6 +82,7 @@ def test_no_file_and_no_function_is_longer_than_a_reader_holds():
 
 
 def test_every_module_and_every_test_has_its_room():
+    assert {path.stem for path in (ROOT / "strategies").glob("[!_]*")} - {"factory"} == NAMES, "is it in METHODS?"
     loose = {path.stem for path in (ROOT / "fedpca_flwr").glob("*.py")}
     assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
     rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
@@ -135,44 +135,45 @@ def looks_for_options(code: str) -> list[str]:
     return [text for text in found if "options" in text.split(",")[0]]
 
 
-SEEN = {
-    singled_out: [
-        'one == "em"',
-        'one in {"em", "dsa"}',
-        'known = frozenset({"em"})',
-        'of = {"em": 1}',
-        'a in ("em", 1)',
-    ],
-    decides_by_transport: [
-        'if config.transport == "clear": pass',
-        "if config.secure_aggregation: pass",
-        "more = [1] if self.transport.sums_only else []",
-        "few = config.survivors and options.rank > 1",
-        "while not config.survivors: pass",
-    ],
-    looks_for_options: ['getattr(self.options(card.options), "genotypes", False)'],
-}
-"""What code must not do, in every form."""
-
-
 @pytest.mark.parametrize(
-    ("finds", "words", "belongs"),
+    ("finds", "words", "belongs", "forms"),
     [
-        (singled_out, rf"""["']({"|".join(sorted(METHODS))})["']""", lambda path: not path.startswith(ABOUT_METHODS)),
+        (
+            singled_out,
+            rf"""["']({"|".join(sorted(METHODS))})["']""",
+            lambda path: not path.startswith(ABOUT_METHODS),
+            ('one == "em"', 'one in {"em", "dsa"}', 'known = frozenset({"em"})', 'of = {"em": 1}', 'a in ("em", 1)'),
+        ),
         (
             decides_by_transport,
             "|".join(sorted(TRANSPORTS)),
             lambda path: path.startswith(("fedpca_flwr/questions/", *OF_METHODS)),
+            (
+                'if config.transport == "clear": pass',
+                "if config.secure_aggregation: pass",
+                "more = [1] if self.transport.sums_only else []",
+                "few = config.survivors and options.rank > 1",
+                "while not config.survivors: pass",
+            ),
         ),
-        (looks_for_options, "(get|has)attr", lambda path: not path.startswith("simulations/")),
+        (
+            looks_for_options,
+            "(get|has)attr",
+            lambda path: not path.startswith("simulations/"),
+            ('getattr(self.options(card.options), "genotypes", False)',),
+        ),
     ],
+    ids=["names", "transports", "options"],
 )
-def test_methods_transports_and_options_say_what_they_are(finds, words, belongs):
-    """On a MethodCard or by an option's name, by `by_transport`, and by `PCAOptions`; parsed is what has the words."""
+def test_methods_transports_and_options_say_what_they_are(finds, words, belongs, forms):
+    """On a MethodCard or by an option's name, by `by_transport`, and by `PCAOptions`; parsed is what has the words.
+
+    What code must not do is found in every form.
+    """
     files = {path: code for path, code in CODE.items() if belongs(path)}
-    assert len(files) > len(MODULES) >= len(METHODS)
+    assert len(files) > len(METHODS)
     assert {path: faults for path, code in files.items() if re.search(words, code) and (faults := finds(code))} == {}
-    assert all(re.search(words, code) and finds(code) for code in SEEN[finds])
+    assert all(re.search(words, code) and finds(code) for code in forms)
 
 
 def test_the_words_of_the_code_are_in_the_code():
@@ -181,3 +182,80 @@ def test_the_words_of_the_code_are_in_the_code():
     words = {word for code in CODE.values() for word in re.findall(r"\w+", code)}
     assert len(names) > 5
     assert names <= words, "CONTRIBUTING.md has names that the code has not"
+
+
+# Docstrings: public names say what they take and return, by numpydoc's own validation.
+
+
+def objects() -> Iterator[Any]:
+    """Yield what the package, the pages of docs and the vocabulary of methods name, and the functions of commands."""
+    yield from (getattr(fedpca_flwr, name) for name in fedpca_flwr.__all__)
+    yield from (value for module in (method, columns_method) for value in vars(module).values())
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    paths = re.findall(r"^::: ([\w.]+)", "\n".join(pages), re.M)
+    for path in (*paths, *(function for function, _ in COMMANDS.values())):
+        try:
+            module = import_module(path)
+        except ModuleNotFoundError:
+            module, name = import_module(path.rpartition(".")[0]), path.rpartition(".")[2]
+            yield getattr(module, name)
+        else:
+            local = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == path]
+            names = getattr(module, "__all__", [name for name in local if not name.startswith("_")])
+            yield from (getattr(module, name) for name in names)
+
+
+def functions(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield path and function, of a function or of a class's methods; those that override are documented elsewhere."""
+    path = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}"
+    if not path.startswith("fedpca_flwr.") or getattr(value, "_is_protocol", False):
+        return
+    if inspect.isfunction(value):
+        yield path, value
+    elif inspect.isclass(value) and not issubclass(value, pydantic.BaseModel):
+        for name, member in vars(value).items():
+            function = inspect.unwrap(getattr(member, "__func__", member))
+            local = inspect.isfunction(function) and function.__qualname__ == f"{value.__qualname__}.{name}"
+            if local and not name.startswith("_") and not getattr(function, "__override__", False):
+                yield f"{path}.{name}", function
+
+
+def test_public_names_document_parameters_and_results(monkeypatch):
+    """Parameters and results have a text, and no text is of a parameter that there is not."""
+    monkeypatch.delattr(fedpca_flwr.run, "__signature__")  # with the options of all methods, which pages document
+    documented = {path: function for value in objects() for path, function in functions(value)}
+    assert len(documented) > 100
+    docs = {path: Validator(get_doc_object(function)) for path, function in documented.items()}
+    faults = [(path, text) for path, doc in docs.items() for code, text in doc.parameter_mismatches if code != "PR03"]
+    assert not faults  # but for the order
+    assert not [path for path, doc in docs.items() if doc.method_returns_something and not doc.returns]
+
+
+# Refusals: a test holds what a refusal names, and fails where it names something else.
+
+TEXT = "client 1: 'min-rows' is 150 or 0.5 of -3, at /data/x.csv (2,048 bytes): shape (3, 5), keep='all'."
+
+
+def test_a_part_of_a_key_is_no_match():
+    whole = ["client 1", "min-rows", 150, 0.5, -3, "/data/x.csv", "x.csv", "2,048", "(3, 5)", "keep='all'", "'all'"]
+    parts = [50, 15, 3.0, 3.5, "client 11", "rows", "min", 48, 2, "csv", "x", "'rows'"]
+    assert unnamed(TEXT, *whole, *parts) == parts
+
+
+@pytest.mark.parametrize("named", [["'step'", 7], ["'steps'", 8], []])
+def test_another_refusal_fails_the_test(named):
+    with pytest.raises(AssertionError), refused(ConfigError, *named):
+        raise ConfigError("'step' is 8")
+    with refused(ConfigError, "'step'", 8):
+        raise ConfigError("'step' is 8")
+    with pytest.raises(DataError), refused(ConfigError, "'step'", 8):
+        raise DataError("'step' is 8")
+
+
+MATCHES = 100
+"""So many times, at most, tests hold a word of a message (`match=`): where two of one kind name the same."""
+
+
+def test_rewording_a_message_turns_few_tests_red():
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert sum(text.count("match=") for text in texts) <= MATCHES, "hold what is named: tests/refusals.py"

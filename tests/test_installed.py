@@ -5,23 +5,44 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
+import venv
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from flwr.cli.app import app as flwr
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 from typer.testing import CliRunner
 
 from fedpca_flwr import PCAModel, pooled_pca, principal_angles
 from fedpca_flwr.data import datasets
-from tests.environment import built, fresh_environment
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "simulations" / "examples"
 COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}
 """By example, how many it asks for."""
+
+
+def built(project: Path, folder: Path, kind: str, version: str = "standard") -> Path:
+    """Return the ``wheel`` or the ``sdist`` of a project; the ``editable`` wheel only points to the project."""
+    builder = {"wheel": WheelBuilder, "sdist": SdistBuilder}[kind]
+    (file,) = builder(str(project)).build(directory=str(folder), versions=[version])
+    return Path(file)
+
+
+def fresh_environment(folder: Path, wheel: Path) -> str:
+    """Return the Python of an environment with the wheel alone; what the wheel needs, it finds in this one."""
+    venv.create(folder, with_pip=False)
+    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    install = ["-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-compile", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True)
+    (packages,) = folder.rglob("site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return str(python)
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +166,9 @@ def said(command, code, at, *arguments, paths=()):
     return done.stdout
 
 
+IN_PLACE = (
+    "import numpy as np\nfrom fedpca_flwr import run\nprint(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2))"
+)
 USE = """
 import runpy, sys
 import numpy as np
@@ -165,7 +189,21 @@ runpy.run_module("fedpca_flwr", run_name="__main__")  # as `python -m fedpca_flw
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("decoys", [DECOYS[0], pytest.param(DECOYS[1], marks=pytest.mark.nightly)], ids=str)
+def test_the_wheel_runs_from_where_it_is_unpacked(wheel, tmp_path):
+    """Beside decoys, and with a run only: the night installs the wheel, and tries all that is in `USE`."""
+    ZipFile(wheel).extractall(tmp_path / "unpacked")
+    (tmp_path / "work").mkdir()
+    decoy(tmp_path / "work", *DECOYS[0])
+    output = said(
+        sys.executable, f"{IN_PLACE}\nprint(run.__code__.co_filename)", tmp_path / "work", paths=[tmp_path / "unpacked"]
+    )
+    assert "PCAModel(p-cov: 2 components" in output
+    assert Path(output.splitlines()[-1]).is_relative_to(tmp_path / "unpacked")
+
+
+@pytest.mark.engine
+@pytest.mark.nightly
+@pytest.mark.parametrize("decoys", DECOYS, ids=str)
 def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
     decoy(tmp_path, *decoys)
     output = said(installed, USE, tmp_path)
@@ -210,11 +248,6 @@ def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
     assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
     if example == "components-then-model":
         assert float(output.split("accuracy")[1].split()[0]) > 0.95
-
-
-IN_PLACE = (
-    "import numpy as np\nfrom fedpca_flwr import run\nprint(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2))"
-)
 
 
 @pytest.mark.engine

@@ -49,8 +49,9 @@ HELP = (
 )
 SITE = "from fedpca_flwr.cli import main; main(['site', '-h'])"
 LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
-PROGRAMS = ("compare", "report", "benchmarks", "papers")
-COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in PROGRAMS]
+COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in ("compare", "report", "benchmarks", "papers")]
+METHODS_PAGE = ["fedpca_flwr.simulations.methods"]
+NIGHT = pytest.mark.nightly
 
 
 @cache
@@ -71,9 +72,9 @@ def modules_after(code):
         # Every message to a site starts a process, in which the app is imported.
         pytest.param(APPS, HEAVY + OTHERS, OF_P_COV, id="a site's message, and the server's app"),
         # Whatever imports `strategies` has Flower, its cards' words.
-        pytest.param(HELP.format(COMMANDS), LIGHT, [], id="the help of the simulations' commands"),
+        pytest.param(HELP.format(COMMANDS), LIGHT, [], marks=NIGHT, id="the help of the simulations' commands"),
         pytest.param(
-            HELP.format(["fedpca_flwr.simulations.methods"]) + SITE, HEAVY + OTHERS, [], id="the help of other commands"
+            HELP.format(METHODS_PAGE) + SITE, HEAVY + OTHERS, [], marks=NIGHT, id="the help of other commands"
         ),
     ],
 )

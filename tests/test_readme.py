@@ -19,7 +19,7 @@ from flwr.common.config import parse_config_args
 
 import fedpca_flwr
 from docs.method_pages import descriptions, pages
-from fedpca_flwr import LocalGrid, PCAModel, run
+from fedpca_flwr import LocalGrid, PCAModel, cli, run
 from fedpca_flwr.cli import COMMANDS, GROUPS
 from fedpca_flwr.config.method_text import method_option_keys, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
@@ -273,6 +273,24 @@ def faults_of_commands(page):
         is_command = name in {*COMMANDS, *GROUPS, "", "COMMAND"}
         if not (importlib.util.find_spec(module) and all(path.exists() for path in tests) and is_command):
             yield command
+
+
+def test_command_lines_are_understood():
+    """Those of ours in blocks, or with an option between backticks; and those of benchmarks."""
+    understood = set()
+    for quotes, line in ((PAGES[page], line) for page in PAGES for line in commands(page)):
+        text = line.replace("$i", "0")
+        ours = r"(?:python -m fedpca_flwr|(?:^|[;{] | do )\s*fedpca) ([^>#|;)]+)"
+        for found in re.findall(ours, text) if f"`{line}`" not in quotes or re.match(r"fedpca \w+ -", line) else ():
+            name = max((name for name in COMMANDS if f"{found} ".startswith(f"{name} ")), key=len)
+            cli.load(COMMANDS[name][0]).make_context(name, shlex.split(found.removeprefix(name)))
+            understood.add(name)
+        for name, words in re.findall(r"simulations\.benchmarks +([a-z-]+)([^`#;)]*)", text):
+            if name in benchmarks.NAMES:
+                benchmarks._load(name).make_context(name, shlex.split(words))
+                understood.add(name)
+    assert {"compare", "cells", "launch", "site doctor", "site certificates"} <= understood
+    assert len(understood & {*benchmarks.NAMES}) > 15
 
 
 def faults_of_links(page):

@@ -1,7 +1,7 @@
 """A Flower user takes a strategy of ours, with ServerApp and ClientApp of their own, in either of Flower's ways."""
 
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from inspect import signature
 from types import SimpleNamespace
@@ -41,19 +41,26 @@ def rows_of(context: Context):
     return PARTIES[int(context.node_config["partition-id"])]
 
 
-def by_messages(method, node=lambda party: {}, rows=rows_of, **options):
+def pca_of(method="p-cov", **options):
+    return FedPCA(method, **{"n_components": 2, "clients": 3, **options})
+
+
+def grid_of(method="p-cov", rows=rows_of, nodes=3, **options):
+    return LocalGrid(client_app(rows, method, **{"n_components": 2, **options}), nodes)
+
+
+def by_messages(method="p-cov", node=lambda party: {}, rows=rows_of, **options):
     """Run a strategy of the Message API, and return the strategy and its result."""
-    strategy = FedPCA(method, clients=3, **options)
-    return strategy, strategy.start(LocalGrid(client_app(rows, method, **options), [node(party) for party in range(3)]))
+    strategy = pca_of(method, **options)
+    return strategy, strategy.start(grid_of(method, rows, [node(party) for party in range(3)], **options))
 
 
 @pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
 def test_the_message_api_gives_the_bits_of_run(method, options):
-    strategy, result = by_messages(method, n_components=2, **options)
+    strategy, result = by_messages(method, **options)
     model = run(method, PARTIES, n_components=2, **options)
-    scale = np.ones(4) if model.scale_ is None else model.scale_
-    arrays = {"components": model.components_, "mean": model.mean_, "scale": scale}
-    arrays["variances"] = model.explained_variance_
+    arrays = {"components": model.components_, "mean": model.mean_, "variances": model.explained_variance_}
+    arrays["scale"] = np.ones(4) if model.scale_ is None else model.scale_
     found = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
     assert found == {name: array.tobytes() for name, array in arrays.items()}
     assert strategy.model.rounds == model.rounds == len(result.train_metrics_clientapp) - 1
@@ -63,28 +70,28 @@ def test_the_message_api_gives_the_bits_of_run(method, options):
 
 
 def test_a_node_config_may_have_keys_of_the_app(tmp_path):
-    files = []
-    for party, part in enumerate(PARTIES):
-        files.append(str(tmp_path / f"{party}.npy"))
-        np.save(files[-1], part)
-    node = lambda party: {"rows": files[party], "site": "north", "learning-rate": 0.1}  # noqa: E731
-    strategy, _ = by_messages("p-cov", node, lambda context: np.load(context.node_config["rows"]), n_components=2)
+    def node(party):
+        np.save(tmp_path / f"{party}.npy", PARTIES[party])
+        return {"rows": str(tmp_path / f"{party}.npy"), "site": "north", "learning-rate": 0.1}
+
+    strategy, _ = by_messages(node=node, rows=lambda context: np.load(context.node_config["rows"]))
     assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("slip", "key"), [("min-row", "min-rows"), ("secureonly", "secure-only"), ("may_shw", "may-show")]
-)
+RULES = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}
+
+
+@pytest.mark.parametrize(("slip", "key"), RULES.items())
 def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
     with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
-        by_messages("p-cov", lambda party: {slip: "x"}, n_components=2)
+        by_messages(node=lambda party: {slip: "x"})
 
 
 def test_a_strategy_is_for_one_run():
-    strategy, _ = by_messages("p-cov", n_components=2)
+    strategy, _ = by_messages()
     components = strategy.model.components_
     with refused(ContractError, "'p-cov' has already run"):
-        strategy.start(LocalGrid(client_app(rows_of, "p-cov", n_components=2), 3))
+        strategy.start(grid_of())
     assert strategy.model.components_ is components
     assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"
     assert repr(SubspaceIteration(n_components=3, block_size=5)) == "SubspaceIteration(n_components=3, block_size=5)"
@@ -101,9 +108,8 @@ class GridWithRetries(LocalGrid):
 
 
 def test_a_users_send_and_receive_is_called_and_stays():
-    strategy = FedPCA("p-cov", n_components=2, clients=3)
-    grid = GridWithRetries(client_app(rows_of, "p-cov", n_components=2), 3)
-    strategy.start(grid)
+    grid = GridWithRetries(grid_of().app, 3)
+    pca_of().start(grid)
     assert grid.calls == 1 + 2  # of all parties at once: what they hold, the moments and the last round
     assert "send_and_receive" not in vars(grid)
 
@@ -113,9 +119,9 @@ def test_an_error_of_the_grid_is_not_told_as_the_nodes(monkeypatch):
         raise NotImplementedError("no such link")
 
     monkeypatch.setattr(GridWithRetries, "send_and_receive", fails)
-    grid = GridWithRetries(client_app(rows_of, "p-cov", n_components=2), 3)
+    grid = GridWithRetries(grid_of().app, 3)
     with refused(FedPCAError, "NotImplementedError", "no such link"):
-        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+        pca_of().start(grid)
 
 
 def by_components(strategy, rounds: int | None = None, **options) -> None:
@@ -156,12 +162,10 @@ def test_options_that_differ_between_sides_are_named(method):
     answer = party.get_properties({"settings": settings(output="elsewhere", round_deadline=5.0)})
     assert "at the server" not in answer.get("message", "")
     tried = 0
-    for name, values in {**option_values(method, 2, 40, 5), **{key: [value] for key, value in KEYS.items()}}.items():
-        for value in values:
-            try:
-                other = settings(**{name: value})
-            except ConfigError:  # not with the options that it needs
-                continue
+    values = option_values(method, 2, 40, 5) | {key: [value] for key, value in KEYS.items()}
+    for name, value in ((name, value) for name, choices in values.items() for value in choices):
+        with suppress(ConfigError):  # of a value that does not go with the options that it needs
+            other = settings(**{name: value})
             if other != settings():
                 key = name.replace("_", "-")
                 assert f"'{key}' is " in party.get_properties({"settings": other})["message"], (name, value)
@@ -172,9 +176,8 @@ def test_options_that_differ_between_sides_are_named(method):
 
 
 def test_a_run_whose_sides_differ_ends_at_the_door():
-    grid = LocalGrid(client_app(rows_of, "sapca", n_components=2), 3)
     with refused(ConfigError, "'center'", "client 0", "client 2"):
-        FedPCA("sapca", clients=3, n_components=2, center=False).start(grid)
+        pca_of("sapca", center=False).start(grid_of("sapca"))
 
 
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
@@ -183,13 +186,13 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
     ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: there)
     monkeypatch.setitem(sys.modules, "ray", ray)
     with refused(Exception, "may-show"):
-        by_messages("vertical", rows=lambda context: rows_of(context).T[:40], n_components=2)
-    options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
-    known = identities(3)
-    for lacking, node in {"'identity'": lambda party: {}, "'journal'": lambda party: known[party]}.items():
-        with refused(Exception, lacking):
-            by_messages("p-cov", node, **options)
-    by_messages("p-cov", lambda party: {**known[party], "journal": str(tmp_path / str(party))}, **options)
+        by_messages("vertical", rows=lambda context: rows_of(context).T[:40])
+    secure, known = {"secure_aggregation": True, "bound": 100.0}, identities(3)
+    with refused(Exception, "'identity'"):
+        by_messages(**secure)
+    with refused(Exception, "'journal'"):
+        by_messages(node=lambda party: known[party], **secure)
+    by_messages(node=lambda party: {**known[party], "journal": str(tmp_path / str(party))}, **secure)
 
 
 # Both faces of Flower
@@ -245,53 +248,47 @@ def scores_after(app, grid):
 
 def test_fedavg_after_the_pca_has_the_scores_at_its_clients():
     """Its config may have a key of ours, and the PCA's records are not in the way of the app's own."""
-    options = {"n_components": 2, "scale": True}
-    app = client_app(rows_of, "p-cov", **options)
-    grid = LocalGrid(app, 3)
+    grid = grid_of(scale=True)
     for context in grid.contexts.values():
         context.state["mine"] = ArrayRecord([np.ones(3)])
     with refused(ContractError, "no PCA 'pca' has ended"):
         client_loadings(grid.contexts[1])
-    result = FedPCA("p-cov", clients=3, **options).start(grid)
+    result = pca_of(scale=True).start(grid)
     components, mean, scale = (result.arrays[name].numpy() for name in ("components", "mean", "scale"))
-    for party, found in scores_after(app, grid).items():
+    for party, found in scores_after(grid.app, grid).items():
         np.testing.assert_allclose(found, (PARTIES[party] - mean) / scale @ components.T, atol=1e-12)
     assert all("mine" in context.state for context in grid.contexts.values())
 
 
 def test_flowers_own_loop_runs_a_pca():
-    strategy = FedPCA("sub-it", n_components=2, clients=3)
-    grid = LocalGrid(client_app(rows_of, "sub-it", n_components=2), 3)
-    result = Strategy.start(strategy, grid, ArrayRecord(), num_rounds=strategy.strategy.rounds)
+    strategy = pca_of("sub-it")
+    result = Strategy.start(strategy, grid_of("sub-it"), ArrayRecord(), num_rounds=strategy.strategy.rounds)
     expected = run("sub-it", PARTIES, n_components=2)
     assert result.arrays["components"].numpy().tobytes() == expected.components_.tobytes()
 
 
 def test_a_run_may_have_several_pcas_each_with_a_name():
-    app = client_app(rows_of, "p-cov", n_components=2)
-    app.add_pca("three", lambda context: rows_of(context)[:30], "sub-it", n_components=3)
-    grid = LocalGrid(app, 3)
-    two = FedPCA("p-cov", n_components=2, clients=3)
-    three = FedPCA("sub-it", name="three", n_components=3, clients=3)
-    for pca in (two, three):
-        pca.start(grid)
+    grid = grid_of()
+    grid.app.add_pca("three", lambda context: rows_of(context)[:30], "sub-it", n_components=3)
+    pca_of().start(grid)
+    three = pca_of("sub-it", name="three", n_components=3)
+    three.start(grid)
     assert not differences(three.model, run("sub-it", [X[:30] for X in PARTIES], n_components=3))
     assert client_loadings(grid.contexts[1], "three").components.shape == (3, 4)
     with refused(ContractError, "'pca'"):
-        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+        pca_of().start(grid)
     with refused(ConfigError, "'three'"):
-        FedPCA("p-cov", name="four", n_components=2, clients=3).start(grid)
+        pca_of(name="four").start(grid)
     with refused(ConfigError, "'three'"):
-        app.add_pca("three", rows_of)
+        grid.app.add_pca("three", rows_of)
 
 
 @pytest.mark.parametrize("name", mod.__all__)
 def test_mods_of_flower_see_answers_and_change_none(name):
     """Those that measure sizes work; those that clip or add noise to an update refuse answers that are none."""
     made = mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5) if name == "LocalDpMod" else getattr(mod, name)
-    grid = LocalGrid(client_app(rows_of, "p-cov", n_components=2, mods=[made]), 3)
     with nullcontext() if "size" in name else refused(FedPCAError, 3):
-        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+        pca_of().start(grid_of(mods=[made]))
 
 
 def test_mods_of_the_app_see_each_message_with_deadline_and_rows():
@@ -310,13 +307,11 @@ def test_mods_of_the_app_see_each_message_with_deadline_and_rows():
     def fail(message, context, call_next):
         raise ZeroDivisionError("patient 17")
 
-    app = client_app(rows_of, "p-cov", n_components=2, mods=[note])
-    FedPCA("p-cov", n_components=2, clients=3).start(LocalGrid(app, 3), timeout=7.0)
+    pca_of().start(grid_of(mods=[note]), timeout=7.0)
     assert messages == ["train.fedpca"] * 6
     assert told == [(number, 7.0, rows) for number in ("1", "2") for rows in (50, 40, 60)]
-    grid = LocalGrid(client_app(rows_of, "p-cov", n_components=2, mods=[fail]), 3)
     with refused(FedPCAError, "ZeroDivisionError") as caught:
-        FedPCA("p-cov", n_components=2, clients=3).start(grid)
+        pca_of().start(grid_of(mods=[fail]))
     assert "patient" not in str(caught.value)
 
 
@@ -328,13 +323,12 @@ def test_what_a_function_of_rows_raises_at_a_site_has_no_data(raised):
         return rows_of(context)
 
     with refused(FedPCAError, "client 1") as caught:
-        by_messages("p-cov", rows=rows, n_components=2)
+        by_messages(rows=rows)
     assert "patient" not in str(caught.value)
 
 
 def test_arguments_of_other_strategies_are_refused_by_name():
-    strategy = FedPCA("sub-it", n_components=2, clients=3)
-    grid = LocalGrid(client_app(rows_of, "sub-it", n_components=2), 3)
+    strategy, grid = pca_of("sub-it"), grid_of("sub-it")
     config = ConfigRecord({"lr": 0.1})
     with refused(ConfigError, "initial_arrays", "num_rounds", 1, "train_config", "evaluate_config", "lr"):
         strategy.start(grid, ArrayRecord([np.ones(2)]), 1, train_config=config, evaluate_config=config)
@@ -347,7 +341,7 @@ def test_arguments_of_other_strategies_are_refused_by_name():
 
 def test_mods_of_a_secure_run_see_masked_answers_only():
     """Of two equal runs, in clear all answers are the same, and masked none of those with sums."""
-    options = {"n_components": 2, "secure_aggregation": True, "bound": 100.0}
+    options = {"secure_aggregation": True, "bound": 100.0}
     sums: list[list[bytes]] = []
 
     def note(message, context, call_next):
@@ -358,17 +352,16 @@ def test_mods_of_a_secure_run_see_masked_answers_only():
 
     for _ in range(2):
         sums.append([])
-        app = client_app(rows_of, "p-cov", mods=[note], **options)
-        FedPCA("p-cov", clients=3, **options).start(LocalGrid(app, 3))
+        pca_of(**options).start(grid_of(mods=[note], **options))
     assert len(sums[0]) >= 3
     assert not set(sums[0]) & set(sums[1])
 
 
 def test_a_pca_of_columns_returns_scores():
     columns = np.split(np.random.default_rng(0).normal(size=(40, 7)), [3, 5], axis=1)
-    app = client_app(lambda context: columns[context.node_config["partition-id"]], "vertical", n_components=2)
-    pca = FedPCA("vertical", n_components=2, clients=3)
-    arrays = pca.start(LocalGrid(app, 3), num_rounds=pca.strategy.rounds).arrays
+    pca = pca_of("vertical")
+    grid = grid_of("vertical", lambda context: columns[context.node_config["partition-id"]])
+    arrays = pca.start(grid, num_rounds=pca.strategy.rounds).arrays
     assert arrays.keys() == {"scores", "variances"}
     assert arrays["scores"].numpy().tobytes() == pca.model.scores_.tobytes()
     assert arrays["variances"].numpy().tobytes() == pca.model.explained_variance_.tobytes()
@@ -404,7 +397,7 @@ def test_what_comes_too_early_or_is_no_function_is_refused_at_once():
     with refused(ConfigError, "'rows'", "ndarray", "lambda context"):
         client_app(PARTIES[0])
     with refused(ConfigError, "'rows'", "list"):
-        client_app(rows_of).add_pca("other", PARTIES)
+        grid_of().app.add_pca("other", PARTIES)
 
 
 def test_the_signature_of_a_methods_class_has_its_options():

@@ -32,6 +32,11 @@ def main(grid=None, **run_config):
     server_app.main(grid, Context(1, 0, {}, RecordDict(), values))
 
 
+def output_at(folder):
+    """Return the output of run 1, of a model of this folder."""
+    return Output.of(RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(folder / "model")})), 1)
+
+
 def no_work(monkeypatch):
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
 
@@ -99,10 +104,9 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     assert "certified angle" in said
 
 
-NOT_COMPARED = [{"reference": False}, {"adjust-for": "0"}, {"method": "vfedakpca", "partition": "columns"}]
-
-
-@pytest.mark.parametrize("options", NOT_COMPARED, ids=str)
+@pytest.mark.parametrize(
+    "options", [{"reference": False}, {"adjust-for": "0"}, {"method": "vfedakpca", "partition": "columns"}], ids=str
+)
 def test_a_simulation_that_is_not_to_compare_has_no_comparison(options, tmp_path, capsys):
     """Residuals of covariates, or a kernel of the rows, have no PCA of the rows."""
     simulated(2, tmp_path, **{"method": "p-cov", "dataset": "wine", "n-components": 3, **options})
@@ -203,15 +207,12 @@ def test_a_result_that_no_folder_takes_is_named(quick, tmp_path, monkeypatch):
 def test_a_folder_of_others_names_the_ports_of_a_superlink_of_ones_own(tmp_path):
     (tmp_path / "file").touch()
     with refused(ConfigError, tmp_path / "file", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"):
-        Output.of(
-            RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(tmp_path / "file" / "model")})), 1
-        )
+        output_at(tmp_path / "file")
 
 
 def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
     server = server_of("p-cov", WINE, n_components=3, keep="moments", output=str(tmp_path / "model"))
-    strategy, given = server.strategy, []
-    output = Output.of(strategy.config, 1)
+    strategy, given, output = server.strategy, [], output_at(tmp_path)
     proxy_of(server, 0).fit = lambda *_, **__: given.append(os.fstat(output.reserved_file.fileno()).st_size)
     strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
     with pytest.raises(QuorumError):
@@ -224,6 +225,5 @@ def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system takes no space beforehand")
 def test_a_run_whose_result_has_no_place_is_refused(tmp_path):
-    output = Output.of(RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(tmp_path / "model")})), 1)
     with refused(ConfigError, "'output'", tmp_path, f"{2**62:,}"):
-        output.reserve(2**62)
+        output_at(tmp_path).reserve(2**62)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,11 @@ RNG = np.random.default_rng(0)
 X = rows(300, 12)
 PARTIES = dict(zip(["north", "south", "west"], cut(X, 180, 100, 20), strict=True))
 MODEL = run("p-cov", PARTIES, n_components=4)
-CLASSES = {name: [f"class {i % 3}" for i in range(len(part))] for name, part in PARTIES.items()}
+
+
+def classes(parties: dict[str, Any], count: int) -> list[list[str]]:
+    """Return a label of so many for each row of the parties, in turn."""
+    return [[f"class {i % count}" for i in range(len(part))] for part in parties.values()]
 
 
 def long_names(what: str, count: int) -> list[str]:
@@ -54,7 +59,6 @@ KINDS = 8 * RNG.standard_normal((3, 12))
 CLOUDS = {name: KINDS[RNG.integers(0, 3, 150)] + RNG.standard_normal((150, 12)) for name in PARTIES}
 CLOUDS_MODEL = run("p-cov", CLOUDS, n_components=2)
 FEW = {"one row": X[:1], "two rows": X[1:3], "three rows": X[3:6], "rest": X[6:40]}
-MANY = {f"site {i}": rows(4000, 12, seed=i) for i in range(3)}
 HUNDRED = {f"clinic {i}": X[i::100] for i in range(100)}
 
 MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
@@ -69,8 +73,7 @@ def mixed(columns: list[str], levels: int) -> tuple[PCAModel, pd.DataFrame]:
     table = pd.DataFrame(X[:, :2], columns=["age", "mass"])
     for j, column in enumerate(columns):
         table[column] = [f"{column[:20]} {(i * (j + 3) + i // 7) % levels}" for i in range(300)]
-    model = run("p-cov", [table], n_components=2, scale=True, levels=columns)
-    return model, table
+    return run("p-cov", [table], n_components=2, scale=True, levels=columns), table
 
 
 def curves(names: list[str], rounds: int = 12) -> dict[str, list[float]]:
@@ -85,47 +88,38 @@ def models(names: list[str]) -> dict[str, PCAModel]:
     return {name: pooled_pca(X[: 90 + 5 * i], 4) for i, name in enumerate(names)}
 
 
-OTHER = models(["one"])["one"]
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
 
 
+def overlay(model: Any, data: Any = X, reference: PCAModel = MODEL, **more: Any) -> Figure:
+    return plots.projection_overlay(model, data, reference=reference, **more)
+
+
 def results_over(methods: list[str], panels: list[str]) -> Figure:
     """Draw angles of methods over four alphas, those of the first within rounding."""
-    curves = {
-        name: [(alpha, 0.0 if i == 0 else (1 + i) / alpha, 0.3 / alpha) for alpha in (0.1, 0.5, 2.0, 10.0)]
-        for i, name in enumerate(methods)
-    }
-    return plots.results_over(dict.fromkeys(panels, curves), xlabel="alpha", ylabel="largest angle", angles=True)
+    alphas = np.array([0.1, 0.5, 2.0, 10.0])
+    lines = {name: np.transpose([alphas, (i and 1 + i) / alphas, 0.3 / alphas]) for i, name in enumerate(methods)}
+    return plots.results_over(dict.fromkeys(panels, lines), xlabel="alpha", ylabel="largest angle", angles=True)
 
 
 FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     "scores": {
         "plain": lambda: plots.scores(MODEL, PARTIES),
-        "classes": lambda: plots.scores(MODEL, PARTIES, labels=CLASSES),
+        "classes": lambda: plots.scores(MODEL, PARTIES, labels=classes(PARTIES, 3)),
         "names of 58 letters": lambda: plots.scores(LONG_MODEL, LONG),
         "30 parties of 58 letters": lambda: plots.scores(THIRTY_MODEL, THIRTY_LONG),
-        "30 parties with classes": lambda: plots.scores(
-            THIRTY_MODEL, THIRTY, labels=[[f"class {i % 3}" for i in range(10)]] * 30
-        ),
+        "30 parties with classes": lambda: plots.scores(THIRTY_MODEL, THIRTY, labels=classes(THIRTY, 3)),
         "100 parties": lambda: plots.scores(MODEL, HUNDRED),
-        "30 classes": lambda: plots.scores(
-            MODEL, PARTIES, labels=[[f"kind {i % 30}" for i in range(len(part))] for part in PARTIES.values()]
-        ),
+        "30 classes": lambda: plots.scores(MODEL, PARTIES, labels=classes(PARTIES, 30)),
         "numbers": lambda: plots.scores(KEPT, AGED, labels="age"),
         "500 features": lambda: plots.scores(WIDE_MODEL, WIDE),
         "one component": lambda: plots.scores(ONE_MODEL, PARTIES),
-        "one component, classes": lambda: plots.scores(ONE_MODEL, PARTIES, labels=CLASSES),
+        "one component, classes": lambda: plots.scores(ONE_MODEL, PARTIES, labels=classes(PARTIES, 3)),
         "one component, 30 parties": lambda: plots.scores(THIRTY_ONE, THIRTY_LONG),
         "three clouds": lambda: plots.scores(CLOUDS_MODEL, CLOUDS),
         "ellipses of means": lambda: plots.scores(MODEL, PARTIES, ellipses="mean"),
-        "three clouds as classes": lambda: plots.scores(
-            CLOUDS_MODEL,
-            CLOUDS,
-            labels=[np.argmin([np.linalg.norm(part - kind, axis=1) for kind in KINDS], 0) for part in CLOUDS.values()],
-        ),
         "one to three rows": lambda: plots.scores(MODEL, FEW),
-        "12,000 rows": lambda: plots.scores(MODEL, MANY),
     },
     "loadings": {
         "plain": lambda: plots.loadings(MODEL),
@@ -136,24 +130,16 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "one component": lambda: plots.loadings(ONE_MODEL),
     },
     "projection_overlay": {
-        "plain": lambda: plots.projection_overlay(OTHER, X, reference=MODEL, labels=np.arange(300) % 3),
-        "names of 58 letters": lambda: plots.projection_overlay(
-            MODEL, X, reference=MODEL, labels=np.array(long_names("kind", 3))[np.arange(300) % 3], title=METHODS[0] * 3
-        ),
-        "30 classes": lambda: plots.projection_overlay(
-            MODEL, X, reference=MODEL, labels=[f"kind {i % 30}" for i in range(300)]
-        ),
-        "one component": lambda: plots.projection_overlay(ONE_MODEL, X, reference=ONE_MODEL),
-        "three clouds": lambda: plots.projection_overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
-        "two models": lambda: plots.projection_overlay(
-            models(["p-cov", "qr-pca"]), X, reference=MODEL, labels=np.arange(300) % 3
-        ),
-        "one model": lambda: plots.projection_overlay(models(["p-cov"]), X, reference=MODEL),
-        "names of 58 letters, four models": lambda: plots.projection_overlay(
-            models(LONG_METHODS[:4]), X, reference=MODEL, labels=np.arange(300) % 10
-        ),
-        "12 models": lambda: plots.projection_overlay(models(METHODS[:12]), X, reference=MODEL),
-        "one component of one": lambda: plots.projection_overlay({"one": ONE_MODEL}, X, reference=ONE_MODEL),
+        "plain": lambda: overlay(models(["one"])["one"], labels=np.arange(300) % 3),
+        "names of 58 letters": lambda: overlay(MODEL, labels=long_names("kind", 3) * 100, title=METHODS[0] * 3),
+        "30 classes": lambda: overlay(MODEL, labels=[f"kind {i % 30}" for i in range(300)]),
+        "one component": lambda: overlay(ONE_MODEL, reference=ONE_MODEL),
+        "three clouds": lambda: overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
+        "two models": lambda: overlay(models(["p-cov", "qr-pca"]), labels=np.arange(300) % 3),
+        "one model": lambda: overlay(models(["p-cov"])),
+        "names of 58 letters, four models": lambda: overlay(models(LONG_METHODS[:4]), labels=np.arange(300) % 10),
+        "12 models": lambda: overlay(models(METHODS[:12])),
+        "one component of one": lambda: overlay({"one": ONE_MODEL}, reference=ONE_MODEL),
     },
     "scree": {
         "plain": lambda: plots.scree(MODEL),
@@ -184,10 +170,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: results_over(LONG_METHODS, ["4 clients", "8 clients"]),
         "30 methods": lambda: results_over(METHODS, ["4 clients"]),
         "methods without order": lambda: plots.results_over(
-            {"digits": {"p-cov and others": [(i, i / 10, 0.2) for i in range(12)]}},
-            xlabel="method",
-            ylabel="seconds",
-            ticks=LONG_METHODS,
+            {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}, xlabel="", ylabel="s", ticks=LONG_METHODS
         ),
         "six panels": lambda: results_over(METHODS[:3], [f"{count} clients" for count in range(2, 14, 2)]),
     },
@@ -217,7 +200,9 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     },
     "biplot": {
         "plain": lambda: plots.biplot(analyses.read(MOMENTS, 2), X),
-        "classes, components 1 and 3": lambda: plots.biplot(KEPT, FEATURES, labels=CLASSES, components=(1, 3)),
+        "classes, components 1 and 3": lambda: plots.biplot(
+            KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)
+        ),
         "numbers": lambda: plots.biplot(KEPT, AGED, labels="age"),
         "names of 58 letters": lambda: plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
         "30 like features": lambda: plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),

@@ -85,21 +85,11 @@ def test_every_figure_of_the_package_is_here():
 MAX_NAMES = 45
 """Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
 
-BY_NIGHT = {
-    *(("scree", "30 models"), ("angle_by_round", "30 methods"), ("bytes_against_error", "30 methods")),
-    *(("scores", what) for what in ("30 parties of 58 letters", "30 classes", "100 parties", "500 features")),
-    *((name, "names of 58 letters") for name in ("bytes_against_error", "angle_by_round")),
-    *((name, "500 features") for name in ("loadings", "biplot", "variables", "component_images")),
-    *(("scores", "30 parties with classes"), ("projection_overlay", "30 classes"), ("projection_overlay", "12 models")),
-    ("projection_overlay", "names of 58 letters, four models"),
-    *(("heterogeneity", "30 parties"), ("heterogeneity", "100 parties"), ("results_over", "six panels")),
-    *(("biplot", "30 like features"), ("loadings", "500 features, ten components"), ("levels", "24 levels")),
-    ("squared_correlations", "33 columns"),
-}
-"""The slowest. By day other figures have as many parties, classes, methods, features, and as long names."""
+BY_DAY = {("heterogeneity", "30 parties of 58 letters"), ("results_over", "30 methods"), ("how_many", "500 features")}
+"""Of the inputs that begin with a number, of parties, methods or features, those that are drawn by day."""
 
 HARD = [
-    pytest.param(name, what, marks=pytest.mark.nightly if (name, what) in BY_NIGHT else ())
+    pytest.param(name, what, marks=pytest.mark.nightly if what[0].isdigit() and (name, what) not in BY_DAY else ())
     for name, inputs in FIGURES.items()
     for what in inputs
     if what != "plain"

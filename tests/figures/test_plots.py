@@ -1,5 +1,6 @@
 """Figures show what they are given: the data behind each mark, not its look (which is looked at by hand)."""
 
+import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,11 +28,13 @@ from tests.refusals import refused
 
 X = rows(300, 12)
 PARTS = cut(X, 180, 100, 20)
+NAMED = dict(zip(["north", "south", "west"], PARTS, strict=True))
 TRUTH = pooled_pca(X, 4)
 MODEL = run("p-cov", PARTS, n_components=4)
+KEPT = run("p-cov", PARTS, n_components=4, keep="moments")
 MOMENTS = SecondMoments.of(X)
 LABELS = np.arange(300) % 3
-NAMES = ["north", "south", "west"]
+PER_PARTY = cut(LABELS, 180, 100, 20)
 
 
 def points(axes):
@@ -39,23 +42,22 @@ def points(axes):
     return [collection.get_offsets() for collection in scattered if len(collection.get_offsets())]
 
 
-def bars_of(axes) -> list[Any]:
-    return list(axes.patches)
+def widths(axes):
+    return [bar.get_width() for bar in axes.patches]
 
 
-def texts_of(figure) -> list[str]:
+def texts(shown) -> list[str]:
+    return [text.get_text() for text in shown]
+
+
+def legend_of(figure) -> list[str]:
     (legend,) = figure.legends
-    return [text.get_text() for text in legend.get_texts()]
-
-
-def looks(marks) -> set[tuple[bytes, bytes]]:
-    return {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in marks}
+    return texts(legend.get_texts())
 
 
 def tips_of(axes):
     """Return the ends of arrows, which are annotations without text."""
-    texts: list[Any] = axes.texts
-    return {tuple(text.xy) for text in texts if text.get_text() == ""}
+    return {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
 
 
 def overlap(boxes):
@@ -66,12 +68,13 @@ def overlap(boxes):
 
 
 def test_scores_are_those_of_each_party_with_its_colour_and_mark():
-    figure = plots.scores(MODEL, dict(zip(NAMES, PARTS, strict=True)), components=(2, 4))
+    figure = plots.scores(MODEL, NAMED, components=(2, 4))
     (axes,) = figure.axes
-    for found, rows_of_it in zip(points(axes), PARTS, strict=True):
-        np.testing.assert_allclose(found, MODEL.transform(rows_of_it)[:, [1, 3]])
-    assert [len(set(kind)) for kind in zip(*looks(axes.collections), strict=True)] == [3, 3]
-    assert texts_of(figure)[:3] == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
+    for drawn, part in zip(points(axes), PARTS, strict=True):
+        np.testing.assert_allclose(drawn, MODEL.transform(part)[:, [1, 3]])
+    looks = {(mark.get_facecolor()[0].tobytes(), mark.get_paths()[0].vertices.tobytes()) for mark in axes.collections}
+    assert [len(set(kind)) for kind in zip(*looks, strict=True)] == [3, 3]
+    assert legend_of(figure)[:3] == ["north (180 rows)", "south (100 rows)", "west (20 rows)"]
     assert f"PC2 ({MODEL.explained_variance_ratio_[1]:.1%}" in axes.get_xlabel()
     assert "PC4" in axes.get_ylabel()
     below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
@@ -80,68 +83,59 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
-    labels = [LABELS[:180], LABELS[180:280], LABELS[280:]]
-    axes = plots.scores(MODEL, PARTS, labels=labels).axes[0]
-    colours: dict[Any, set[bytes]] = {}
-    for mark, own in zip(axes.collections, labels, strict=True):
-        for colour, label in zip(mark.get_facecolor(), own, strict=True):
-            colours.setdefault(label, set()).add(colour.tobytes())
-    assert [len(found) for found in colours.values()] == [1, 1, 1]
-    assert len(set.union(*colours.values())) == 3
+    axes = plots.scores(MODEL, PARTS, labels=PER_PARTY).axes[0]
+    colours = np.concatenate([mark.get_facecolor() for mark in axes.collections])
+    pairs = {(label, colour.tobytes()) for label, colour in zip(LABELS, colours, strict=True)}
+    assert [len(set(kind)) for kind in (pairs, *zip(*pairs, strict=True))] == [3, 3, 3]
     assert len(axes.lines) == 3  # an ellipse for each class
 
 
-def test_ellipses_hold_95_percent_and_loadings_are_bars_of_the_largest():
+def test_ellipses_hold_95_percent_of_rows_and_few_marks_are_drawn():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
     axes = plots.scores(None, {"all": turned}).axes[0]
     outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert sum(map(len, points(plots.scores(None, [turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
+
+
+def test_loadings_are_bars_of_the_largest():
     panels = plots.loadings(MODEL, components=range(1, 5)).axes
-    assert [text.get_text() for text in panels[0].get_yticklabels()] == list(map(str, range(12)))
+    assert texts(panels[0].get_yticklabels()) == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
-        np.testing.assert_array_equal([bar.get_width() for bar in bars_of(panel)], component)
-        colours = [to_hex(bar.get_facecolor()).upper() for bar in bars_of(panel)]
+        np.testing.assert_array_equal(widths(panel), component)
+        colours = [to_hex(bar.get_facecolor()).upper() for bar in panel.patches]
         assert colours == [COLOURS[0] if loading > 0 else COLOURS[3] for loading in component]
     assert panels[0].yaxis_inverted()  # the first feature stands above
     many = pooled_pca(rows(60, 40), 5)
     for component, axes in zip((2, 5), plots.loadings(many, components=(2, 5)).axes, strict=True):
         largest = np.argsort(-np.abs(many.components_[component - 1]))[:12]
-        assert [text.get_text() for text in axes.get_yticklabels()] == list(map(str, largest))
-        np.testing.assert_array_equal(
-            [bar.get_width() for bar in bars_of(axes)], many.components_[component - 1, largest]
-        )
+        assert texts(axes.get_yticklabels()) == list(map(str, largest))
+        np.testing.assert_array_equal(widths(axes), many.components_[component - 1, largest])
 
 
 def test_more_parties_than_colours_have_a_panel_each():
     """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
     parties = {f"clinic {i}": X[i::12] for i in range(12)}
-    axes = plots.scores(MODEL, parties).axes
-    for panel, (name, part) in zip(axes, parties.items(), strict=True):
+    for panel, (name, part) in zip(plots.scores(MODEL, parties).axes, parties.items(), strict=True):
         everyone, own = panel.lines[:2]
         np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
         assert len(everyone.get_xdata()) == 300
         assert panel.get_title() == f"{name}\n25 rows"
     many = plots.scores(MODEL, [X[i::100] for i in range(100)]).axes
-    assert len(many) == 36
-    assert many[-1].get_title() == "65 others\n195 rows"
+    assert (len(many), many[-1].get_title()) == (36, "65 others\n195 rows")
     classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
     titles = [panel.get_title().split("\n")[0] for panel in plots.scores(MODEL, PARTS, labels=classes).axes]
     assert titles == [f"kind {i}" for i in range(12)]
 
 
 def test_ellipses_are_of_rows_or_of_means_and_say_which():
-    normal = np.random.default_rng(0).standard_normal((100, 20, 2))
-    outlines = [
-        line
-        for i in range(0, 100, 10)
-        for line in plots.scores(None, list(normal[i : i + 10]), ellipses="mean").axes[0].lines
-    ]
-    hits = [MatplotlibPath(np.asarray(line.get_xydata())).contains_point((0, 0)) for line in outlines]
-    assert len(hits) == 100
-    assert 0.91 <= np.mean(hits) <= 0.99
+    normal = np.random.default_rng(0).standard_normal((10, 10, 20, 2))
+    figures = [plots.scores(None, list(tens), ellipses="mean") for tens in normal]
+    outlines = [MatplotlibPath(np.asarray(line.get_xydata())) for figure in figures for line in figure.axes[0].lines]
+    assert len(outlines) == 100
+    assert 0.91 <= np.mean([outline.contains_point((0, 0)) for outline in outlines]) <= 0.99
     for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
-        entries = texts_of(plots.scores(None, {"all": normal[0]}, ellipses=kind))
+        entries = legend_of(plots.scores(None, {"all": normal[0, 0]}, ellipses=kind))
         assert [text in entry for entry in entries[1:]] == [True] * (kind != "none")
     with refused(ConfigError, "'ellipses'", "'all'", "'mean'"):
         plots.scores(MODEL, PARTS, ellipses="all")
@@ -151,33 +145,37 @@ def test_ellipses_are_of_rows_or_of_means_and_say_which():
 def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
     rng = np.random.default_rng(0)
     people = 8 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(120) % clouds] + rng.standard_normal((120, 2))
-    figure = plots.scores(None, {"site": people})
-    assert not figure.axes[0].lines
-    assert "several clouds" in texts_of(figure)[-1]
-    assert len(plots.scores(None, {"site": people}, labels=[np.arange(120) % clouds]).axes[0].lines) == clouds
-    assert len(plots.scores(None, {"site": people}, ellipses="mean").axes[0].lines) == 1
-    normal = rng.standard_normal((200, 30, 2))
-    assert sum(len(plots.scores(None, {"site": one}).axes[0].lines) for one in normal[:20]) >= 19
-    assert not plots.scores(None, {"site": normal[0][:9]}).axes[0].lines  # too few rows
+
+    def ellipses(own, **more):
+        return len(plots.scores(None, {"site": own}, **more).axes[0].lines)
+
+    assert not ellipses(people)
+    assert "several clouds" in legend_of(plots.scores(None, {"site": people}))[-1]
+    assert ellipses(people, labels=[np.arange(120) % clouds]) == clouds
+    assert ellipses(people, ellipses="mean") == 1
+    normal = rng.standard_normal((20, 30, 2))
+    assert sum(map(ellipses, normal)) >= 19
+    assert (ellipses(normal[0][:9]), ellipses(normal[0][:10])) == (0, 1)  # of fewer rows there is none
 
 
 @pytest.mark.parametrize("library", [pd.DataFrame, pl.DataFrame])
 def test_classes_are_a_column_of_the_parties_tables(library):
-    def table(part):
-        return {"age": part[:, 0], "mass": part[:, 1]}
-
-    model = run("p-cov", [library(table(part)) for part in PARTS], n_components=2)
     wards = [[f"ward {i % 2}" for i in range(len(part))] for part in PARTS]
-    tables = [library({**table(part), "ward": own}) for part, own in zip(PARTS, wards, strict=True)]
-    by_column = plots.scores(model, tables, labels="ward")
-    by_lists = plots.scores(model, [library(table(part)) for part in PARTS], labels=wards)
-    assert texts_of(by_column) == texts_of(by_lists)
+    columns = [{"age": part[:, 0], "mass": part[:, 1]} for part in PARTS]
+    plain, tables = (
+        map(library, columns),
+        [library({**own, "ward": ward}) for own, ward in zip(columns, wards, strict=True)],
+    )
+    parties = list(plain)
+    model = run("p-cov", parties, n_components=2)
+    by_column, by_lists = plots.scores(model, tables, labels="ward"), plots.scores(model, parties, labels=wards)
+    assert legend_of(by_column) == legend_of(by_lists)
     for marks, expected in zip(by_column.axes[0].collections, by_lists.axes[0].collections, strict=True):
         np.testing.assert_array_equal(marks.get_offsets(), expected.get_offsets())
         np.testing.assert_array_equal(marks.get_facecolor(), expected.get_facecolor())
-    for column, parties in (("sex", tables), ("ward", PARTS)):
+    for column, given in (("sex", tables), ("ward", PARTS)):
         with refused(ConfigError, "'labels'", column, "'party 0'"):
-            plots.scores(model, parties, labels=column)
+            plots.scores(model, given, labels=column)
 
 
 def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
@@ -186,7 +184,7 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     of_files, of_rows = plots.scores(model, paths), plots.scores(model, PARTS[:2])
     for one, other in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
         np.testing.assert_allclose(one, other)
-    assert texts_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
+    assert legend_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
         plots.scores(None, [tmp_path / "other.csv"])
@@ -197,11 +195,8 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
 
 
 def test_heterogeneity_measures_each_client_by_its_name():
-    def lengths(axes) -> list[float]:
-        return [bar.get_width() for bar in bars_of(axes)]
-
     shifted = [PARTS[0], PARTS[1] + 5.0, PARTS[2]]
-    counts, shift, kept = map(lengths, plots.heterogeneity(MODEL, shifted).axes)
+    counts, shift, kept = map(widths, plots.heterogeneity(MODEL, shifted).axes)
     assert counts == [180, 100, 20]
     own = shifted[1] - shifted[1].mean(axis=0)
     distance = np.linalg.norm(shifted[1].mean(axis=0) - MODEL.mean_)
@@ -209,22 +204,19 @@ def test_heterogeneity_measures_each_client_by_its_name():
     np.testing.assert_allclose(kept[1], 100 * np.sum((own @ MODEL.components_.T) ** 2) / np.sum(own**2))
     nothing = np.ones((6, 3))
     axes = plots.heterogeneity(pooled_pca(nothing, 1), [nothing[:2], nothing[2:]]).axes
-    assert lengths(axes[1]) == lengths(axes[2]) == [0, 0]
-    scaled = run("p-cov", dict(zip(NAMES, PARTS, strict=True)), n_components=2, scale=True)
-    axes = plots.heterogeneity(scaled, PARTS).axes
-    assert [text.get_text() for text in axes[0].get_yticklabels()] == NAMES
+    assert widths(axes[1]) == widths(axes[2]) == [0, 0]
+    axes = plots.heterogeneity(run("p-cov", NAMED, n_components=2, scale=True), PARTS).axes
+    assert texts(axes[0].get_yticklabels()) == [*NAMED]
     distances = [np.linalg.norm((part.mean(axis=0) - X.mean(axis=0)) / X.std(axis=0)) for part in PARTS]
-    np.testing.assert_allclose(lengths(axes[1]), distances / np.sqrt(12 * 300 / 299))
+    np.testing.assert_allclose(widths(axes[1]), distances / np.sqrt(12 * 300 / 299))
 
 
 def test_an_exact_models_crosses_lie_in_their_circles():
     figure = plots.projection_overlay(MODEL, X, reference=TRUTH, labels=LABELS)
     circles_and_crosses = points(figure.axes[0])
-    assert len(circles_and_crosses) == 6
-    for circles, crosses in zip(circles_and_crosses[:3], circles_and_crosses[3:], strict=True):
-        np.testing.assert_allclose(circles, crosses, atol=1e-9)
-    assert sum(map(len, circles_and_crosses)) == 600
-    assert texts_of(figure) == ["pooled PCA", "federated", "0", "1", "2"]
+    assert [len(marks) for marks in circles_and_crosses] == [100] * 6
+    np.testing.assert_allclose(circles_and_crosses[:3], circles_and_crosses[3:], atol=1e-9)
+    assert legend_of(figure) == ["pooled PCA", "federated", "0", "1", "2"]
     (joins,) = (one for one in figure.axes[0].collections if isinstance(one, LineCollection))
     assert len(joins.get_segments()) == 300
     of_ten = plots.projection_overlay(MODEL, PARTS, reference=TRUTH, labels=np.arange(300) % 10).axes[0].collections
@@ -252,11 +244,15 @@ def test_scree_and_rounds_show_their_numbers_and_names():
         np.testing.assert_allclose(line.get_ydata(), 100 * MODEL.explained_variance_ratio_)
         np.testing.assert_allclose(right.lines[0].get_ydata()[-1], 100 * MODEL.explained_variance_ratio_.sum())
         assert all(place == round(place) for place in left.get_xticks())
+    shares, cumulated = plots.scree(KEPT).axes  # with all eigenvalues that the moments have
+    np.testing.assert_allclose(shares.lines[0].get_ydata(), 100 * pooled_pca(X, 12).explained_variance_ratio_)
+    assert shares.lines[1].get_xdata()[0] == 4.5
+    assert cumulated.lines[0].get_ydata()[-1] == pytest.approx(100)
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_xydata(), [[1, 10], [2, 1], [3, 1e-14]])
     assert set(lines[1].get_ydata()) == {1e-6}
     figure = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)})
-    assert texts_of(figure) == ["pooled = p-cov", "other"]
+    assert legend_of(figure) == ["pooled = p-cov", "other"]
 
 
 @pytest.mark.parametrize(
@@ -279,8 +275,7 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
 
 def test_components_as_images():
     turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
-    figure = plots.component_images(turned, (3, 4), components=(1, 2, 3))
-    *panels, scale = figure.axes
+    *panels, scale = plots.component_images(turned, (3, 4), components=(1, 2, 3)).axes
     assert scale.get_ylabel() == "loading"
     for panel, component in zip(panels, turned.components_[:3], strict=True):
         np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
@@ -306,63 +301,59 @@ def test_a_scree_has_the_band_and_a_line_for_each_rule():
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
     band = axes.collections[0].get_datalim(axes.transData)
     assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
-    assert sorted(rule.strip() for text in texts_of(figure)[2:] for rule in text.split("\n")) == sorted(
-        f"{k}: {rule}" if rule == next(name for name in found.by_rule if found.by_rule[name] == k) else rule
-        for rule, k in found.by_rule.items()
-    )
+    firsts = {k: rule for rule, k in reversed(found.by_rule.items())}
+    shown = [rule.strip() for text in legend_of(figure)[2:] for rule in text.split("\n")]
+    assert sorted(shown) == sorted(f"{k}: {rule}" if firsts[k] == rule else rule for rule, k in found.by_rule.items())
     rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
-    found = analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8))
-    figure = plots.how_many(found)
-    (axes,) = figure.axes
-    assert texts_of(figure)[2:] == ["0: none", "2: near", "8: last"]
-    assert [int(line.get_xdata()[0]) for line in axes.lines[1:]] == [0, 2, 8]  # behind so many components
+    figure = plots.how_many(analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8)))
+    assert legend_of(figure)[2:] == ["0: none", "2: near", "8: last"]
+    assert [int(line.get_xdata()[0]) for line in figure.axes[0].lines[1:]] == [0, 2, 8]  # behind so many components
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
-    """The fault: over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
     odd = X.copy()
     odd[3] *= 20
     found = analyses.outliers(analyses.pca(MOMENTS, 3), odd)
     figure = plots.outlier_map(found)
     (axes,) = figure.axes
-    even, crosses = axes.lines[:2]
+    even, crosses, *limits = axes.lines
     assert len(even.get_xdata()) + len(crosses.get_xdata()) == 300
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
-    named = [text.get_text() for text in axes.texts]
-    assert named == [str(row) for row in found.oddest[:10]]
-    assert named[0] == "3"
+    assert (limits[0].get_xdata()[0], limits[1].get_ydata()[0]) == (found.t_squared_limit, found.spe_limit)
+    assert texts(axes.texts) == [str(row) for row in found.oddest[:10]]
+    assert axes.texts[0].get_text() == "3"
     people = plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
     assert people.axes[0].texts[0].get_text() == "$person 3"
     people.draw_without_rendering()
-    assert texts_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
+    assert legend_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
     looser = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
-    assert texts_of(looser)[2] == "limits of 95 % of new rows"
-    assert axes.lines[2].get_xdata()[0] == found.t_squared_limit
-    assert axes.lines[3].get_ydata()[0] == found.spe_limit
+    assert legend_of(looser)[2] == "limits of 95 % of new rows"
+
+
+def test_numbers_at_the_axes_of_a_map_of_outliers_do_not_overprint():
+    """Over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
     figure = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
         assert len(boxes) > 1
         assert not overlap(boxes)
-        assert not any(text.get_text() for text in axis.get_minorticklabels())
+        assert not any(texts(axis.get_minorticklabels()))
 
 
 @pytest.mark.engine
 def test_names_of_arrows_do_not_overprint():
     """30 features that go with the first component, with names of different lengths, some longer than is shown."""
-    rng = np.random.default_rng(0)
-    alike = pd.DataFrame(X[:, :1] + 0.01 * rng.standard_normal((300, 30)))
+    alike = pd.DataFrame(X[:, :1] + 0.01 * np.random.default_rng(0).standard_normal((300, 30)))
     alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]
-    moments = SecondMoments.of(alike)
-    figure = plots.biplot(analyses.read(moments, 2), alike)
+    figure = plots.biplot(analyses.read(SecondMoments.of(alike), 2), alike)
     figure.draw_without_rendering()
     (axes,) = figure.axes
     inside = axes.get_window_extent()
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
     assert len(boxes) == 30
-    assert max(len(text.get_text()) for text in axes.texts) == MAX_NAME_LETTERS
+    assert max(map(len, texts(axes.texts))) == MAX_NAME_LETTERS
     assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
     assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
     assert not overlap(boxes)
@@ -372,14 +363,13 @@ def test_names_of_arrows_do_not_overprint():
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_many_features_the_longest_arrows_are_shown(turn):
     """40 features, the j-th of length j / 40."""
-    lengths = np.arange(1, 41)[::turn] / 40
-    angles = np.linspace(0, 6, 40)
+    lengths, angles = np.arange(1, 41)[::turn] / 40, np.linspace(0, 6, 40)
     correlations = lengths * [np.cos(angles), np.sin(angles)]
     wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
     found = replace(wide, correlations=correlations, features=tuple(f"f{j}" for j in range(40)))
     (axes,) = plots.variables(found).axes
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
-    assert {text.get_text() for text in axes.texts} == {"", *(f"f{j}" for j in longest)}
+    assert set(texts(axes.texts)) == {"", *(f"f{j}" for j in longest)}
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
 
 
@@ -393,7 +383,7 @@ def test_arrows_are_of_the_first_two_components(monkeypatch):
     longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
     figure = plots.variables(found)
     assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:, longest].T))
-    assert texts_of(figure)[1] == "features (3 of 12): correlations"
+    assert legend_of(figure)[1] == "features (3 of 12): correlations"
     assert plots.contributions(found).axes[0].get_ylabel() == "the largest 3 of 12 features"
 
 
@@ -405,7 +395,7 @@ def test_a_biplot_has_arrows_of_correlations():
     np.testing.assert_allclose(np.abs(drawn).max(axis=0), 1)
     np.testing.assert_allclose(np.corrcoef(np.c_[drawn, X].T)[:2, 2:], found.correlations, atol=1e-9)
     assert tips_of(axes) == set(map(tuple, found.correlations.T))
-    assert {text.get_text() for text in axes.texts} == {"", *map(str, range(12))}
+    assert set(texts(axes.texts)) == {"", *map(str, range(12))}
     with refused(ConfigError, "'components'", (1, 2)):
         plots.biplot(analyses.read(MOMENTS, 1), X)
     with refused(DataError, 12, 2):  # scores are no rows
@@ -429,10 +419,10 @@ def test_levels_are_drawn_at_their_coordinates():
     (axes,) = plots.levels(found, X[:, :3]).axes
     np.testing.assert_array_equal(points(axes)[0], X[:, :2])
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), three[::-1, :2])  # those first of which two hold most
-    assert [text.get_text() for text in axes.texts] == ["sex=m", "sex=f"]
+    assert texts(axes.texts) == ["sex=m", "sex=f"]
     (axes,) = plots.squared_correlations(found).axes
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), cosines[::-1, :2])
-    assert [text.get_text() for text in axes.texts] == ["sex", "mass"]
+    assert texts(axes.texts) == ["sex", "mass"]
     turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
     for figure in (plots.levels(turned, X[:, :3]), plots.squared_correlations(turned)):
         assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
@@ -442,81 +432,78 @@ def test_contributions_are_shares_of_those_that_take_part():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
     axes: Any = plots.contributions(found, 2).axes[0]
     shares = found.contributions[1][:11]
-    np.testing.assert_allclose([bar.get_width() for bar in axes.patches], 100 * np.sort(shares)[::-1])
-    assert [text.get_text() for text in axes.get_yticklabels()] == [str(j) for j in np.argsort(-shares)]
+    np.testing.assert_allclose(widths(axes), 100 * np.sort(shares)[::-1])
+    assert texts(axes.get_yticklabels()) == [str(j) for j in np.argsort(-shares)]
     assert axes.yaxis_inverted()  # the largest stands above
     assert axes.lines[0].get_xdata()[0] == pytest.approx(100 / 11)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("contribution to PC2 (%)", "")
-    assert texts_of(axes.figure) == ["9.09 %, if all features had the same"]
+    assert legend_of(axes.figure) == ["9.09 %, if all features had the same"]
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
             plots.contributions(found, component)
 
 
-@pytest.mark.parametrize("labels", [None, LABELS])
+@pytest.mark.parametrize("labels", [None, LABELS], ids=["parties", "classes"])
 def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
     model, truth = run("p-cov", PARTS, n_components=1), pooled_pca(X, 1)
-    own = None if labels is None else np.split(labels, [180, 280])
-    axes = plots.scores(model, PARTS, labels=own).axes[0]
+    axes = plots.scores(model, PARTS, labels=None if labels is None else PER_PARTY).axes[0]
     drawn = np.concatenate(points(axes))
     for place, part in enumerate(PARTS):
         strip = drawn[np.round(drawn[:, 1]) == place, 0]
         np.testing.assert_allclose(np.sort(strip), np.sort(model.transform(part)[:, 0]))
-    names = [f"party {i} ({len(part)})" for i, part in enumerate(PARTS)]
-    assert [text.get_text() for text in axes.get_yticklabels()] == names
-    grid = plots.projection_overlay({"one": model, "four": MODEL}, X, reference=truth, labels=labels)
-    for figure in (plots.projection_overlay(model, X, reference=truth, labels=labels), grid):
+    assert texts(axes.get_yticklabels()) == [f"party {i} ({len(part)})" for i, part in enumerate(PARTS)]
+    expected = np.sort(np.abs(model.transform(X)[:, 0]))
+    for given in (model, {"one": model, "four": MODEL}):
+        figure = plots.projection_overlay(given, X, reference=truth, labels=labels)
         assert "number of the row" in (figure.get_supylabel(), figure.axes[0].get_ylabel())
         drawn = np.concatenate(points(figure.axes[0]))
-        expected = np.abs(model.transform(X)[:, 0])
-        np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], np.sort(expected), atol=1e-9)
+        np.testing.assert_allclose(np.sort(np.abs(drawn[:, 0]))[::2], expected, atol=1e-9)
     for figure in (plots.loadings(model), plots.scree(model), plots.heterogeneity(model, PARTS)):
         assert figure.axes
     with refused(ConfigError, "(180, 1)"):
         plots.scores(model, PARTS, components=(1, 2))
 
 
-WRONG = [
-    (lambda: plots.loadings(None), ["'model'", "NoneType", "PCAModel"]),
-    (lambda: plots.heterogeneity([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
-    (lambda: plots.scree({}), ["'models'"]),
-    (lambda: plots.scree({"a": 3}), ["'models'", "'a'", "PCAModel"]),
-    (lambda: plots.projection_overlay([MODEL], X, reference=MODEL), ["'models'", "list", "Mapping", "first"]),
-    (lambda: plots.projection_overlay(MODEL, None, reference=MODEL), ["'parties'", "NoneType"]),
-    (lambda: plots.component_images(MODEL, "ab"), ["'shape'", "'ab'"]),
-    (lambda: plots.how_many(X), ["'result'", "ndarray", "HowMany"]),
-    (lambda: plots.biplot(MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
-    (lambda: plots.scores([X], MODEL), ["'model'", "list", "scores(model, parties)"]),
-    (lambda: plots.scores(None, MODEL), ["'parties'", "scores(model, parties)"]),
-    (lambda: plots.scores(MODEL, [X], components=(1, 2, 3)), ["'components'", "(1, 2, 3)"]),
-    (lambda: plots.scores(MODEL, [X], components=2), ["'components'", 2]),
-    (lambda: plots.outlier_map(X), ["'model'", "ndarray", "Outliers"]),
-]
-
-
 def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
     parties = {"north": PARTS[1], "south": PARTS[0]}
     estimator = FederatedPCA(3).fit(parties)
     model = estimator.model_
-    drawn = points(plots.scores(model, parties, components=(2, 3)).axes[0])
     frame = model.scores_frame(parties)
-    for other in (
-        plots.scores(estimator, parties, components=(2, 3)),
-        plots.scores(model=model, parties=parties, components=(2, 3)),
-        plots.scores(None, frame, components=(2, 3)),
-        plots.scores(model, frame, components=(2, 3)),
-    ):
-        for one, two in zip(points(other.axes[0]), drawn, strict=True):
+    expected, *others = (
+        points(plots.scores(model=first, parties=second, components=(2, 3)).axes[0])
+        for first, second in ((model, parties), (estimator, parties), (None, frame), (model, frame))
+    )
+    for other in others:
+        for one, two in zip(other, expected, strict=True):
             np.testing.assert_allclose(one, two)
     lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
     assert [list(line) for line in lines] == [list(lines[0])] * 3
     assert plots.loadings(model=estimator).axes
 
 
-@pytest.mark.parametrize(("draw", "named"), WRONG)
-def test_an_argument_of_another_type_is_named(draw, named):
+@pytest.mark.parametrize(
+    ("draw", "given", "named"),
+    [
+        (plots.loadings, (None,), ["'model'", "NoneType", "PCAModel"]),
+        (plots.heterogeneity, ([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
+        (plots.scree, ({},), ["'models'"]),
+        (plots.scree, ({"a": 3},), ["'models'", "'a'", "PCAModel"]),
+        (partial(plots.projection_overlay, reference=MODEL), ([MODEL], X), ["'models'", "list", "Mapping", "first"]),
+        (partial(plots.projection_overlay, reference=MODEL), (MODEL, None), ["'parties'", "NoneType"]),
+        (plots.component_images, (MODEL, "ab"), ["'shape'", "'ab'"]),
+        (plots.how_many, (X,), ["'result'", "ndarray", "HowMany"]),
+        (plots.biplot, (MODEL, X), ["'moments'", "PCAModel", "keep='moments'"]),
+        (plots.scores, ([X], MODEL), ["'model'", "list", "scores(model, parties)"]),
+        (plots.scores, (None, MODEL), ["'parties'", "scores(model, parties)"]),
+        (partial(plots.scores, components=(1, 2, 3)), (MODEL, [X]), ["'components'", "(1, 2, 3)"]),
+        (partial(plots.scores, components=2), (MODEL, [X]), ["'components'", 2]),
+        (plots.outlier_map, (X,), ["'model'", "ndarray", "Outliers"]),
+    ],
+    ids=range(14),
+)
+def test_an_argument_of_another_type_is_named(draw, given, named):
     with refused(ConfigError, *named):
-        draw()
+        draw(*given)
 
 
 def test_the_names_of_a_module_of_plots_are_its_plots():
@@ -526,26 +513,28 @@ def test_the_names_of_a_module_of_plots_are_its_plots():
 
 def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logarithmic_axis():
     """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
-    panels = {"4 clients": {"fast-pca": [(0.1, 30.0, 40.0), (1.0, 3.0, 1.0)]}}
-    figure = plots.results_over(panels, xlabel="alpha", ylabel="largest angle", angles=True)
-    carets = [line for line in figure.axes[0].lines if line.get_marker() in (CARETDOWN, CARETDOWNBASE)]
+    above, reaching = (
+        plots.results_over(
+            {"4 clients": {"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]}},
+            xlabel="alpha",
+            ylabel="largest angle",
+            angles=True,
+        )
+        for half_width in (4.0, 40.0)
+    )
+    carets = [line for line in reaching.axes[0].lines if line.get_marker() in (CARETDOWN, CARETDOWNBASE)]
     assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
-    bars = [item for item in figure.axes[0].collections if isinstance(item, LineCollection)]
-    ends = [path for item in bars for path in item.get_segments()]
-    np.testing.assert_allclose(sorted({end for path in ends for end in path[:, 1]}), [2, 4, 10, 30, 70])
-    assert texts_of(figure) == ["fast-pca", "bar: 95 % interval\nof the mean", "the interval reaches 0"]
-    above = {"4 clients": {"fast-pca": [(0.1, 30.0, 4.0), (1.0, 3.0, 1.0)]}}
-    assert texts_of(plots.results_over(above, xlabel="alpha", ylabel="largest angle", angles=True)) == [
-        "fast-pca",
-        "bar: 95 % interval\nof the mean",
-    ]
+    bars = [item for item in reaching.axes[0].collections if isinstance(item, LineCollection)]
+    ends = {end for item in bars for path in item.get_segments() for end in path[:, 1]}
+    np.testing.assert_allclose(sorted(ends), [2, 4, 10, 30, 70])
+    assert legend_of(above) == ["fast-pca", "bar: 95 % interval\nof the mean"]
+    assert legend_of(reaching) == [*legend_of(above), "the interval reaches 0"]
 
 
 def test_a_figure_counts_what_it_shows():
     panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
     assert panels == [1, 12, 36, 36]
-    assert len(plots.scores(None, {"a": np.random.default_rng(0).standard_normal((10, 2))}).axes[0].lines) == 1
-    entries = [texts_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
+    entries = [legend_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
     assert entries == ["m39", "and 1 more", "and 2 more"]
     for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
         assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
@@ -554,8 +543,8 @@ def test_a_figure_counts_what_it_shows():
 def test_a_legend_has_whole_names_of_parties_and_no_mark_of_a_party_for_a_class():
     names = [f"Hospital of the University of the {part} of the Country" for part in ("North", "South", "West")]
     parties = dict(zip(names, PARTS, strict=True))
-    figure = plots.scores(MODEL, parties, labels=cut(LABELS, 180, 100, 20))
-    entries = [" ".join(text.split()) for text in texts_of(figure)]
+    figure = plots.scores(MODEL, parties, labels=PER_PARTY)
+    entries = [" ".join(text.split()) for text in legend_of(figure)]
     assert entries[3:6] == [f"{name} ({len(part)} rows)" for name, part in parties.items()]
     (legend,) = figure.legends
     assert [isinstance(handle, Patch) for handle in legend.legend_handles[:6]] == [True] * 3 + [False] * 3
@@ -577,17 +566,30 @@ def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():
     assert len(plots.scores(model, [frame], labels=codes).axes[0].lines) == 10
     hollow = plots.scores(model, [frame], labels=codes, title="mine", ax=(given := Figure().subplots()))
     assert (hollow.axes, given.get_title(), len(hollow.legends)) == ([given], "mine", 0)
-    for panels in (
-        lambda: plots.loadings(model, ax=given),
-        lambda: plots.scores(MODEL, [X[i::11] for i in range(11)], ax=given),
-    ):
-        with refused(ConfigError, "'ax'"):
-            panels()
+    with refused(ConfigError, "'ax'"):
+        plots.loadings(model, ax=given)
+    with refused(ConfigError, "'ax'"):
+        plots.scores(MODEL, [X[i::11] for i in range(11)], ax=given)
 
 
-def test_a_scree_has_all_eigenvalues_that_the_moments_have():
-    kept = run("p-cov", PARTS, n_components=4, keep="moments")
-    shares, cumulated = plots.scree(kept).axes
-    np.testing.assert_allclose(shares.lines[0].get_ydata(), 100 * pooled_pca(X, 12).explained_variance_ratio_)
-    assert shares.lines[1].get_xdata()[0] == 4.5
-    assert cumulated.lines[0].get_ydata()[-1] == pytest.approx(100)
+# The figure of scores that names the row under the mouse
+
+
+def test_each_mark_has_the_name_of_its_row():
+    pytest.importorskip("plotly", reason="draws the figure")
+    figure = plots.hover(MODEL, NAMED, components=(3, 1))
+    north, south, _ = figure.data
+    np.testing.assert_allclose(np.column_stack([south.x, south.y]), MODEL.transform(PARTS[1])[:, [2, 0]])
+    assert (north.name, list(south.text)) == ("north", [str(i) for i in range(100)])
+    people = pd.DataFrame(PARTS[0], index=[f"patient <{i}>" for i in range(180)])
+    assert plots.hover(MODEL, {**NAMED, "north": people}).data[0].text[7] == "patient &lt;7&gt;"
+    assert "%" in figure.layout.xaxis.title.text
+    with refused(ConfigError, "'components'", 5, 4):
+        plots.hover(MODEL, NAMED, components=(1, 5))
+
+
+def test_without_plotly_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(ConfigError) as caught:
+        plots.hover(MODEL, NAMED)
+    assert "pip install plotly" in str(caught.value)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
 from fedpca_flwr.simulations.benchmarks import harness, memory, messages, speed
-from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, _load, main
+from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, main
 from tests.refusals import unnamed
 
 ROOT = Path(__file__).parents[2]
@@ -47,18 +46,6 @@ def test_every_benchmark_is_quoted_by_its_page(name, capsys):
     assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in text
     page = re.search(r"Quoted in (\S+)\.\n", text)[1]
     assert re.search(rf"(?:benchmarks\s+|`){name}\b", (ROOT / page).read_text()), page
-
-
-def test_command_lines_of_the_documentation_are_understood():
-    understood = set()
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        text = page.read_text(encoding="utf-8").replace("\n", " ")
-        for line in re.findall(r"simulations\.benchmarks +([a-z-]+(?: +[^`#;)]+)?)[`#]", text):
-            name, *options = shlex.split(line)
-            if name in NAMES:
-                _load(name).make_context(name, options)
-                understood.add(name)
-    assert len(understood) > 15
 
 
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):

@@ -1,4 +1,4 @@
-"""What people type, its help, and what is wrong with it."""
+"""What people type, its help, what is wrong with it, and what `trace` shows of a run."""
 
 import json
 import os
@@ -13,12 +13,8 @@ import pytest
 from fedpca_flwr import cli
 from tests.refusals import unnamed
 
-
-@pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_argument_is_explained(command):
-    parameters = cli.load(cli.COMMANDS[command][0]).params
-    assert parameters
-    assert [parameter.name for parameter in parameters if not parameter.help] == []
+COMMANDS = {name: cli.load(target) for name, (target, _) in cli.COMMANDS.items()}
+ONE_FAILS = "compare --methods 'qr-pca rank=2' --datasets wine --n-components 3"
 
 
 def test_without_arguments_the_commands_are_listed(capsys):
@@ -26,8 +22,7 @@ def test_without_arguments_the_commands_are_listed(capsys):
     text = capsys.readouterr().out
     assert text.isascii(), "no box in a pipe"
     for command, (_, line) in cli.COMMANDS.items():
-        if " " not in command:
-            assert f"  {command:<11}{line}\n" in text
+        assert " " in command or f"  {command:<11}{line}\n" in text
     assert cli.main(["--version"]) == 0
     assert re.fullmatch(r"fedpca-flwr \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
 
@@ -35,32 +30,32 @@ def test_without_arguments_the_commands_are_listed(capsys):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        ("nothing", ["'nothing'", "compare", "site"]),
-        ("site nothing", ["'nothing'", "journal"]),
-        ("site", ["keys", "status"]),
-        ("compare --clients many", ["'--clients'", "'many'"]),
-        ("compare --methods --clients 3", ["'--methods'"]),
-        ("compare --datasets cats", ["'cats'", "'digits'"]),
+        *(("nothing", ["'nothing'", "compare", "site"]), ("site nothing", ["'nothing'", "journal"])),
+        *(("site", ["keys", "status"]), ("compare --clients many", ["'--clients'", "'many'"])),
+        *(("compare --methods --clients 3", ["'--methods'"]), ("compare --datasets cats", ["'cats'", "'digits'"])),
         *(("compare rows.csv", ["rows.csv"]), ("cells a.h5ad", ["'--output'"]), ("methods read", ["read"])),
+        # What was a command is answered by what to do instead.
+        ("monitor some words", ["'monitor'", "analyses.drift(model, rows)"]),
+        ("rehearse some words", ["'rehearse'", "site rehearse"]),
+        ("associate some words", ["'associate'", "docs/genotypes.md"]),
+        *(("trace p-cow", ["p-cow"]), ("compare --methods none --quiet", ["'none'"])),
+        *(
+            (f"{name} a/north.bed b/north.bed --output o", ["a/north.bed", "b/north.bed"])
+            for name in ("cells", "genotypes")
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(words, named, capsys):
     assert cli.main(words.split()) == 2
     printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.count("\n") == 1
-    assert [text for text in [*named, "-h' lists"] if text not in printed.err] == []
-
-
-SUBSTITUTES = {"monitor": "analyses.drift(model, rows)", "rehearse": "site rehearse", "associate": "docs/genotypes.md"}
-
-
-@pytest.mark.parametrize(("name", "substitute"), SUBSTITUTES.items())
-def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, capsys):
-    assert cli.main([name, "some", "words"]) == 2
-    printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert not unnamed(printed.err, f"'{name}'", substitute)
+    assert not unnamed(printed.err, *named)
+
+
+@pytest.mark.parametrize("words", ["nothing", "site nothing", "site", "compare --clients many", "methods read"])
+def test_a_wrong_command_line_is_told_where_all_are_listed(words, capsys):
+    cli.main(words.split())
+    assert "-h' lists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -68,8 +63,8 @@ def test_a_removed_command_is_answered_by_what_to_do_instead(name, substitute, c
     [
         ("methods", 0, {"method", "split"}),
         ("compare --methods p-cov --datasets wine --n-components 2", 0, {"max angle", "measured"}),
-        ("compare --methods 'qr-pca rank=2' --datasets wine --n-components 3", 1, {"error"}),
-        ("site doctor --node-config partition-id=0", 1, {"status", "text"}),
+        (ONE_FAILS, 1, {"error"}),
+        pytest.param("site doctor --node-config partition-id=0", 1, {"status", "text"}, marks=pytest.mark.nightly),
         ("trace p-cov", 0, {"phase", "answer", "request", "reply"}),
     ],
 )
@@ -82,49 +77,26 @@ FILES_ONLY = {"launch", "download", "site init", "site node", "site certificates
 FILES_ONLY |= {"post start", "post continue", "site answer", "site forget"}
 
 
-def test_commands_that_print_a_result_print_json_too():
-    for name, (target, _) in cli.COMMANDS.items():
-        words = {word for option in cli.load(target).params for word in option.opts}
-        assert ("--json" in words) == (name not in FILES_ONLY), name
-
-
-@pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_example_in_a_commands_help_is_understood(name, capsys):
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_explains_its_arguments_and_its_example_is_understood(name, capsys):
+    """Those that print a result print JSON, too."""
+    parameters = COMMANDS[name].params
+    assert [parameter.name for parameter in parameters if not parameter.help] == []
+    assert ("--json" in {word for option in parameters for word in option.opts}) == (name not in FILES_ONLY)
     assert cli.main([*name.split(), "--help"]) == 0
-    text = capsys.readouterr().out.replace("\\\n", " ")
-    examples = re.findall(rf"^ {{6}}fedpca {name} ([^>\n]*)", text, re.M)
+    examples = re.findall(rf"^ {{6}}fedpca {name} ([^>\n]*)", capsys.readouterr().out.replace("\\\n", " "), re.M)
     assert examples
     for words in map(shlex.split, examples):
-        cli.load(cli.COMMANDS[name][0]).make_context(name, words)
+        COMMANDS[name].make_context(name, words)
 
 
 def test_quiet_commands_print_errors_only(capsys):
-    """A result and its finding are silent, a value that cannot be used is not."""
-    for words, code in (("methods", 0), ("site doctor --node-config partition-id=0", 1)):
-        assert cli.main([*words.split(), "--quiet"]) == code
+    """A result and its finding are silent; of a value that cannot be used another test shows that it is told."""
+    for words, code in (("methods", 0), (ONE_FAILS, 1)):
+        assert cli.main([*shlex.split(words), "--quiet"]) == code
         assert capsys.readouterr() == ("", "")
-    assert cli.main(["compare", "--methods", "none", "--quiet"]) == 2
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("'none'")) == ("", 1)
     assert cli.main(["methods"]) == 0
     assert "p-cov" in capsys.readouterr().out
-
-
-ROOT = Path(__file__).parents[2]
-PAGES = [page for folder in ("docs", "simulations", "paper", "containers") for page in (ROOT / folder).rglob("*.md")]
-
-
-def test_command_lines_of_the_documentation_are_understood():
-    understood = set()
-    for page in [*ROOT.glob("*.md"), *PAGES]:
-        whole = page.read_text(encoding="utf-8")
-        for block in re.findall(r"^```bash\n(.*?)^```", whole, re.M | re.S) + re.findall(r"`(fedpca \w+ -.*)`", whole):
-            text = block.replace("\\\n", " ").replace("$i", "0")
-            for line in re.findall(r"(?:python -m fedpca_flwr|(?:^|[;{] | do )\s*fedpca) ([^>#|;)\n]+)", text, re.M):
-                name = max((name for name in cli.COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
-                cli.load(cli.COMMANDS[name][0]).make_context(name, shlex.split(line.removeprefix(name)))
-                understood.add(name)
-    assert {"compare", "cells", "launch", "site doctor", "site certificates"} <= understood
 
 
 @pytest.mark.engine
@@ -147,8 +119,33 @@ def test_a_fault_shows_no_value_of_a_variable():
     assert ended.stderr.isascii()
 
 
-@pytest.mark.parametrize("command", ["cells", "genotypes"])
-def test_files_of_the_same_name_are_refused(command, tmp_path, capsys):
-    files = [str(tmp_path / folder / "north.bed") for folder in "ab"]
-    assert cli.main([command, *files, "--output", str(tmp_path / "out")]) == 2
-    assert not unnamed(capsys.readouterr().err, files[0], files[1])
+# The questions of a run, what travels, and the code that answers
+
+ROOT = Path(__file__).parents[2]
+ANSWER = re.compile(r"^  answered by   (\S+) \((\S+):(\d+)\)$", re.M)
+ARRAY = re.compile(r"^  (request|reply) +(\w+) +(\(.*?\)) +(\w+) +([\d,]+) bytes$", re.M)
+
+
+@pytest.mark.parametrize("method", ["p-cov", "sub-it block-size=3", "vfedpca", "qr-pca"])
+def test_every_question_names_the_function_that_answers(capsys, method):
+    assert cli.main(["trace", method]) == 0
+    shown = capsys.readouterr().out
+    answers = ANSWER.findall(shown)
+    assert len(answers) == shown.count("\nround ") >= 2
+    for name, path, line in answers:
+        code = (ROOT / path).read_text().splitlines()[int(line) - 1]
+        assert name.split(".")[-1] in code or "lambda" in code
+
+
+def test_sizes_are_those_of_the_data_or_of_masked_words(capsys):
+    assert cli.main(["trace", "p-cov", "--features", "7", "--n-components", "3", "--rows", "60"]) == 0
+    shown = capsys.readouterr().out
+    assert re.match(r"p-cov: 3 parties, 60 x 7 drawn values; as party .+ of 3 meets it\n\nround 1: ", shown)
+    arrays = {(way, name): (shape, size) for way, name, shape, _, size in ARRAY.findall(shown)}
+    assert arrays["reply", "scatter"] == ("(28,)", "224")
+    assert arrays["request", "components"] == ("(3, 7)", "168")
+    assert cli.main(["trace", "p-cov", "--secure-aggregation"]) == 0
+    shown = capsys.readouterr().out
+    replies = {name for way, name, *_ in ARRAY.findall(shown) if way == "reply"}
+    assert replies == {"public", "signature", "masked"}
+    assert "answered by   the transport" in shown

@@ -1,5 +1,6 @@
 """Comparisons: every combination once, resumable, failures shown."""
 
+import itertools
 import json
 import math
 import re
@@ -21,7 +22,6 @@ from fedpca_flwr.simulations.comparing import compare, table
 from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
-from fedpca_flwr.simulations.settings import settings
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
@@ -47,15 +47,22 @@ def lines_of(folder):
     return (folder / RUNS).read_text().splitlines()
 
 
+@pytest.fixture
+def no_work(monkeypatch):
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+
+
 # What is run, and what is kept
 
 
 @pytest.mark.engine
 def test_every_combination_is_one_record():
-    several = {"partitions": ["iid", "dirichlet"], "alphas": [0.1, 0.5], **WINE, "clients": [3, 5]}
-    records = compare(methods=["p-cov", "sub-it block-size=4"], **several)
-    assert len(records) == 2 * 3 * 2
-    assert {record["alpha"] for record in records if record["partition"] == "iid"} == {None}
+    several = {"partitions": ["iid", "dirichlet", "quantity", "shards"], "alphas": [0.1, 0.5]}
+    records = compare(methods=["p-cov", "sub-it block-size=4"], **several, **WINE)
+    taken = [(one["partition"], one["alpha"], one["method"]) for one in records]
+    parted = [("iid", None), *itertools.product(["dirichlet", "quantity"], [0.1, 0.5]), ("shards", None)]
+    assert len(taken) == len(set(taken)) == len(parted) * 2
+    assert {one[:2] for one in taken} == {*parted}
     assert max(record["max angle"] for record in records) < 1e-6
     assert records[1]["options"] == {"block-size": 4}
     values = 13 * 14 // 2 + 13 + 1  # of d = 13 features: the scatter's triangle, the mean, the number of rows
@@ -70,12 +77,6 @@ def test_every_combination_is_one_record():
     assert exact == {"sapca", *(name for name, card in cards.items() if card.exact)}  # sapca tracks all 13 directions
     (off,) = [record for record in records if record["method"] == "ap-cov"]
     assert 0 < off["mean angle"] < off["max angle"]
-
-
-def test_partitions_take_every_alpha_they_have():
-    lists = {"methods": ["p-cov"], "partitions": ["iid", "dirichlet", "quantity", "shards"], "alphas": [0.1, 0.5]}
-    every = settings({"wine": "."}, {**lists, "clients": [2], "bounds": [0], "seeds": [1]}, {})
-    assert [one["alpha"] for one in every] == [None, 0.1, 0.5, 0.1, 0.5, None]
 
 
 @pytest.mark.engine
@@ -203,8 +204,7 @@ WRONG = {"alpha": np.nan, "seed": -1, "bound": -1.0}
     ],
     ids=str,
 )
-def test_a_wrong_argument_is_named_before_anything_runs(arguments, named, capsys, monkeypatch):
-    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+def test_a_wrong_argument_is_named_before_anything_runs(arguments, named, capsys, no_work):
     assert cli.main(["compare", "--methods", *arguments]) == 2
     assert not unnamed(capsys.readouterr().err, *named)
 
@@ -239,17 +239,16 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+def test_an_unusable_folder_is_named_first(tmp_path, no_work, capsys):
     text = "precious line one\nprecious last line without newline"
     (tmp_path / RUNS).write_text(text)
     (tmp_path / "file").touch()
     for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
         assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
-        said = capsys.readouterr().err.strip()
+        said = capsys.readouterr().err
         assert said.startswith("fedpca compare: ")
         assert str(place) in said
-        assert "\n" not in said
+        assert said.count("\n") == 1
     assert (tmp_path / RUNS).read_text() == text
 
 

@@ -12,8 +12,6 @@ NOTEBOOKS = Path(__file__).parents[2] / "simulations" / "notebooks"
 WRITE = "run `.ci/notebooks` in the repository's folder"
 
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
-BY_DAY = {"your_own_data.ipynb"}
-BY_DAY_OR_NIGHT = [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
 
 
 def kinds(outputs: Sequence[Any]) -> list[tuple[str, ...]]:
@@ -48,9 +46,9 @@ def test_a_notebook_is_stored_with_what_it_shows(name):
     assert len(text) < 300_000
 
 
-@pytest.mark.engine
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", BY_DAY_OR_NIGHT)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_shows_what_is_stored(name):
     stored, notebook = read(name), read(name)
     NotebookClient(notebook, resources={"metadata": {"path": str(NOTEBOOKS.parents[1])}}).execute()

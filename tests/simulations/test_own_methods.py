@@ -1,19 +1,23 @@
-"""A class of a notebook or script is a method: of runs, comparisons, the battery and Flower apps."""
+"""A class of a notebook is a method of runs, comparisons, Flower apps, and of the battery, which finds its faults."""
 
 from dataclasses import replace
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from fedpca_flwr import METHODS, FedPCA, LocalGrid, PooledCovariance, battery, client_app, compare, run
-from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.questions import method
+from fedpca_flwr.simulations import battery as checks_of_a_method
+from fedpca_flwr.simulations import engines
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
-from tests.harness import forget_classes
+from tests.harness import CLUSTER_STEPS, forget_classes, own
 from tests.refusals import refused
 from tests.simulations.test_compare import lines_of, undrawn
 
@@ -93,14 +97,6 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     assert (tmp_path / RUNS).exists()
 
 
-@pytest.mark.engine
-def test_the_battery_takes_a_class():
-    checks = battery(make())
-    assert {"exact", "masked", "order of parties"} <= checks.keys()
-    checks["exact"]()
-    checks["masked"]()
-
-
 def test_flower_apps_take_a_class():
     own = make()
     strategy = FedPCA(own, n_components=2, clients=3)
@@ -133,3 +129,130 @@ def test_a_class_that_is_no_method_is_refused(wrong, named):
     with refused(ConfigError, *named):
         compare(PARTIES, methods=["p-cov", wrong], components=2)
     assert FACTORY.methods is METHODS
+
+
+# The battery: our methods pass it, and each of its checks finds what it is there for
+
+
+BY_DAY = {"p-cov", "ap-cov", "dp-pca", "streaming", "vertical"}
+"""One method of each kind: exact, not exact, with noise, with a state, of columns."""
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "method", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in METHODS]
+)
+def test_our_methods_pass(method, monkeypatch):
+    monkeypatch.setattr(*CLUSTER_STEPS)
+    few = {key: value for key, value in own(method).items() if key in ("iterations", "graph", "noise_seed")}
+    if method == "compressed":  # in fewer bits it rounds otherwise where codes must add up
+        few = {"bits": 32}
+    checks = battery(method, **few)
+    assert "options" in checks
+    for check in checks.values():
+        check()
+
+
+class Foreign(METHODS["p-cov"].strategy):
+    """P-COV of another package, over which tests lay one fault each."""
+
+    card = replace(METHODS["p-cov"].strategy.card, name="foreign", examples=({},))
+
+
+def altered(change, in_sums=False):
+    """Return a class whose solution is changed: everywhere, or where only sums open."""
+
+    class Altered(Foreign):
+        def aggregate(self):
+            solution = yield from super().aggregate()
+            if self.transport.sums_only or not in_sums:
+                change(solution.pairs)
+            return solution
+
+    return Altered
+
+
+def turned(pairs):
+    pairs.vectors[:] = np.linalg.qr(pairs.vectors + [[1e-4]] * 6)[0]
+
+
+def larger(pairs):
+    pairs.values[:] *= 1 + 1e-3
+
+
+class FirstCounts(METHODS["p-cov"].client):
+    """The first party's rows count a little more."""
+
+    def statistics(self, phase, asked):
+        fields = super().statistics(phase, asked)
+        if "scatter" in fields and self.site.node.partition_id == 0:
+            fields["scatter"] = fields["scatter"] * (1 + 1e-6)
+        return fields
+
+
+class Loose(METHODS["p-cov"].strategy.card.options):
+    """Options whose limits are told, and held as a test says by ``taken``."""
+
+    n_components: Annotated[int, Field(examples=[2])] = 10
+    level: Annotated[int, Field(ge=0)] = 0
+    kind: Literal["one", "other"] = "one"
+
+    @classmethod
+    def parse(cls, values, **given):
+        return super().parse({key: cls.taken(key, value) for key, value in values.items()}, **given)
+
+
+def without_a_name(key, value):
+    if value == -1:
+        raise ConfigError("a value is not allowed")
+    return value
+
+
+def failing(strategy, client=METHODS["p-cov"].client, *, stages=False):
+    """Make a class the method `foreign`, and return the checks that it fails, those of stages only on demand."""
+    checks = battery(type("Foreign", (strategy,), {"party": client})).items()
+    return {name for name, check in checks if (stages or not name.startswith("stage")) and fails(check)}
+
+
+def fails(check):
+    try:
+        check()
+    except (AssertionError, FedPCAError):
+        return True
+    return False
+
+
+@pytest.mark.engine
+def test_methods_that_hold_their_card_pass(monkeypatch):
+    monkeypatch.setattr(*CLUSTER_STEPS)
+    assert failing(Foreign, stages=True) == set()
+    stages = {f"stage {stage.__name__}" for stage in Foreign.card.stages}
+    checks = {"options", "one party", "bytes", "exact", "order of parties", "masked", "surviving"}
+    assert battery("foreign").keys() == checks | {*stages}
+    assert failing(altered(turned), stages=True) == {"exact", "one party", *stages}
+    stages -= {"stage Blind"}  # which decomposes the scatter in place of the method
+    for change, failed in ((turned, set()), (larger, stages)):
+        assert failing(altered(change, in_sums=True), stages=change is larger) == {"masked", "surviving", *failed}
+    assert "order of parties" in failing(Foreign, FirstCounts)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("taken", "failed"),
+    [
+        (lambda key, value: value, set()),
+        (lambda key, value: abs(value) if key == "level" else value, {"options"}),
+        (lambda key, value: "one" if key == "kind" else value, {"options"}),
+        (without_a_name, {"options"}),
+    ],
+)
+def test_limits_of_options_are_held_by_name(taken, failed, monkeypatch):
+    monkeypatch.setattr(Loose, "taken", staticmethod(taken), raising=False)
+    assert failing(type("LooseForeign", (Foreign,), {"card": replace(Foreign.card, options=Loose)})) == failed
+
+
+@pytest.mark.engine
+def test_replies_that_no_limit_holds_are_found(monkeypatch):
+    honest = engines.run
+    monkeypatch.setattr(checks_of_a_method, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
+    assert failing(Foreign) == {"bytes"}

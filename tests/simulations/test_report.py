@@ -3,22 +3,22 @@
 import json
 import re
 import shutil
+from io import BytesIO
+from itertools import islice
 
 import pytest
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.figures.style import INK
-from fedpca_flwr.simulations import report
+from fedpca_flwr.simulations import measuring
 from fedpca_flwr.simulations.comparing import compare
-from fedpca_flwr.simulations.records import group_by_setting, setting_title
+from fedpca_flwr.simulations.report import MAX_ERROR_CHARACTERS, figures, write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
+from tests.foreign import replaced
 from tests.needed import need
 from tests.refusals import unnamed
 from tests.simulations.test_compare import WINE, undrawn
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
     settings = {"partitions": ["iid", "dirichlet"], "clients": [3], "alphas": [0.3, 3.0], "seed": 7}
-    return report.write_report(folder, compare(methods=methods, **settings, output=folder))
+    return write_report(folder, compare(methods=methods, **settings, output=folder))
 
 
 # What is on the page
@@ -56,14 +56,6 @@ def test_secure_runs_say_what_the_server_saw(tmp_path, monkeypatch):
     assert "each party&#x27;s covariance" not in secure
 
 
-def test_scaled_runs_are_a_setting_of_their_own():
-    """The recommendation was of both."""
-    scaled, plain = group_by_setting(compare(methods=["p-cov scale=true", "p-cov", "ap-cov scale=true"], **WINE))
-    assert [record["method"] for record in scaled] == ["p-cov", "ap-cov"]
-    assert "features scaled" in setting_title(scaled)
-    assert "scaled" not in setting_title(plain)
-
-
 def test_an_empty_folder_has_no_page(tmp_path, capsys):
     assert main(["report", str(tmp_path / "<b>")]) == 2
     assert RUNS in capsys.readouterr().err
@@ -75,16 +67,13 @@ PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title
 
 
 def hostile(record):
-    """Return the records that are had by putting a text in place of each value, or of each value within it."""
+    """Yield the records that are had by putting a text in place of each value, or of each value within it."""
     for key, value in record.items():
-        yield key, {**record, key: PAYLOAD}
-        if isinstance(value, list):
-            yield key, {**record, key: [PAYLOAD]}
-        if isinstance(value, dict):
-            yield key, {**record, key: {**value, "bits": PAYLOAD}}
-            yield key, {**record, key: {**value, PAYLOAD: 1}}
+        inside = [[PAYLOAD]] if isinstance(value, list) else []
+        inside += [{**value, "bits": PAYLOAD}, {**value, PAYLOAD: 1}] if isinstance(value, dict) else []
+        yield from ((key, {**record, key: other}) for other in (PAYLOAD, *inside))
     yield "error", {**record, "alpha": 0.5, "error": f"ContractError: {PAYLOAD}"}
-    yield "error", {**record, "alpha": 0.7, "error": f"{PAYLOAD} {'long ' * report.MAX_ERROR_CHARACTERS}"}
+    yield "error", {**record, "alpha": 0.7, "error": f"{PAYLOAD} {'long ' * MAX_ERROR_CHARACTERS}"}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +90,7 @@ def strangers(tmp_path_factory):
             refusals[key] = str(error)
     with pytest.MonkeyPatch.context() as patch:
         undrawn(patch)
-        page = report.write_report(folder, [altered for _, altered in taken])
+        page = write_report(folder, [altered for _, altered in taken])
     return record, refusals, [key for key, _ in taken], page
 
 
@@ -114,9 +103,7 @@ def test_a_page_has_no_markup_of_a_record(strangers):
     assert all(text.isprintable() for text in refusals.values())
     text = page.read_text()
     assert set(keys) >= {"dataset", "data root", "date", "notes", "error"}
-    assert "<img" not in text
-    assert "<script" not in text
-    assert not {"\u202e", "\x1b"} & set(text)
+    assert not [sign for sign in ("<img", "<script", "\u202e", "\x1b") if sign in text]
     assert "ContractError: &quot;&#x27;&gt;&lt;img src=x onerror=" in text
 
 
@@ -125,16 +112,18 @@ def test_a_page_has_no_markup_of_a_record(strangers):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    need(CHROMIUM and DRIVER, "chromium-driver")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    need(chromium and driver, "chromium-driver")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
+    options.binary_location = chromium
     flags = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
     for flag in (*flags.split(), "--disable-sync", "--no-first-run", f"--user-data-dir={tmp_path_factory.mktemp('u')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield browser
     browser.quit()
 
@@ -166,3 +155,85 @@ def test_a_phone_shows_both_figures_with_legible_letters(page, browser):
     assert min(upright) >= 10
     assert max(box["right"] for box in boxes) <= browser.execute_script("return window.innerWidth")
     assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+
+
+# Records that somebody else wrote: their page is written, or a sentence says which record cannot be read
+
+PARTS = 4
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """Return a folder, and the records of two seeds of a private method, as `compare` has written them."""
+    folder = tmp_path_factory.mktemp("records")
+    compare(methods=["dp-pca epsilon=5.0"], partitions=["dirichlet"], alphas=[0.5], seeds=[0, 1], output=folder, **WINE)
+    return folder, *map(json.loads, (folder / RUNS).read_text().splitlines())
+
+
+def report_of(folder, capsys, *records):
+    """Return the exit code of `report` and what it prints: all is printable, and what is wrong is told."""
+    (folder / RUNS).write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    capsys.readouterr()
+    code = main(["report", str(folder)])
+    printed = capsys.readouterr()
+    text = printed.out + printed.err
+    assert text.replace("\n", "").isprintable()
+    assert str(folder) in text
+    assert (code, bool(printed.err)) in {(0, False), (2, True)}
+    return code, text
+
+
+def parties_of(record):
+    return measuring.parties_of(record, measuring.pooled_reference(*measuring.pool_key(record))[0])
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_value_of_a_record_is_on_the_page_or_told(records, tmp_path, capsys, monkeypatch, part):
+    undrawn(monkeypatch)
+    _, first, second = records
+    for path, value, hostile in islice(replaced(first, 2), part, None, PARTS):
+        code, text = report_of(tmp_path, capsys, hostile, second)
+        assert code == 0 or "line 1" in text, (path, value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"dataset": name} for name in ("x", "a/../\x00b")),
+        *({"dataset": "x", "data root": root} for root in ("", "9" * 1000, "~nobody:.")),
+        *({"partition": "as given", "clients": 4}, {"partition": "halves"}, {"clients": 10**9}, {"components": 10**9}),
+    ],
+    ids=range(9),
+)
+def test_wrong_data_of_a_setting_are_refused_in_a_sentence(records, values):
+    with pytest.raises(FedPCAError):
+        parties_of({**records[1], **values})
+
+
+def test_extreme_numbers_have_figures(records):
+    _, first, second = records
+    extremes = [{**first, "MB up": 1e15, "alpha": 1e-300}, {**second, "max angle": 0.0, "MB up": 1e-9, "alpha": 1e9}]
+    drawn = figures(extremes)
+    assert len(drawn) == 2
+    for figure, _ in drawn:
+        figure.savefig(BytesIO(), format="svg")
+    for record in extremes:
+        assert len(parties_of({**record, "seed": 2**63 - 1})) == 3
+
+
+@pytest.mark.parametrize("key", ["notes", "versions", "captured variance", "date", "chosen"])
+def test_a_record_without_a_key_is_averaged_with_others(records, tmp_path, capsys, monkeypatch, key):
+    undrawn(monkeypatch)
+    _, first, second = records
+    second = {name: value for name, value in second.items() if name != key}
+    assert report_of(tmp_path, capsys, first, second)[0] == 0
+    assert report_of(tmp_path, capsys, second)[0] == 0
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "null", "[" * 99999, '{"clients": 1e999}', "\x00", "9" * 5000])
+def test_a_line_that_is_no_record_is_told(tmp_path, capsys, line):
+    (tmp_path / RUNS).write_text(f"{line}\n")
+    assert main(["report", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert f"{tmp_path / RUNS}, line 1" in printed.err
+    assert printed.err.count("\n") == 1
