@@ -101,7 +101,7 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
         ]
         return model
 
-    setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
+    setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "n_components": 2, "output": tmp_path}
     monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site\nis away")))
     failed = compare(**setting)
     (line,) = failed.frame().to_dict("records")
