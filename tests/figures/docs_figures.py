@@ -110,9 +110,10 @@ FIGURES: dict[str, Callable[[], str]] = {
 
 
 def main(*names: str) -> None:
-    """Write the figures, or those named, without indents, and without the date and the program that matplotlib adds."""
+    """Write the figures, or those named, without indents, metadata, document type and rare fonts."""
+    omitted = r"<metadata>.*?</metadata>|<!DOCTYPE.*?>|'Bitstream [^;]*Garde', |^ +"
     for name in names or FIGURES:
-        svg = re.sub(r"<metadata>.*?</metadata>|^ +", "", FIGURES[name](), flags=re.S | re.M)
+        svg = re.sub(omitted, "", FIGURES[name](), flags=re.S | re.M)
         (ROOT / "docs" / f"{name}.svg").write_text(follow_page(svg), encoding="utf-8")
 
 
