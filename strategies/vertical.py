@@ -136,8 +136,8 @@ CARD = method.MethodCard(
     options=VerticalOptions,
     script=vertical_script,
     reference="Cheung et al. 2022, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
-    differences="Not from the paper: the method solves the paper's problem (equation 2) for centred columns exactly, "
-    "where the paper's own algorithms are `vfedpca` and `vfedakpca`.",
+    differences="The method solves the problem of the paper's equation 2 for centred columns exactly. The paper's "
+    "own algorithms are `vfedpca` and `vfedakpca`.",
     examples=({}, {"solver": "gram"}, {"solver": "merge"}),
     split="columns",
     exposes="scores",

@@ -113,8 +113,7 @@ CARD = method.MethodCard(
     options=ScoresOptions,
     script=scores_script,
     reference="Cheung et al. 2022, equation 10",
-    differences="Not from the paper, which has no scores of new rows: its equation 10 is `V' X` with eigenvectors V of "
-    "rows, and the scores here are `X V` with the loadings V of columns.",
+    differences="The paper has no scores of new rows. The scores here are `X V` with the loadings V of columns.",
     split="columns",
     exposes="scores",
     loadings_source="vertical",

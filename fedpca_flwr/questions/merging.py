@@ -48,10 +48,9 @@ MERGE_DISCLOSURE = Disclosure(
 """Disclosure of methods that merge the parties' directions."""
 
 DIFFERENCES = (
-    "The paper merges a single component; further components come from the columns without the earlier directions. "
-    "With `graph` each party of the paper keeps its own direction; the model is the mean of these. The numbers are "
-    "angles between the first components of two runs that differ in that option only, on scikit-learn's breast cancer "
-    "data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
+    "The paper computes only one component; here each further component comes from the columns without the earlier "
+    "ones. With `graph` the paper's parties keep different directions; the model has their mean. The angles are for "
+    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
 )
 """End of both methods' texts on what differs from the paper."""
 

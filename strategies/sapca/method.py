@@ -297,13 +297,12 @@ def sends_at_level(party: int, level: int, parties: int, fan_in: int) -> bool:
 
 
 DIFFERENCES = (
-    "By default a party tracks twice as many directions as components, because directions beyond these keep what later "
-    "blocks need (published: as many); the rows are centred (published: not); and the server merges all subspaces at "
-    "once (published: along a tree, in batches whose size is not stated, and are two with `variant='paper'`). Both "
-    "variants correct algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4, and a basis "
-    "gets no directions of a residual that is zero. The last block may be smaller. On the digits of scikit-learn, in "
-    "five parts, ten components leave 0.02 % more squared error than those of the pooled rows, and 2.7 % more with "
-    "`variant='paper'`, of which 2.2 are due to rows that are not centred."
+    "By default a party tracks twice as many directions as components, centres its rows, and the server merges the "
+    "directions of all parties at once. In the publication a party tracks as many directions as components and does "
+    "not centre its rows, and parties merge along a tree (`variant='paper'`: two at a time). Both variants correct "
+    "an error of algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4. On the digits "
+    "of scikit-learn, in five parts, ten components leave 0.02 % more squared error than those of the pooled rows. "
+    "With `variant='paper'` it is 2.7 % more, of which 2.2 are due to rows that are not centred."
 )
 
 SPCA_CARD = method.MethodCard(
@@ -340,11 +339,11 @@ SAPCA_CARD = replace(
     result="The model states a bound. The data decide the number of components, from `n-components` on",
     options=SAPCAOptions,
     reference="Grammenos et al. 2019, algorithms 1 to 3 and equation 6",
-    differences=f"{DIFFERENCES} The rule of equation 6 has hysteresis by default, because on eight equal variances it "
-    "alternates between 8 and 9 as printed. From two components on, it gives 8 on the digits, and 6 with "
-    "`variant='paper'`. A number that grows adds the next singular triplet; algorithm 3 adds a canonical vector, which "
-    "is not orthogonal to the others and has no singular value. A merge keeps the largest number of its parts, which "
-    "the paper leaves open, as it does alpha and beta: 0.01 and 0.1 are those of the authors' program.",
+    differences=f"{DIFFERENCES} The number of components follows equation 6, which as printed can alternate between "
+    "two numbers; by default it changes only by a margin. From two components on, it gives 8 on the digits, and 6 "
+    "with `variant='paper'`. When the number grows, the next singular vector is added; algorithm 3 adds a unit "
+    "vector, which is not orthogonal to the others. The paper gives no values of alpha and beta: 0.01 and 0.1 are "
+    "those of the authors' program.",
     adapts_rank=True,
 )
 
