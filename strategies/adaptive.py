@@ -2,9 +2,9 @@
 
 Take the adaptive method if bytes matter and you do not know how fast the variances of the components fall. After a
 survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
-(`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``. If that
-method does not reach it, the cheapest other method goes on. If a component is too small beside the first for a
-covariance to resolve it, `qr-pca` goes on.
+(`fedpca_flwr.maths.forecast`). The run takes the cheapest method that is forecast to reach the angle ``target``,
+and the next cheapest if this method does not reach it. If a component is too small beside the first to be computed from
+covariances, the run takes `qr-pca`.
 
 With ``rule="divergences"``, as in design note 001, the parties send their moments once. The server averages their
 covariances (AP-COV) if the moments differ little (`fedpca_flwr.maths.divergences`), and pools them (P-COV) otherwise.

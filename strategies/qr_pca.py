@@ -88,7 +88,7 @@ CARD = method.MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
-    result="With `rank` or `wire='float32'`, approximate with a bound",
+    result="With `rank` or `wire='float32'` it is approximate, with an error bound",
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, for n rows, d features and h = min(n - 1, d); with `rank` about d `rank`",
     server_sees="each party's covariance, or its leading components",

@@ -123,14 +123,14 @@ CARD = method.MethodCard(
     upload="3, then n b in each round for n rows and b = k + 5; with `gram` n(n+1)/2, with `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
     disclosure=method.Disclosure(
-        "its numbers of rows and columns, the energy of its columns, its part of each product `X X' Q` (with `merge` "
-        "its leading scores, with `gram` all inner products of rows over its columns), and in the last round the "
-        "energy that the scores leave",
+        "its numbers of rows and columns, the sum of squares of its columns, its part of each product `X X' Q` (with "
+        "`merge` its leading scores, with `gram` all inner products of rows over its columns), and in the last round the "
+        "squares that the scores leave",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     summed_disclosure=method.Disclosure(
-        "the energy of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the energy "
-        "that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
+        "the sum of squares of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the "
+        "squares that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     options=VerticalOptions,

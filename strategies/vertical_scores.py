@@ -106,8 +106,8 @@ CARD = method.MethodCard(
         "the scores of all new rows",
     ),
     summed_disclosure=method.Disclosure(
-        "the energy of the columns, and the scores; about each party its numbers of rows and columns, a digest of its "
-        "ids, and the run of its loadings",
+        "the sum of squares of the columns, and the scores; about each party its numbers of rows and columns, a digest "
+        "of its ids, and the run of its loadings",
         "the scores of all new rows",
     ),
     options=ScoresOptions,

@@ -40,8 +40,8 @@ from fedpca_flwr.questions import columns
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
 
 MERGE_DISCLOSURE = Disclosure(
-    "its numbers of rows and columns, the energy of its columns, its own leading scores in each period with their "
-    "eigenvalues, and its energies of the merged directions",
+    "its numbers of rows and columns, the sum of squares of its columns, its own leading scores in each period with "
+    "their eigenvalues, and its sums of squares along the merged directions",
     "the merged scores of all rows; with `graph` also the neighbours' own leading scores",
     "sizes and times of messages, which show the graph",
 )
