@@ -124,8 +124,8 @@ CARD = method.MethodCard(
     server_sees="scores of all rows; `gram` their inner products",
     disclosure=method.Disclosure(
         "its numbers of rows and columns, the sum of squares of its columns, its part of each product `X X' Q` (with "
-        "`merge` its leading scores, with `gram` all inner products of rows over its columns), and in the last round the "
-        "squares that the scores leave",
+        "`merge` its leading scores, with `gram` all inner products of rows over its columns), and in the last round "
+        "the squares that the scores leave",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     summed_disclosure=method.Disclosure(

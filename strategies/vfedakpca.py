@@ -1,8 +1,8 @@
 """VFedAKPCA: VFedPCA with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
 VFedAKPCA averages the parties' own kernel PCAs, and is not the kernel PCA of all columns. In each period a party sends
-a vector u, with one value for each row, and a weight. The merged vector has one value for each row, and ``X_i' u`` one for
-each column. ``variant="paper"`` is the paper's algorithm, with power iterations on kernel matrices that are not centred.
+a vector u, with one value for each row, and a weight. The merged vector has one value for each row, too, and ``X_i' u``
+one for each column. ``variant="paper"`` is the paper's algorithm: power iterations on kernel matrices without centring.
 """
 
 import math
