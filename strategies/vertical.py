@@ -9,8 +9,8 @@ how the server computes the scores:
   ``X_i (X_i' Q)``. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
   span the rank of the data (`fedpca_flwr.maths.krylov`).
 - ``gram``: every party sends all inner products of its rows, ``X_i X_i'``, once.
-- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures the
-  energies. The result is exact if ``rank`` is at least the number of columns of every party.
+- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures
+  their sums of squares. The result is exact if ``rank`` is at least the number of columns of every party.
 """
 
 from dataclasses import replace
