@@ -1,10 +1,10 @@
 """SPCA and SAPCA: each party follows its stream of rows in one pass; the subspaces are merged (Grammenos et al. 2019).
 
 Take one of the two if rows arrive in a stream; docs/streaming.md compares the choices. `spca` has a fixed number of
-components, or as many as hold a share of the variance. `sapca` begins with n-components, and changes their number by
-the shares of the singular values. A party needs O(d (r + b)) memory for d features, r tracked directions and blocks of
-b rows. It sends its directions times their singular values, its mean, the trace of its scatter, and an error bound. The
-server merges the subspaces ("star"), or the parties merge them along a tree, and the server relays their messages.
+components, or as many as hold a share of the variance. `sapca` begins with n-components, and then keeps the last one's
+share of the singular values within limits. A party needs O(d (r + b)) memory for d features, r tracked directions and
+blocks of b rows. It sends its directions times their singular values, its mean, the trace of its scatter, and an error
+bound. The server merges these ("star"), or the parties merge them along a tree, and the server relays their messages.
 
 The model states a bound on its error. If ``tracked`` is less than the number of features and the rank of the data, the
 model depends a little on the order of the rows, within this bound.
