@@ -107,7 +107,7 @@ CARD = method.MethodCard(
     ),
     summed_disclosure=method.Disclosure(
         "the sum of squares of the columns, and the scores; about each party its numbers of rows and columns, a digest "
-        "of its ids, and the run of its loadings",
+        "of its ids, and a digest of the earlier run",
         "the scores of all new rows",
     ),
     options=ScoresOptions,

@@ -336,7 +336,7 @@ SAPCA_CARD = replace(
     SPCA_CARD,
     name="sapca",
     title="Streaming with adaptive rank",
-    result="The model states a bound. The data decide the number of components, from `n-components` on",
+    result="The model states a bound. The run begins with `n-components`, and adapts their number to the data",
     options=SAPCAOptions,
     reference="Grammenos et al. 2019, algorithms 1 to 3 and equation 6",
     differences=f"{DIFFERENCES} The number of components follows equation 6, which as printed can alternate between "
