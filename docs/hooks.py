@@ -91,5 +91,6 @@ def _class_blocks(match: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Replace empty header cells of tables by plain cells, which screen readers do not announce."""
+    """Replace empty header cells, which screen readers announce, and let phones break long names in cells."""
+    html = re.sub(r"<td>(<code>[^<]*</code>,? ?)+", lambda cell: cell[0].replace("_", "_<wbr>"), html)
     return re.sub(r"<th[^>]*></th>", "<td></td>", html)

@@ -60,8 +60,7 @@ SITE_KEYS = """## Keys of a site
 
 A site's *node-config* is the section `[site]` of its file `site.toml`, or what `flower-supernode --node-config` gets.
 Only the site sets these keys, and a run cannot change them. `partition-id` (from 0) and `num-partitions` are required.
-The site's `name` stands in errors and in the model. [Rules of a
-site](../simulations/deployment/README.md#rules-of-a-site) says more about some keys.
+The site's `name` stands in errors and in the model.
 """
 
 SITE_SUMS = """## Sums that tell of single sites

@@ -13,7 +13,7 @@ METHODS = ["p-cov", "qr-pca", "sub-it block-size=10", "compressed tolerance=1e-6
 
 def records() -> dict[str, Mapping[str, Any]]:
     """Run every method on scikit-learn's digits: ten parties, with rows of few classes each, and ten components."""
-    records = compare(methods=METHODS, datasets=["digits"], alphas=[0.1], clients=[10], components=10)
+    records = compare(methods=METHODS, datasets=["digits"], alphas=[0.1], clients=[10], n_components=10)
     return dict(zip(METHODS, records, strict=True))
 
 

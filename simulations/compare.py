@@ -96,7 +96,7 @@ def main(
         if fresh and output:
             remove_runs(output.expanduser())
         kinds: dict[str, Any] = {"datasets": datasets, "data_root": data_root, "partitions": partitions}
-        kinds |= {"alphas": alphas, "clients": clients, "components": n_components, "seeds": seeds, "bounds": bounds}
+        kinds |= {"alphas": alphas, "clients": clients, "n_components": n_components, "seeds": seeds, "bounds": bounds}
         comparison = compare(data, methods=methods, engine=engine, knn=knn, output=output, **kinds)
         text = f"{comparison}\n\n{_report(comparison)}" if output else str(comparison)
     except KeyboardInterrupt:

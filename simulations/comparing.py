@@ -197,7 +197,7 @@ def compare(
     partitions: str | Iterable[str] | None = None,
     alphas: float | Iterable[float] = 0.1,
     clients: int | Iterable[int] | None = None,
-    components: int = 10,
+    n_components: int = 10,
     seed: int | None = None,
     seeds: int | Iterable[int] | None = None,
     engine: str = "loopback",
@@ -233,7 +233,7 @@ def compare(
         Parameters of the partitions ``dirichlet`` and ``quantity``. With a smaller value the parties differ more.
     clients : int or iterable of int, optional
         Numbers of clients; by default 10.
-    components : int
+    n_components : int
         Number of components.
     seed : int, optional
         Single seed of the partitions and of methods that draw random numbers; by default 42.
@@ -266,7 +266,7 @@ def compare(
     Examples
     --------
     >>> from fedpca_flwr import compare
-    >>> made = compare(methods=["p-cov", "ap-cov"], datasets="wine", clients=3, components=2, seeds=range(3))
+    >>> made = compare(methods=["p-cov", "ap-cov"], datasets="wine", clients=3, n_components=2, seeds=range(3))
     >>> made.means()["runs"].tolist()
     [3, 3]
 
@@ -290,12 +290,12 @@ def compare(
     arguments["clients"] = number if clients is None else clients
     if not own:
         arguments |= {"datasets": datasets or "digits", "partitions": partitions or "dirichlet"}
-    lists = check_arguments(arguments, components, engine)
+    lists = check_arguments(arguments, n_components, engine)
     places = places or place_data(lists.pop("datasets"), data_root)
     lists.setdefault("partitions", [AS_GIVEN])
     if scale:
         places = {sources.scale(name, root): "." for name, root in places.items()}
-    common = {"components": components, "engine": engine, "knn": bool(knn)}
+    common = {"components": n_components, "engine": engine, "knn": bool(knn)}
     runs = list(settings(places, lists, common))
     folder = require_writable_folder(Path(output).expanduser(), SHARED) if output else None
     recorded = read_records(folder) if folder else []

@@ -189,7 +189,7 @@ def pooled_reference(
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):
-        raise ConfigError(f"comparison: 'components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
+        raise ConfigError(f"comparison: 'n_components' is {k}, expected 1 to {min(rows.shape)} for {dataset}")
     return source, pooled_pca(rows, k, center=center, scale=scale)
 
 

@@ -31,7 +31,7 @@ def list_values(argument: Any) -> list[Any]:
     return [value for place, value in enumerate(values) if value not in values[:place]]
 
 
-def check_arguments(arguments: Mapping[str, Any], components: Any, engine: Any) -> dict[str, list[Any]]:
+def check_arguments(arguments: Mapping[str, Any], n_components: Any, engine: Any) -> dict[str, list[Any]]:
     """Return the ``arguments`` of a comparison as lists by name; raise ConfigError with a line for each wrong value.
 
     They are those of `compare` that take several values, without ``datasets`` and ``partitions`` if parties have rows
@@ -49,7 +49,7 @@ def check_arguments(arguments: Mapping[str, Any], components: Any, engine: Any) 
             faults += str(error).replace("run-config: 'method' is", "comparison: 'methods' has").splitlines()
     faults += _name_faults("datasets", lists.get("datasets", []), DATASETS, OPENML_PREFIX)
     faults += _name_faults("partitions", lists.get("partitions", []), PARTITIONS)
-    faults += _uncountable("clients", lists["clients"]) + _uncountable("components", [components])
+    faults += _uncountable("clients", lists["clients"]) + _uncountable("n_components", [n_components])
     faults += _name_faults("engine", [engine], ENGINES)
     for name in ("alpha", "seed", "bound"):
         for value in lists[f"{name}s"]:
@@ -91,7 +91,7 @@ def _name_faults(key: str, values: Sequence[Any], names: Iterable[str], prefix: 
 def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
     """Return a line, in a list, on the values that are no whole numbers from 1; [] without such values."""
     wrong = [value for value in values if not isinstance(value, int) or isinstance(value, bool) or value < 1]
-    expected = "expected a whole number from 1" if key == "components" else "expected whole numbers from 1"
+    expected = "expected a whole number from 1" if key == "n_components" else "expected whole numbers from 1"
     return [f"comparison: '{key}' is {', '.join(map(value_text, wrong))}, {expected}"] if wrong else []
 
 

@@ -226,7 +226,7 @@ def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
     try:
         from matplotlib import rc_context
 
-        from fedpca_flwr.figures.style import COLOURS, STYLE, canvas, few_ticks
+        from fedpca_flwr.figures.style import COLOURS, INK, STYLE, canvas, few_ticks
     except ImportError:
         raise ConfigError("--output needs matplotlib: pip install '.[plots]' in the repository") from None
     counts = np.geomspace(cases[0].rows, max(cases[1].rows, 10 * cases[0].rows), 100)
@@ -243,7 +243,8 @@ def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
         axes.set_ylabel("angle to the components\nof the population (degrees)")
         few_ticks(axes.xaxis, counts)
         axes.legend()
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(["Creator", "Date", "Format", "Type"]))
-    svg = buffer.getvalue()
+        no_metadata = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+        figure.savefig(buffer, format="svg", metadata=no_metadata, facecolor="none")
+    svg = buffer.getvalue().replace(INK.lower(), "currentColor")
     label = "Forecast of the angle to the population's components, which falls with the number of rows"
     return f'<svg role="img" aria-label="{label}"{svg[svg.index("<svg") + len("<svg") :]}'

@@ -2,9 +2,9 @@
 
 Take the adaptive method if bytes matter and you do not know how fast the variances of the components fall. After a
 survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
-(`fedpca_flwr.maths.forecast`). The run goes on with the cheapest method that reaches the angle ``target``. If that
-method does not reach it, the cheapest other method goes on. If a component is too small beside the first for a
-covariance to resolve it, `qr-pca` goes on.
+(`fedpca_flwr.maths.forecast`). The run takes the cheapest method that is forecast to reach the angle ``target``,
+and the next cheapest if this method does not reach it. If a component is too small beside the first to be computed from
+covariances, the run takes `qr-pca`.
 
 With ``rule="divergences"``, as in design note 001, the parties send their moments once. The server averages their
 covariances (AP-COV) if the moments differ little (`fedpca_flwr.maths.divergences`), and pools them (P-COV) otherwise.
@@ -217,13 +217,12 @@ CARD = method.MethodCard(
     examples=({}, {"rule": "divergences"}),
     successors=CANDIDATE_METHODS,
     reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
-    differences="The publication is design note 001, whose rule is `rule='divergences'`. By default the choice follows "
-    "from a forecast of bytes and errors instead, and the result is exact. On digits, with 10 equal parties "
-    "in random order and 10 components, `variant=paper` averages covariances (score 0.08 of at most 1) and is "
-    "0.6 degrees from exact; the default with `target=1.0` sends half as many bytes and is 0.04 degrees from "
-    "exact. If each party has one digit, the score is 0.53, and covariances are pooled. The note publishes no "
-    "scales and weights of its divergences: `variant=paper` limits each to 1, and weighs them equally. The "
-    "note also has a border at 0.15, on both sides of which it averages.",
+    differences="The publication, the unpublished design note 001, chooses by `rule='divergences'`: it averages "
+    "covariances if the parties' moments differ little, and pools them otherwise. By default this project forecasts "
+    "bytes and errors instead, and the result is exact. On digits, with 10 equal parties in random order and 10 "
+    "components, `variant=paper` averages covariances, and is 0.6 degrees from exact. The default with `target=1.0` "
+    "sends half as many bytes, and is 0.04 degrees from exact. The note gives no scales and weights of its "
+    "divergences: `variant=paper` limits each to 1, and weighs them equally.",
 )
 
 

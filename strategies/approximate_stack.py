@@ -52,12 +52,10 @@ CARD = method.MethodCard(
     script=stack_script,
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
     variance_base="the parties' own variances, with party-weights='none' each of equal weight",
-    differences='Note 001 stacks "local eigenvectors"; they come with the roots of their eigenvalues by default, '
-    "because directions of noise then count little. `variant='paper'` takes them as they are. Weights of parties are "
-    "not in the note, and by default all are equal. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) "
-    "the two are up to 43 degrees apart; in the mean they are 17 (bare) and 12 degrees from the exact components. "
-    "The note's program multiplies by the roots, too. The 13 degrees that it prints for equal parties of MNIST come "
-    "from neither: both give less than 0.5.",
+    differences="The unpublished design note 001 stacks eigenvectors as they are (`variant='paper'`). By default "
+    "each is multiplied by the root of its eigenvalue, because directions of noise then count little. Party weights "
+    "are not in the note, and by default all are equal. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 "
+    "components) the default is on average 12 degrees from the exact components, and `variant='paper'` 17.",
 )
 
 MIN_LENGTH_SHARE = 1e-7  # of a party's longest row, below which a row is noise of rounding

@@ -1,8 +1,8 @@
 """DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
 
-DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours. The iterates converge
-linearly, but only to a neighbourhood of the components: where parties differ, their directions keep the parties apart,
-in proportion to ``step-size``. FAST-PCA removes this distance and sends twice the bytes.
+DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours. The iterates come near
+the components, and stop at a distance that grows with ``step-size`` and with the differences between parties. FAST-PCA
+removes this distance and sends twice the bytes.
 """
 
 from typing_extensions import override
@@ -15,7 +15,7 @@ CARD = method.MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
-    result="On digits it stops improving at 0.6 degrees, with the parties 5 degrees apart. The graph is simulated",
+    result="On digits it stops improving at 0.6 degrees, and parties are 5 degrees apart. The graph is simulated",
     rounds="the graph's diameter + `iterations` + 2",
     upload="K(2d + 3) for K parties and d features, then d k in each iteration",
     server_sees="all that it relays: means, variances, iterates",

@@ -55,7 +55,7 @@ CARD = method.MethodCard(
     options=CovarianceOptions,
     script=covariance_script,
     reference="Chan, Golub and LeVeque 1983, Algorithms for computing the sample variance",
-    differences="Variances have the divisor N - 1, as in scikit-learn; note 000 divides the scatter by N "
+    differences="Variances have the divisor N - 1, as in scikit-learn. The unpublished design note 000 divides by N "
     "(`variant='paper'`). On the 1797 digits variances get 0.06 % smaller, and nothing else changes.",
 )
 

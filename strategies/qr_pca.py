@@ -88,7 +88,7 @@ CARD = method.MethodCard(
     name="qr-pca",
     title="QR factors",
     exact=True,
-    result="With `rank` or `wire='float32'`, approximate with a bound",
+    result="With `rank` or `wire='float32'` it is approximate, with an error bound",
     rounds="1",
     upload="h d - h(h-1)/2 + d + 1, for n rows, d features and h = min(n - 1, d); with `rank` about d `rank`",
     server_sees="each party's covariance, or its leading components",
@@ -102,11 +102,10 @@ CARD = method.MethodCard(
     script=factor_script,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}),
-    differences="The factors are complete by default, and the result exact. Note 001 gives a size of O(d r) for r "
-    "vectors, and no r; `variant='paper'` has r = k vectors and no filler: on the digits (10 parties, Dirichlet 0.1, "
-    "seed 42, 10 components) it is up to 10 degrees from the exact components, and with r = 2k up to 1.5. The note's "
-    "program has r = 2k, and multiplies party k's vectors by `sqrt(n_k / N)` although their lengths count its rows "
-    "already; the note does not say so, and no option does it.",
+    differences="By default each party sends a complete factor of its scatter, and the result is exact. The "
+    "unpublished design note 001 sends fewer vectors, and does not say how many: `variant='paper'` sends k vectors "
+    "for k components, without filler. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to "
+    "10 degrees from the exact components, and with `rank` 2k up to 1.5.",
 )
 
 

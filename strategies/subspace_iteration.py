@@ -177,12 +177,11 @@ CARD = method.MethodCard(
     mixed=True,
     reference="Golub and Underwood 1977 (block Lanczos); Musco and Musco 2015 (block Krylov)",
     examples=({}, {"scale": True}, {"warm-start": "svd"}, {"warm-start": "svd", "wire": "float32"}),
-    differences="Each estimate uses all blocks so far, and a block has 10 columns more than components. The notes name "
-    "plain subspace iteration with d x r blocks, which is `variant='paper'`, and state no number of rounds, start or "
-    "end: `max_rounds`, `seed` and `tolerance` are ours, and components are the best in the last block. On the "
-    "digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to 14 degrees off after 20 rounds and 1e-8 "
-    "after 100, of which nothing is certified with so narrow a block; by default the run ends after 4 rounds, "
-    "certified to 1e-10.",
+    differences="By default each estimate uses all blocks so far, and a block has 10 columns more than there are "
+    "components. The unpublished design notes use only the last block, with as many columns as components "
+    "(`variant='paper'`); the seed, the number of rounds and the tolerance are this project's. On the digits (10 "
+    "parties, Dirichlet 0.1, seed 42, 10 components) `variant='paper'` is up to 14 degrees off after 20 rounds and "
+    "1e-8 after 100. By default the run ends after 4 rounds, with an error bound of 1e-10 degrees.",
 )
 
 

@@ -9,8 +9,8 @@ how the server computes the scores:
   ``X_i (X_i' Q)``. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
   span the rank of the data (`fedpca_flwr.maths.krylov`).
 - ``gram``: every party sends all inner products of its rows, ``X_i X_i'``, once.
-- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures the
-  energies. The result is exact if ``rank`` is at least the number of columns of every party.
+- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures
+  their sums of squares. The result is exact if ``rank`` is at least the number of columns of every party.
 """
 
 from dataclasses import replace
@@ -123,21 +123,21 @@ CARD = method.MethodCard(
     upload="3, then n b in each round for n rows and b = k + 5; with `gram` n(n+1)/2, with `merge` n `rank` + k",
     server_sees="scores of all rows; `gram` their inner products",
     disclosure=method.Disclosure(
-        "its numbers of rows and columns, the energy of its columns, its part of each product `X X' Q` (with `merge` "
-        "its leading scores, with `gram` all inner products of rows over its columns), and in the last round the "
-        "energy that the scores leave",
+        "its numbers of rows and columns, the sum of squares of its columns, its part of each product `X X' Q` (with "
+        "`merge` its leading scores, with `gram` all inner products of rows over its columns), and in the last round "
+        "the squares that the scores leave",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     summed_disclosure=method.Disclosure(
-        "the energy of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the energy "
-        "that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
+        "the sum of squares of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the "
+        "squares that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     options=VerticalOptions,
     script=vertical_script,
     reference="Cheung et al. 2022, section 3.1, equations 1 and 2; Golub and Underwood 1977; Musco and Musco 2015",
-    differences="Not from the paper: the method solves the paper's problem (equation 2) for centred columns exactly, "
-    "where the paper's own algorithms are `vfedpca` and `vfedakpca`.",
+    differences="The method solves the problem of the paper's equation 2 for centred columns exactly. The paper's "
+    "own algorithms are `vfedpca` and `vfedakpca`.",
     examples=({}, {"solver": "gram"}, {"solver": "merge"}),
     split="columns",
     exposes="scores",

@@ -4,8 +4,8 @@ Party i kept the loadings V_i (k x d_i) of its columns. For n new rows X = [X_1,
 scales its columns as in the earlier run, and sends its part ``X_i V_i'``. All parties receive the sum of the parts for
 their files `scores`.
 
-Nothing is fitted. The model holds the scores, and the share of the new rows' energy about the old means that the scores
-hold.
+Nothing is fitted. The model holds the scores, and the share of the new rows' squared distances from the old means that
+the scores explain.
 """
 
 from __future__ import annotations
@@ -101,20 +101,19 @@ CARD = method.MethodCard(
     upload="5, then n k for n rows",
     server_sees="each party's part of the scores",
     disclosure=method.Disclosure(
-        "its numbers of rows and columns, the run of its loadings (a digest of that run's scores), the energy of the "
-        "new rows over its columns, and its part of their scores",
+        "its numbers of rows and columns, a digest of the earlier run, the squared distances of the new rows from the "
+        "old means in its columns, and its part of their scores",
         "the scores of all new rows",
     ),
     summed_disclosure=method.Disclosure(
-        "the energy of the columns, and the scores; about each party its numbers of rows and columns, a digest of its "
-        "ids, and the run of its loadings",
+        "the sum of squares of the columns, and the scores; about each party its numbers of rows and columns, a digest "
+        "of its ids, and a digest of the earlier run",
         "the scores of all new rows",
     ),
     options=ScoresOptions,
     script=scores_script,
     reference="Cheung et al. 2022, equation 10",
-    differences="Not from the paper, which has no scores of new rows: its equation 10 is `V' X` with eigenvectors V of "
-    "rows, and the scores here are `X V` with the loadings V of columns.",
+    differences="The paper has no scores of new rows. The scores here are `X V` with the loadings V of columns.",
     split="columns",
     exposes="scores",
     loadings_source="vertical",

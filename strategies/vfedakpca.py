@@ -1,9 +1,8 @@
 """VFedAKPCA: VFedPCA with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
 
 VFedAKPCA averages the parties' own kernel PCAs, and is not the kernel PCA of all columns. In each period a party sends
-a vector u, with one value for each row, and a weight. The merged vector mixes rows: ``X_i' u``, one value for each
-column, is the authors' "extraction". ``variant="paper"`` is the paper's algorithm, with power iterations on kernel
-matrices that are not centred.
+a vector u, with one value for each row, and a weight. The merged vector has one value for each row, too, and ``X_i' u``
+one for each column. ``variant="paper"`` is the paper's algorithm: power iterations on kernel matrices without centring.
 """
 
 import math
@@ -97,12 +96,12 @@ CARD = method.MethodCard(
     options=VFedAKPCAOptions,
     script=merging.merge_questions,
     reference="Cheung et al. 2022, section 3.3, algorithms 1 to 5",
-    differences="Each party centres its kernel matrix, as kernel PCA does (73 degrees). There is one period, because "
-    "later kernels are of rows in one dimension (9 degrees). Eigenvectors are exact instead of 10 power iterations "
-    "(0.8 degrees), so that they need no start. They are weighted by the roots of the eigenvalues, as in the authors' "
-    "program (0.8 degrees), and turned to one side (0 degrees, as exact vectors come with their largest entry "
-    "positive). The sigmoid has +gamma, as in the authors' program, not the printed -gamma (90 degrees with gamma "
-    "0.05). The paper gives no value of gamma. All options of the paper together: 77 degrees. " + merging.DIFFERENCES,
+    differences="The angles in brackets say how far each difference from the paper turns the first component. Each "
+    "party centres its kernel matrix, as kernel PCA does (73 degrees). There is one period, because a later period "
+    "has rows in one dimension (9 degrees). Eigenvectors are exact, and not from 10 power iterations (0.8 degrees). "
+    "They are weighted by the roots of the eigenvalues, as in the authors' program (0.8 degrees), and signs are "
+    "aligned (0 degrees). The sigmoid kernel has +gamma, as in the authors' program, and not -gamma as printed (90 "
+    "degrees with gamma 0.05). All differences together: 77 degrees. " + merging.DIFFERENCES,
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",

@@ -63,11 +63,11 @@ CARD = method.MethodCard(
     options=VFedPCAOptions,
     script=merging.merge_questions,
     reference="Cheung et al. 2022, algorithms 2 to 5",
-    differences="Each party centres its columns, which no formula of the paper does (70 degrees). A weight is the "
-    "eigenvalue of `X_i X_i'`, without the paper's `1 / f_i`, so that parties count as in the pooled columns (11 "
-    "degrees). Vectors are turned to one side, because opposite signs cancel (64 degrees). All parties start from the "
-    "same random vector, so that the order of parties changes nothing (0.001 degrees). All together: 78 degrees, and 0 "
-    "to 77 with other seeds, as signs fall. " + merging.DIFFERENCES,
+    differences="The angles in brackets say how far each difference from the paper turns the first component. Each "
+    "party centres its columns (70 degrees). A party's weight is the eigenvalue of `X_i X_i'`, and not divided by "
+    "the number of its columns (11 degrees). Signs are aligned, because vectors of opposite signs cancel (64 "
+    "degrees). All parties start from the same random vector, so that their order changes nothing (0.001 degrees). "
+    "All differences together: 78 degrees, and 0 to 77 with other seeds. " + merging.DIFFERENCES,
     examples=({}, {"graph": "ring"}),
     split="columns",
     exposes="scores",

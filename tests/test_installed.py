@@ -179,7 +179,7 @@ from fedpca_flwr import METHODS, FederatedPCA, FedPCA, PooledCovariance, client_
 parties = [np.random.default_rng(party).normal(size=(30, 5)) for party in range(3)]
 model = run("sub-it", parties, n_components=2)
 fitted = FederatedPCA(2).fit(np.vstack(parties), groups=np.repeat([0, 1, 2], 30)).model_
-(record,) = compare(methods=["p-cov"], datasets=["wine"], partitions=["iid"], clients=[2], components=2)
+(record,) = compare(methods=["p-cov"], datasets=["wine"], partitions=["iid"], clients=[2], n_components=2)
 FedPCA("p-cov", clients=3), PooledCovariance(clients=3), client_app(lambda context: parties[0])
 assert "mine" not in METHODS and strategies.METHODS == simulations.METHODS == {"mine": 1}
 print("used", fedpca_flwr.__file__, model.log["method"], fitted.log["method"], record["method"])

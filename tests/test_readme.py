@@ -143,7 +143,7 @@ def test_the_readmes_numbers_are_what_its_commands_print(capsys, monkeypatch, tm
     exec(compile(example, "README.md", "exec"), {})
     *summary, numbers = capsys.readouterr().out.splitlines()[:4]
     assert summary == [line[1:].removeprefix(" ") for line in example.splitlines() if line.startswith("#")]
-    (claim,) = re.findall(r"\*\*(\d+) round, ([\d,]+) bytes from a party, less than (\S+) degrees\*\*", page)
+    (claim,) = re.findall(r"\*\*(\d+) round, ([\d,]+) bytes from a site, less than (\S+) degrees\*\*", page)
     rounds, nbytes, angle = numbers.split()
     assert (rounds, nbytes) == (claim[0], claim[1].replace(",", ""))
     assert float(angle) < float(claim[2])

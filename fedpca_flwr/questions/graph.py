@@ -59,11 +59,10 @@ GRAPH_DISCLOSURE = Disclosure(
 """Who learns what of a party, of a method whose parties talk to their neighbours."""
 
 DIFFERENCES = (
-    "The iteration is the published one, but its step is not: the papers take a constant that a user must choose, and "
-    "a constant that suits one data set diverges or stands still on another. 'auto' follows from the parties and the "
-    "graph. The papers suppose rows about the mean of all rows, which the parties exchange here first. With 5 "
-    "components of digits at five parties that differ (`alpha=0.1`), 500 iterations end {} degrees from exact, and {} "
-    "with `variant='paper'`, whose step is 0.1."
+    "The published iteration needs a constant step, and a step that suits one data set may diverge or stand still on "
+    "another. By default ('auto') the step follows from the parties and the graph. The papers assume centred rows; "
+    "here the parties first compute the mean of all rows. With 5 components of digits at five parties that differ "
+    "(`alpha=0.1`), 500 iterations end {} degrees from exact, and {} with `variant='paper'`, whose step is 0.1."
 )
 """How DSA and FAST-PCA differ from their papers, with two angles to fill in."""
 

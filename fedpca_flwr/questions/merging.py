@@ -40,18 +40,17 @@ from fedpca_flwr.questions import columns
 from fedpca_flwr.questions.columns_run import ColumnsClient, ColumnsOptions, ColumnsStrategy, ScoresSolution
 
 MERGE_DISCLOSURE = Disclosure(
-    "its numbers of rows and columns, the energy of its columns, its own leading scores in each period with their "
-    "eigenvalues, and its energies of the merged directions",
+    "its numbers of rows and columns, the sum of squares of its columns, its own leading scores in each period with "
+    "their eigenvalues, and its sums of squares along the merged directions",
     "the merged scores of all rows; with `graph` also the neighbours' own leading scores",
     "sizes and times of messages, which show the graph",
 )
 """Disclosure of methods that merge the parties' directions."""
 
 DIFFERENCES = (
-    "The paper merges a single component; further components come from the columns without the earlier directions. "
-    "With `graph` each party of the paper keeps its own direction; the model is the mean of these. The numbers are "
-    "angles between the first components of two runs that differ in that option only, on scikit-learn's breast cancer "
-    "data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
+    "The paper computes only one component; here each further component comes from the columns without the earlier "
+    "ones. With `graph` the paper's parties keep different directions; the model has their mean. The angles are for "
+    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
 )
 """End of both methods' texts on what differs from the paper."""
 

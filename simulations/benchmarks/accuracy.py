@@ -273,8 +273,8 @@ def _alternatives(dataset: harness.Dataset = "digits", data_root: str = ".", com
         incremental.partial_fit(rows)
     yield "way", "rounds", "degrees off"
     yield "`p-cov`", ours.rounds, f"{_angle(ours.loadings()[0].T, truth):.0e}"
-    yield "average the parties' components", averaged.rounds, f"{_angle(averaged.loadings()[0].T, truth):.2g}"
-    yield "hand `IncrementalPCA` from party to party", len(parts), f"{_angle(incremental.components_.T, truth):.2g}"
+    yield "average the sites' components", averaged.rounds, f"{_angle(averaged.loadings()[0].T, truth):.2g}"
+    yield "hand `IncrementalPCA` from site to site", len(parts), f"{_angle(incremental.components_.T, truth):.2g}"
     yield "train an autoencoder by FedAvg", ROUNDS, f"{_angle(_federated_average(parts, components), truth):.2g}"
 
 

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -210,12 +211,10 @@ def options_text(*words: str, **options: Any) -> str:
 def plot(
     file: str, panels: Mapping[str, Mapping[str, Sequence[tuple[float, ...]]]], labels: Sequence[str], **looks: Any
 ) -> None:
-    """Draw panels of curves into a file; draw nothing if its name is empty.
+    """Draw panels of curves, with the ``labels`` of the two axes, into a file; draw nothing if its name is empty.
 
-    ``panels`` has, by title and label, points: abscissa and ordinate, and perhaps the lowest and highest of the draws
-    whose mean the ordinate is, drawn as a bar. ``labels`` are texts of the two axes. ``looks`` has the number of
-    ``rows`` of panels, which divides that of the panels, ``ticks`` of ordinates, ``colours`` by label, and
-    ``equal_steps`` for abscissas without a logarithmic scale.
+    ``panels`` has points by title and label: abscissa, mean ordinate, and perhaps the lowest and highest draw. The
+    ``looks`` are: number of ``rows``, ``ticks`` of ordinates, ``colours`` by label, ``equal_steps`` of abscissas.
     """
     if not file:
         return
@@ -252,7 +251,15 @@ def plot(
         figure.supxlabel(labels[0], fontsize=9)
         figure.supylabel(labels[1], fontsize=9)
         style.add_legend(figure, [*entries.values(), *bars.values()])
-        figure.savefig(file, metadata={"Date": None})
+        figure.savefig(file, metadata={"Date": None}, facecolor="none")
+    if file.endswith(".svg"):
+        Path(file).write_text(follow_page(Path(file).read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def follow_page(svg: str) -> str:
+    """Return a figure without paper whose ink is dark on light pages and light on dark pages."""
+    style = "<style>svg{color:#333}@media(prefers-color-scheme:dark){svg{color:#ddd}}</style>"
+    return re.sub("<svg[^>]*>", rf"\g<0>{style}", svg.replace("#333333", "currentColor"), count=1)
 
 
 def _size_text(size: float) -> str:

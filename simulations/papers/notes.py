@@ -53,7 +53,7 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
         plan.append(Step(f"compression-{name}", _compare, {**skewed, "methods": [f"compressed {c}" for c in CODECS]}))
         if name == "images":  # the notes have no more of CIFAR-10
             continue
-        few = {**skewed, "components": 20, "clients": [5, 10, 20, 50], "knn": False}
+        few = {**skewed, "n_components": 20, "clients": [5, 10, 20, 50], "knn": False}
         plan.append(Step(f"scalability-{name}", _compare, {**few, "methods": ["p-cov"]}))
         for kind, case in cases.items():
             plan.append(Step(f"adaptive-{kind}", _compare, {**case, "methods": ["adaptive"], "knn": False}))
@@ -75,7 +75,7 @@ def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further:
     options = PARTITIONS[partition]
     spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
     for record in compare(
-        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **further}
+        methods=methods, **{"datasets": [dataset], "n_components": COMPONENTS, "knn": True, **spread, **further}
     ):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")

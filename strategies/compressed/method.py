@@ -224,13 +224,10 @@ CARD = method.MethodCard(
     weighted=True,
     reference="this project; `fedpca_flwr.maths.codecs` and `fedpca_flwr.maths.refine` have the derivations",
     examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
-    differences="By default a scatter's triangle travels in 16 bits, with a scale for each 128 entries, as note 001 "
-    "names 16 bits first. `variant='paper'` is the note's low rank in O(d k) numbers: float64 vectors, without the "
-    "filler that `codec='low-rank'` has by default, and with rank 2k, which is the note's 100 for 50 components. On "
-    "the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) low rank is up to 1.5 degrees off without filler "
-    "and 0.7 with it, rounding its vectors to 16 bits turns components by 0.001 degrees, and the default is up to "
-    "0.002 degrees off. The note gives no scale of its 16 and 8 bits; its program has one for the whole matrix, and "
-    "cuts.",
+    differences="By default each value of a scatter is sent in 16 bits, with a scale for each 128 values. "
+    "`variant='paper'` is the low rank of the unpublished design note 001: 2k eigenvectors in float64 for k "
+    "components, without `filler`. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) "
+    "`variant='paper'` is up to 1.5 degrees from exact (0.7 with `filler`), and the default up to 0.002.",
 )
 
 

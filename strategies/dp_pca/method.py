@@ -59,17 +59,14 @@ CARD = method.MethodCard(
     script=party_half.dp_script,
     examples=({}, {"clip": 1.0, "release": "joint"}, {"epsilon": "infinity"}),
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
-    differences="The publication is design note 001: Gaussian noise on the mean and the covariance of rows clipped to "
-    "length 5. `variant=paper` is the nearest that keeps the promised epsilon, and not the note to the "
-    "letter. By default rows count by their directions (`shells`), and noise is the smallest for a row added "
-    "or removed. On digits with values from 0 to 1, with five parties, 5 components and epsilon 1, the mean "
-    "angle to the exact components is 29 degrees, and with `variant=paper` 74. `variant=paper` is `joint` "
-    "with the note's clip and formula of noise, for a replaced row. The note's sensitivities, `clip / n` and "
-    "`2 clip^2 / n`, are half of the true ones, and it spends epsilon twice, so neither is offered. Noise is "
-    "added to sums of products about zero, because covariances about own means are 2.8 times as sensitive and "
-    "have no integer sums. One multiplier holds for both sums together, and is never below what privacy "
-    "needs, as the note's formula is at epsilon 10. The server still corrects eigenvalues for the noise and "
-    "leaves out features below it, which the note does not.",
+    differences="The publication, the unpublished design note 001, adds Gaussian noise to the mean and the "
+    "covariance of rows clipped to length 5. The default sums directions of rows (`shells`), and needs the least "
+    "noise for a row added or removed. On digits with values from 0 to 1, with five parties, 5 components and "
+    "epsilon 1, the mean angle to the exact components is 29 degrees by default, and 74 with `variant=paper`. "
+    "`variant=paper` is `joint` with the note's clip and formula of noise, but not the note to the letter. One row "
+    "can change the note's sums by twice as much as the note assumes, and the note spends epsilon twice, so both are "
+    "corrected. The noise is added to sums of products about zero, because covariances are 2.8 times as sensitive. "
+    "The server corrects eigenvalues for the noise, and leaves out features below it, which the note does not.",
     differentially_private=True,
     variance_base="that of clipped rows, with noise",
     needs=("rows",),

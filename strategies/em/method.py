@@ -200,7 +200,7 @@ CARD = method.MethodCard(
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Walker and Ni 2011; for "
     "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
-    differences="Not from the design notes: the publications are for one data set, and sums over parties are ours.",
+    differences="The publications treat a single data set. The sums over parties are this project's.",
     beyond_moments="a group of rows for each pattern of gaps",
 )
 

@@ -58,13 +58,11 @@ CARD = method.MethodCard(
     needs=("rows",),
     differences="By default the run chooses `mu`, centres the rows, starts from the PCA of all rows, and computes "
     "components by eigenvectors. The paper knows the deviations, does not centre, starts from random components, and "
-    "takes gradient steps. `variant='paper'` is its Algorithm 1 as printed, with the noise, the largest spread and the "
-    "tuned step sizes of Figure 2, where scores have variance 1; server and parties start from the same random "
-    "components. Fact 1 has half of the rows' gradient; `solver='stiefel'` takes the whole, which finite differences "
-    "confirm. On digits (600 rows of 20 features, sorted by kind among 5 parties, 3 components) the squared error per "
-    "row is 138 by default, and 1537 with `variant='paper'`, whose steps are too long for such rows. With all values "
-    "divided by 64 and the error brought back, it is 255 after 20 iterations and 174 after 1000. With the rows' whole "
-    "weight, the same objective ends at 164 (`solver='closed-form'`).",
+    "takes gradient steps. `variant='paper'` is the paper's Algorithm 1 as printed, with the noise, the largest "
+    "spread and the tuned step sizes of Figure 2. Fact 1 of the paper has half of the gradient; `solver='stiefel'` "
+    "takes the whole gradient, which finite differences confirm. On digits (600 rows of 20 features, sorted by kind "
+    "among 5 parties, 3 components) the squared error per row is 138 by default, and 1537 with `variant='paper'`, "
+    "whose steps are too long for such rows.",
 )
 
 

@@ -54,7 +54,7 @@ CARD = method.MethodCard(
     beyond_moments="rows count by their directions from a centre of the server's, which a site must allow",
     examples=({}, {"scale": True}, {"robust-parties": True}),
     reference="Locantore et al. 1999; Visuri, Koivunen and Oja 2000; Vardi and Zhang 2000",
-    differences="Not from the design notes: the publications are for one data set, and sums over parties are ours.",
+    differences="The publications treat a single data set. The sums over parties are this project's.",
 )
 
 

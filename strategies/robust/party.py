@@ -29,7 +29,7 @@ SPREADS_KEY = "robust: own spreads"  # after the prefix of a step
 WEIGHTS_KEY = "robust: own weights"  # of the rows, in the last step so far
 
 SITE_DISCLOSURE = (
-    "sums of the sites' own medians, sums of counts that each site bounds by its own rows, and sums of the rows' "
+    "sums of the sites' own medians, sums of counts with limits from each site's rows, and sums of the rows' "
     "directions from centres that the server chooses. Sums for many centres tell where a site's rows lie"
 )
 

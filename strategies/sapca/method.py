@@ -1,10 +1,10 @@
 """SPCA and SAPCA: each party follows its stream of rows in one pass; the subspaces are merged (Grammenos et al. 2019).
 
 Take one of the two if rows arrive in a stream; docs/streaming.md compares the choices. `spca` has a fixed number of
-components, or as many as hold a share of the variance. `sapca` begins with n-components, and changes their number by
-the shares of the singular values. A party needs O(d (r + b)) memory for d features, r tracked directions and blocks of
-b rows. It sends its directions times their singular values, its mean, the trace of its scatter, and an error bound. The
-server merges the subspaces ("star"), or the parties merge them along a tree, and the server relays their messages.
+components, or as many as hold a share of the variance. `sapca` begins with n-components, and then keeps the last one's
+share of the singular values within limits. A party needs O(d (r + b)) memory for d features, r tracked directions and
+blocks of b rows. It sends its directions times their singular values, its mean, the trace of its scatter, and an error
+bound. The server merges these ("star"), or the parties merge them along a tree, and the server relays their messages.
 
 The model states a bound on its error. If ``tracked`` is less than the number of features and the rank of the data, the
 model depends a little on the order of the rows, within this bound.
@@ -297,13 +297,12 @@ def sends_at_level(party: int, level: int, parties: int, fan_in: int) -> bool:
 
 
 DIFFERENCES = (
-    "By default a party tracks twice as many directions as components, because directions beyond these keep what later "
-    "blocks need (published: as many); the rows are centred (published: not); and the server merges all subspaces at "
-    "once (published: along a tree, in batches whose size is not stated, and are two with `variant='paper'`). Both "
-    "variants correct algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4, and a basis "
-    "gets no directions of a residual that is zero. The last block may be smaller. On the digits of scikit-learn, in "
-    "five parts, ten components leave 0.02 % more squared error than those of the pooled rows, and 2.7 % more with "
-    "`variant='paper'`, of which 2.2 are due to rows that are not centred."
+    "By default a party tracks twice as many directions as components, centres its rows, and the server merges the "
+    "directions of all parties at once. In the publication a party tracks as many directions as components and does "
+    "not centre its rows, and parties merge along a tree (`variant='paper'`: two at a time). Both variants correct "
+    "an error of algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4. On the digits "
+    "of scikit-learn, in five parts, ten components leave 0.02 % more squared error than those of the pooled rows. "
+    "With `variant='paper'` it is 2.7 % more, of which 2.2 are due to rows that are not centred."
 )
 
 SPCA_CARD = method.MethodCard(
@@ -337,14 +336,14 @@ SAPCA_CARD = replace(
     SPCA_CARD,
     name="sapca",
     title="Streaming with adaptive rank",
-    result="The model states a bound. The data decide the number of components, from `n-components` on",
+    result="The model states a bound. The run begins with `n-components`, and adapts their number to the data",
     options=SAPCAOptions,
     reference="Grammenos et al. 2019, algorithms 1 to 3 and equation 6",
-    differences=f"{DIFFERENCES} The rule of equation 6 has hysteresis by default, because on eight equal variances it "
-    "alternates between 8 and 9 as printed. From two components on, it gives 8 on the digits, and 6 with "
-    "`variant='paper'`. A number that grows adds the next singular triplet; algorithm 3 adds a canonical vector, which "
-    "is not orthogonal to the others and has no singular value. A merge keeps the largest number of its parts, which "
-    "the paper leaves open, as it does alpha and beta: 0.01 and 0.1 are those of the authors' program.",
+    differences=f"{DIFFERENCES} The number of components follows equation 6, which as printed can alternate between "
+    "two numbers; by default it changes only by a margin. From two components on, it gives 8 on the digits, and 6 "
+    "with `variant='paper'`. When the number grows, the next singular vector is added; algorithm 3 adds a unit "
+    "vector, which is not orthogonal to the others. The paper gives no values of alpha and beta: 0.01 and 0.1 are "
+    "those of the authors' program.",
     adapts_rank=True,
 )
 

@@ -66,8 +66,8 @@ CARD = method.MethodCard(
     script=lambda config, options: {**members_questions(config), **method.projection_questions()},
     examples=({"state": "federation"},),
     reference="Chan, Golub and LeVeque 1983, as for `p-cov`",
-    differences="Only the divisor: variances have N - 1, where note 001 has N. Appended rows merge by the note's "
-    "formula; the moments of a member that leaves are not subtracted, but forgotten.",
+    differences="Variances have the divisor N - 1, and in the unpublished design note 001 N. If a member leaves, its "
+    "moments are removed, and not subtracted from a total.",
 )
 
 

@@ -85,7 +85,7 @@ def blocks():
 
 
 def comparison():
-    return compare(PARTIES, methods=["p-cov"], components=2)
+    return compare(PARTIES, methods=["p-cov"], n_components=2)
 
 
 OBJECTS = {
@@ -226,7 +226,7 @@ TAKERS = {
     "run": lambda rows: run("p-cov", [FRAME, rows], n_components=2),
     "run of one": lambda rows: run("p-cov", rows, n_components=2),
     "em": lambda rows: run("em", [FRAME, rows], n_components=2),
-    "compare": lambda rows: compare([FRAME, rows], methods=["p-cov"], components=2),
+    "compare": lambda rows: compare([FRAME, rows], methods=["p-cov"], n_components=2),
     "fit": fedpca_flwr.FederatedPCA(n_components=2).fit,
     "fit of parties": lambda rows: fedpca_flwr.FederatedPCA(n_components=2).fit([X, rows]),
     "estimator.transform": lambda rows: fedpca_flwr.FederatedPCA(n_components=2).fit([X, X]).transform(rows),
@@ -262,7 +262,7 @@ ARGUMENTS = {
     "read": lambda table: analyses.read(model().moments_, table),
     "moments": lambda table: analyses.read(table, 2),
     "LocalGrid": lambda table: fedpca_flwr.LocalGrid(table, 0),
-    "compare": lambda table: compare([X], methods=["p-cov"], components=table),
+    "compare": lambda table: compare([X], methods=["p-cov"], n_components=table),
 }
 
 

@@ -24,10 +24,11 @@ from fedpca_flwr import analyses, run
 from fedpca_flwr.figures import plots
 from fedpca_flwr.figures.style import STYLE, add_legend, looks
 from fedpca_flwr.simulations import worth
+from fedpca_flwr.simulations.benchmarks.harness import follow_page
 
 ROOT = Path(__file__).parents[2]
-SVG = {"svg.fonttype": "none", "svg.hashsalt": "docs"}
-"""Texts stay texts, and the same figure has the same bytes."""
+SVG = {"svg.fonttype": "none", "svg.hashsalt": "docs", "savefig.facecolor": "none"}
+"""Texts stay texts, the same figure has the same bytes, and no paper."""
 
 
 def of_page(page: str, saved: str) -> str:
@@ -109,10 +110,11 @@ FIGURES: dict[str, Callable[[], str]] = {
 
 
 def main(*names: str) -> None:
-    """Write the figures, or those named, without indents, and without the date and the program that matplotlib adds."""
+    """Write the figures, or those named, without indents, metadata, document type and rare fonts."""
+    omitted = r"<metadata>.*?</metadata>|<!DOCTYPE.*?>|'Bitstream [^;]*Garde', |^ +"
     for name in names or FIGURES:
-        svg = re.sub(r"<metadata>.*?</metadata>|^ +", "", FIGURES[name](), flags=re.S | re.M)
-        (ROOT / "docs" / f"{name}.svg").write_text(svg, encoding="utf-8")
+        svg = re.sub(omitted, "", FIGURES[name](), flags=re.S | re.M)
+        (ROOT / "docs" / f"{name}.svg").write_text(follow_page(svg), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
-WINE = {"datasets": ["wine"], "clients": [3], "components": 2}
+WINE = {"datasets": ["wine"], "clients": [3], "n_components": 2}
 
 
 def undrawn(monkeypatch):
@@ -82,7 +82,7 @@ def test_every_combination_is_one_record():
 @pytest.mark.engine
 def test_kernels_are_compared_with_scikit_learns():
     kernels = ("kernel=polynomial degree=2 coef0=2 center=true", "kernel=sigmoid gamma=1e-6", "kernel=linear")
-    one = {**WINE, "clients": [1], "components": 1}  # a single party's kernel is that of all columns
+    one = {**WINE, "clients": [1], "n_components": 1}  # a single party's kernel is that of all columns
     for record in compare(methods=[f"vfedakpca {kernel}" for kernel in kernels], **one):
         assert record["max angle"] < 1e-6, record
 
@@ -106,7 +106,7 @@ def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
 def test_another_folder_of_data_is_another_run(tmp_path):
     draw_pictures(tmp_path / "a", seed=1, most=80, count=4)
     draw_pictures(tmp_path / "b", seed=3, most=240, count=4)
-    common = {"methods": ["p-cov"], "clients": [2], "components": 2, "output": tmp_path}
+    common = {"methods": ["p-cov"], "clients": [2], "n_components": 2, "output": tmp_path}
     results = [compare(datasets=["wine", "images"], data_root=tmp_path / name, **common) for name in ("a", "b", "a")]
     ratios = [images["explained variance"] for _, images in results]
     assert ratios[0] == ratios[2] != ratios[1]
@@ -117,7 +117,7 @@ def test_another_folder_of_data_is_another_run(tmp_path):
 def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     for part, seed in (("train", 0), ("test", 1)):
         draw_pictures(tmp_path / part, seed=seed, step=40, most=120)
-    images = {"datasets": ["images"], "data_root": tmp_path, "clients": [2], "components": 2}
+    images = {"datasets": ["images"], "data_root": tmp_path, "clients": [2], "n_components": 2}
     exact, other = compare(methods=["p-cov", "ap-cov"], **images, knn=True)
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
 
@@ -169,7 +169,7 @@ def test_captured_variance_is_of_each_client():
     assert together["captured variance"] <= 1
     # Of rows about the mean of all: what lies between two parties is most of their variance, and each one's first axis.
     shifted = {"north": NORTH, "south": SOUTH + [0, 0, 0, 100]}
-    (apart,) = compare(shifted, methods=["personalised mu=0"], components=2)
+    (apart,) = compare(shifted, methods=["personalised mu=0"], n_components=2)
     assert 0.99 < apart["captured variance"] < 1
 
 
@@ -287,7 +287,7 @@ def written(folder):
 
 
 def test_tables_are_parties_in_any_order_of_columns():
-    made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], components=2)
+    made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], n_components=2)
     assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 2
     assert max(one["max angle"] for one in made) < 1e-6
 
@@ -295,8 +295,8 @@ def test_tables_are_parties_in_any_order_of_columns():
 def test_files_and_their_folder_are_the_same_data(tmp_path):
     files = written(tmp_path)
     (tmp_path / "notes.txt").write_text("of no party")
-    first = compare(files, methods=["p-cov"], components=2, bounds=[0.0, 50.0])
-    again = compare([str(tmp_path)], methods=["p-cov"], components=2)
+    first = compare(files, methods=["p-cov"], n_components=2, bounds=[0.0, 50.0])
+    again = compare([str(tmp_path)], methods=["p-cov"], n_components=2)
     assert first[0]["dataset"] == again[0]["dataset"]
     frame = first.frame()
     assert list(frame["bound"]) == [0.0, 50.0]
@@ -308,9 +308,9 @@ def test_files_and_their_folder_are_the_same_data(tmp_path):
 
 def test_changed_rows_in_a_file_are_another_run(tmp_path):
     files, output = written(tmp_path), tmp_path / "out"
-    (first,) = compare(files, methods=["p-cov"], components=2, output=output)
+    (first,) = compare(files, methods=["p-cov"], n_components=2, output=output)
     np.save(files[1], SOUTH.to_numpy() * 2)
-    (then,) = compare(files, methods=["p-cov"], components=2, output=output)
+    (then,) = compare(files, methods=["p-cov"], n_components=2, output=output)
     assert then["max angle"] < 1e-6
     sources.HELD_TABLES.clear()
     with refused(ConfigError, f"'{first['dataset']}'"):
@@ -346,7 +346,7 @@ TABLE = pd.concat([NORTH, SOUTH]).assign(batch=["east", "west"] * 50)
 
 
 def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
-    how = {"label": "batch", "partitions": "dirichlet", "alphas": [0.1, 10], "clients": [2, 4], "components": 2}
+    how = {"label": "batch", "partitions": "dirichlet", "alphas": [0.1, 10], "clients": [2, 4], "n_components": 2}
     made = compare(table=TABLE, methods=["p-cov", "ap-stack"], seeds=range(2), scale=True, **how)
     assert len(made) == 2 * 2 * 2 * 2
     exact = [run for run in made if run["method"] == "p-cov"]
@@ -356,7 +356,7 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
     assert min(run["captured variance"] for run in made) > 0.9 * expected  # not of the feature with the largest unit
     (other,) = compare(table=POOLED, methods="p-cov", **{**how, "label": TABLE["batch"], "alphas": 10, "clients": 2})
     assert f"{other['dataset']}, scaled" == exact[0]["dataset"]
-    assert compare(table=NORTH, methods="p-cov", components=2)[0]["partition"] == "iid"
+    assert compare(table=NORTH, methods="p-cov", n_components=2)[0]["partition"] == "iid"
     for arguments, named in (
         ({"table": TABLE, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
         ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
@@ -370,7 +370,7 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
 
 
 def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
-    made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], components=2)
+    made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], n_components=2)
     (axes,) = made.figure("methods", "max angle").axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
     points = next(line for line in axes.lines if len(line.get_xdata()) == 2)

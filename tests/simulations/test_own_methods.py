@@ -84,7 +84,7 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     own = make()
     for _ in "ab":  # its code may have changed: it is run again, and the page has one line of it
-        made = compare(PARTIES, methods=["p-cov", own], components=2, output=tmp_path)
+        made = compare(PARTIES, methods=["p-cov", own], n_components=2, output=tmp_path)
     assert [run["method"] for run in made] == ["p-cov", "own-cov"]
     assert len(lines_of(tmp_path)) == 3
     page = made.report().read_text()
@@ -127,7 +127,7 @@ def test_a_class_that_is_no_method_is_refused(wrong, named):
     with refused(ConfigError, *named):
         run(wrong, PARTIES, n_components=2)
     with refused(ConfigError, *named):
-        compare(PARTIES, methods=["p-cov", wrong], components=2)
+        compare(PARTIES, methods=["p-cov", wrong], n_components=2)
     assert FACTORY.methods is METHODS
 
 

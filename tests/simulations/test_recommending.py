@@ -107,7 +107,7 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
         ]
         return model
 
-    setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "components": 2, "output": tmp_path}
+    setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "n_components": 2, "output": tmp_path}
     monkeypatch.setattr(measuring, "run", Mock(side_effect=DataError("a site\nis away")))
     failed = compare(**setting)
     (line,) = failed.frame().to_dict("records")
@@ -304,15 +304,15 @@ def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
         ({"datasets": ["digit", "wine"]}, ["'datasets'", "'digit'", "'digits'", "openml:NAME"]),
         ({"alphas": [-1, "a"]}, ["'alphas'", -1, "'a'"]),
         ({"clients": [3.5, 0]}, ["'clients'", 3.5, 0]),
-        ({"components": 0}, ["'components'", 0]),
-        ({"components": "x"}, ["'components'", "'x'"]),
+        ({"n_components": 0}, ["'n_components'", 0]),
+        ({"n_components": "x"}, ["'n_components'", "'x'"]),
         ({"seeds": [1.5, -2]}, ["'seeds'", 1.5, -2]),
         ({"engine": "rays"}, ["'engine'", "'rays'", "loopback"]),
         ({"methods": ["p-covv", "sub-itt", 3]}, ["'p-covv'", "'sub-itt'", 3]),
         ({"methods": None}, ["'methods'", None]),
         ({"methods": []}, ["'methods'", "empty"]),
         ({"clients": [], "engine": 1}, ["'clients'", "empty", "'engine'"]),
-        ({"datasets": ["wine", "digits"], "components": 100}, ["'components'", 100, "wine", "digits"]),
+        ({"datasets": ["wine", "digits"], "n_components": 100}, ["'n_components'", 100, "wine", "digits"]),
         ({"datasets": "wine", "clients": [1000, 500]}, ["'clients'", 500, 1000, 178, "wine"]),
         ({"datasets": ["mnist", "cifar10"], "data_root": "/nowhere"}, ["'mnist'", "cifar10"]),
         ({"parties": "wine"}, ["'parties'", "'wine'", "datasets"]),
@@ -322,11 +322,11 @@ def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
 def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.simulations.measuring.run", lambda *_, **__: pytest.fail("there was work"))
     with refused(Exception, *named):
-        compare(**{"methods": "p-cov", "components": 2, **arguments})
+        compare(**{"methods": "p-cov", "n_components": 2, **arguments})
 
 
 def test_single_values_are_lists_of_one():
     setting = {"datasets": "wine", "partitions": "quantity", "alphas": np.float64(0.5), "clients": 3, "seeds": 7}
-    (record,) = compare(methods="ap-cov", components=2, **setting)
+    (record,) = compare(methods="ap-cov", n_components=2, **setting)
     assert (record["alpha"], record["clients"], record["seed"], record["bound"]) == (0.5, 3, 7, 0.0)
     assert math.isfinite(record["max angle"])
