@@ -100,7 +100,8 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    values |= {x: ", ".join(values[x]) for x in ("adjust-for", "numbers") if isinstance(values.get(x), list | tuple)}
+    columns = {x: values.get(x) for x in ("adjust-for", "numbers", "weights")}
+    values |= {x: ", ".join(map(str, np.ravel(y))) for x, y in columns.items() if isinstance(y, int | list | tuple)}
     with in_words_of_python():
         tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
@@ -186,6 +187,7 @@ def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[
         for key in ("min-rows", "round-rows")
     )
     tables_by_text = by_text(parties)
+    levels = [levels] if isinstance(levels, str) and not levels.lstrip().startswith("{") else levels
     if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
         levels = levels_of_frames(tables_by_text, levels, min_rows)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
@@ -229,7 +231,7 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
     site |= {key: _paths(key, values.pop(key), number) for key in FILES if key in values}
     site |= {"name": shares.keys} if shares.keys else {}
     if not np.array_equal(values.setdefault("clients", number), number):
-        raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties")
+        raise ConfigError(f"'clients' is {value_text(values['clients'])}, but there are {number} parties; leave it out")
     return site
 
 

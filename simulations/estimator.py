@@ -165,7 +165,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
         refused += [key for key in ("levels", "transform") if result.log.get(key)]
         if refused:
-            names = labels_text(refused)
+            names = labels_text([key.replace("-", "_") for key in refused])
             raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {names}: use fit")
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}
@@ -404,6 +404,8 @@ QUOTED_VALUES = re.compile(
 
 def _validate(estimator: FederatedPCA, table: Any, **options: Any) -> Any:
     """Validate a table as scikit-learn's `validate_data`; raise ValueError, whose text quotes no value of the table."""
+    if is_frame(table):  # of which the run, or the model, names the columns at fault
+        options |= {"dtype": None, "ensure_all_finite": False}
     try:
         return validate_data(estimator, table, **options)
     except ValueError as error:

@@ -21,7 +21,7 @@ from fedpca_flwr.data.frames import (
     open_frame,
     row_labels,
 )
-from fedpca_flwr.data.table import Table, check_rows
+from fedpca_flwr.data.table import Table, check_rows, require_complete
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
@@ -41,12 +41,12 @@ class Parties(NamedTuple):
         return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
 
 
-def parties_of(data: Any, split: str) -> Parties:
+def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
     """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
 
     With ``split="rows"`` columns are put into the order of the first party that has labels, with ``split="columns"``
     rows into that of the first party that has an index. The keys of a mapping are the parties' names. One error is of
-    all parties: ConfigError for names and orders, DataError for tables that are no numbers.
+    all parties: ConfigError for names and orders, DataError for tables that are no numbers, or not ``complete``.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -69,7 +69,7 @@ def parties_of(data: Any, split: str) -> Parties:
     result = result._replace(names=names)
     by_name = zip(party_names, tables, strict=True)
     read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
-    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names)
+    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names, complete)
     names_by_party = dict(zip(party_names, result.names, strict=True))
     repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), result.rows)
     fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
@@ -77,12 +77,14 @@ def parties_of(data: Any, split: str) -> Parties:
     return result._replace(tables=run_tables, notes=[*result.notes, *repeated, *read, *fault_notes])
 
 
-def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, ...]]) -> dict[str, Table]:
+def _check_tables(rows: Mapping[str, Rows], names: Sequence[tuple[str, ...]], complete: bool) -> dict[str, Table]:
     """Return the parties' checked tables; raise a DataError with all parties' faults."""
     tables, faults = {}, []
-    for (party, rows), columns in zip(rows_by_party.items(), names, strict=True):
+    for (party, part), columns in zip(rows.items(), names, strict=True):
         try:
-            tables[party] = check_rows(rows, columns, sampled=True)
+            tables[party] = check_rows(part, columns, sampled=True)
+            if complete:
+                require_complete(tables[party])
         except DataError as error:
             faults.append(f"{party}: {error}{f' ({error.local})' if error.local else ''}")
     if faults:
@@ -93,6 +95,8 @@ def _check_tables(rows_by_party: Mapping[str, Rows], names: Sequence[tuple[str, 
 def read_parties(data: Any) -> Any:
     """Return the parties' tables in a list or mapping, with files read (`_tables_of`); other objects unchanged."""
     data = list(data) if isinstance(data, Iterator | ValuesView) else data
+    if hasattr(data, "ngroups"):
+        _require_parties(data)
     if is_table(data) or not isinstance(data, Mapping | list | tuple):
         return data
     tables = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
@@ -171,13 +175,15 @@ def is_name(key: object) -> bool:
 
 def _require_parties(data: Any) -> None:
     """Raise ConfigError, with advice, for data that are no list or mapping of tables, or wrong names of parties."""
-    one_table = is_table(data)
-    if one_table or isinstance(data, str | bytes) or not isinstance(data, Iterable):
+    is_grouped = hasattr(data, "ngroups")  # what groupby gives
+    one_table = is_table(data) and not is_grouped
+    if one_table or is_grouped or isinstance(data, str | bytes) or not isinstance(data, Iterable):
         kind = type(data).__name__
         description = f"{kind}, one table" if one_table else kind
         advice = "; [X] makes it one party" if one_table else ""
-        if hasattr(data, "ngroups"):  # what groupby gives
-            advice = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
+        if is_grouped:
+            column = data.keys if isinstance(data.keys, str) else []
+            advice = f"; {{str(name): rows.drop(columns={column!r}) for name, rows in parties}} makes each group one"
         elif hasattr(data, "groupby"):
             advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
         raise ConfigError(

@@ -26,12 +26,12 @@ def hand_over(parties: Any) -> str:
 
     Raise ConfigError for tables of different numbers of columns.
     """
-    parties_data = parties_of(read_parties(parties), "rows")
+    parties_data = parties_of(read_parties(parties), "rows", complete=True)
     tables = [as_array(part, "a table") for part in parties_data.rows]
     if len(widths := {table.shape[1] for table in tables}) > 1:
         raise ConfigError(
             f"comparison: the parties' tables have {', '.join(map(str, sorted(widths)))} columns, expected the same "
-            "columns at every party. For methods of columns, give one table of all columns, which the clients share: "
+            "columns at every party. For methods of columns, give one table of all columns, which the parties share: "
             "compare(table=X, methods='vertical', clients=2)"
         )
     labels = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
@@ -50,7 +50,7 @@ def hand_over_table(table: Any, label: Any) -> str:
             names = labels_text(column_labels(table)) or "none: it is no data frame"
             raise ConfigError(f"comparison: 'label' is {value_text(label)}, expected a column of the table ({names})")
         labels, table = popped
-    parties_data = parties_of({"table": table}, "rows")
+    parties_data = parties_of({"table": table}, "rows", complete=True)
     rows = as_array(parties_data.rows[0], "the table")
     texts = np.array(list(map(str, labels))) if label is not None else np.zeros(len(rows), int)
     if len(texts) != len(rows):

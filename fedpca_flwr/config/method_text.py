@@ -135,7 +135,7 @@ def _unknown_option_text(name: str, key: str, kind: type[Config]) -> str:
     if removal := removal_text(key):
         return f"{value_text(name)} has no option {value_text(key)}, {removal}"
     method_keys = method_option_keys(kind)
-    near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1)
+    near = difflib.get_close_matches(key, [*method_keys, *RUN_KEYS], n=1, cutoff=0.65)
     hint = f"; did you mean '{near[0]}'?" if near else "."
     options = f"Its options: {', '.join(method_keys) or 'none'}; keys of the run: {', '.join(map(repr, RUN_KEYS))}"
     return f"{value_text(name)} has no option {value_text(key)}{hint} {options}"

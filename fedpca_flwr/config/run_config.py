@@ -374,12 +374,12 @@ class RunConfig(Config):
         """Raise `refusal` for 'survivors', 'blind' or 'minimum' beside a key that excludes it."""
         if self.survivors and not self.secure_aggregation:
             raise refusal(
-                f"'survivors' is {self.survivors}, but secure-aggregation is false; 'survivors' is an option of "
+                f"'survivors' is {self.survivors}, but 'secure-aggregation' is false; 'survivors' is an option of "
                 "secure aggregation"
             )
         if self.blind and not self.secure_aggregation:
             raise refusal(
-                "'blind' is true, but secure-aggregation is false: a blind server needs masked sums, so set "
+                "'blind' is true, but 'secure-aggregation' is false: a blind server needs masked sums, so set "
                 "secure-aggregation=true"
             )
         if self.blind and self.survivors:
@@ -389,7 +389,7 @@ class RunConfig(Config):
             )
         if self.minimum and self.secure_aggregation:
             raise refusal(
-                f"'minimum' is {self.minimum}, but secure-aggregation is true: with secure aggregation, set "
+                f"'minimum' is {self.minimum}, but 'secure-aggregation' is true: with secure aggregation, set "
                 "'survivors' instead"
             )
         if self.minimum and self.clients and self.minimum > self.clients:

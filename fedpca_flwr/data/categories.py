@@ -120,7 +120,8 @@ def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows
     for name, frame in frames.items():
         names = column_names(frame)
         if absent := [column for column in columns if column not in names]:
-            faults.append(f"{name} lacks columns whose levels the run asks for: {labels_text(absent)}")
+            advice = "" if names else "; give a data frame with names, such as pandas.DataFrame(X, columns=names)"
+            faults.append(f"{name} lacks columns whose levels the run asks for: {labels_text(absent)}{advice}")
         elif (opened_frame := open_frame(frame)) is not None:
             opened[name] = opened_frame
     if faults:
@@ -139,7 +140,8 @@ def union_of_levels(level_tables: Iterable[Levels]) -> dict[str, list[str]]:
             merged.setdefault(column, set()).update(levels)
     empty = [column for column, levels in merged.items() if not levels]
     if empty:
-        raise DataError(f"no level of {labels_text(empty)} has as many rows at any party as the least that it tells of")
+        few = f"no level of {labels_text(empty)} has as many rows at any party as 'min-rows' asks for"
+        raise DataError(f"{few}: leave out of 'levels' what is no category, or lower 'min-rows'")
     return {column: sorted(levels) for column, levels in merged.items()}
 
 

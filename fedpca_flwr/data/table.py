@@ -26,6 +26,7 @@ from fedpca_flwr.maths.rows import (
     weight_rows,
 )
 
+ONE_TABLE_ADVICE = "one table is one party: [X], and of a data frame's columns one is df[['name']]"
 MAX_MAGNITUDE = 1e140  # largest absolute value; sums of squares stay below the largest float64, 1.8e308
 MIN_COLUMN_MAGNITUDE = 1e-140  # of a column's largest value, unless all are zero: squares of differences are not 0
 INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"  # in errors
@@ -194,8 +195,8 @@ def check_rows(rows: Rows, names: Sequence[str] = (), *, sampled: bool = False) 
     """
     if rows.ndim != 2:
         raise DataError(
-            f"the data have {rows.ndim} axes, expected 2 (rows, features); one table is one party: [X], and of a data "
-            "frame's columns one is df[['name']]"
+            f"the data have {rows.ndim} axes, expected 2 (rows, features); "
+            + ("one row an item: X.reshape(len(X), -1)" if rows.ndim > 2 else ONE_TABLE_ADVICE)
         )
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")

@@ -306,8 +306,8 @@ def require_genotypes(rows: Rows, names: Sequence[str]) -> None:
     columns = genotypes.non_genotype_columns(rows)
     if columns.size:
         raise DataError(
-            f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
-            "the run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",
+            f"the data hold values other than 0, 1 and 2 in {columns.size} columns, and the run is of genotypes "
+            "(genotypes=true): copies of an allele, with NaN for a missing call",
             local=columns_text(np.isin(np.arange(rows.shape[1]), columns), names),
         )
 

@@ -183,12 +183,12 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
     if within and keep != "nothing":
         raise ConfigError(
             f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
-            "with what lies between the parties; use keep=nothing"
+            "with what lies between the parties; use keep='nothing'"
         )
     if keep == "parties":
         raise ConfigError(
             "run-config: 'keep' is 'parties', but with secure-aggregation the server has the sum over all parties "
-            "only; use keep=moments"
+            "only; use keep='moments'"
         )
 
 

@@ -196,7 +196,7 @@ class Custodian(Site):
         if self.node.bound is not None:
             policy.permit_site_bound(self.node.bound, self._rows(split), self.config.bound)
         else:
-            self.repeats(split).permit_bound(self.config.bound)
+            self.repeats(split).permit_bound(self.config.bound, self.table.names)
 
     @override
     def held_out(self, split: str) -> NDArray[np.bool_]:

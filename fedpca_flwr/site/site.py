@@ -20,7 +20,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, participation, require_complete
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, validation_rows
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, MESSAGES
@@ -206,9 +206,8 @@ class Site:
         if card.incomplete or any(stage.accepts_missing for stage in options.stages):
             policy.permit_values(self.node, table)
         else:
-            require_complete(
-                table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
-            )
+            advice = ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
+            require_complete(table, advice if card.split == "rows" else "")
 
     def score_file(self, n: int, k: int) -> AbstractContextManager[Callable[[Array], object]]:
         """Open the site's file of scores (n, k), and yield a function that appends scores (m, k); raise ConfigError."""
@@ -238,7 +237,7 @@ class Site:
 
     def permit_bound(self, split: str) -> None:
         """Raise DataError if the rows exceed the run's bound."""
-        self.repeats(split).permit_bound(self.config.bound)
+        self.repeats(split).permit_bound(self.config.bound, self.table.names)
 
     def held_out(self, split: str) -> NDArray[np.bool_]:
         """Return the mask (n,) of the fifth of rows that the site holds out, the same in every run with the seed."""
@@ -271,8 +270,7 @@ class Site:
             self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
-        detail = error.local if show_local else error.local and SEE_LOG
+        detail = error.local if self.rows_from_caller and not has_own_data else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         statement = {"partition-id": party, "messages": MESSAGES, **({"name": name} if name else {})}
         return {**statement, "error": type(error).__name__, "message": message}

@@ -53,7 +53,7 @@ def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
     if unknown:
         raise ConfigError(
             f"run-config: 'adjust-for' names {', '.join(map(repr, unknown))}, which this site's {width} columns do "
-            "not have; give names as in the files, or numbers from 0",
+            "not have; give names of columns, or numbers from 0",
             local=f"columns: {list(table.names) or width}",
         )
     columns = np.array([positions[name] for name in names], dtype=np.int64)

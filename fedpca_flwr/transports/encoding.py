@@ -52,8 +52,8 @@ class SumPolicy:
         """Raise DisclosureError for a sum over fewer parties than the site's minimum."""
         if parties < self.min_parties:
             raise DisclosureError(
-                f"the sum would have {parties} different parties, this site asks for at least {self.min_parties} "
-                "(node-config 'min-parties')"
+                f"the sum would have {parties} different parties, this site asks for at least {self.min_parties}: add "
+                "parties, or lower node-config 'min-parties', to 2 at least"
             )
 
 

@@ -119,7 +119,7 @@ def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     if not local_names:
         raise DataError(
             "the run names its features (run-config 'features'), but the columns of this site's data have no names; "
-            "give it a file with names, such as .csv with a header"
+            "give it names: a data frame, or a file such as .csv with a header"
         )
     lacking, surplus, order = match_labels(local_names, features)
     if lacking or surplus or len(local_names) > len(features):

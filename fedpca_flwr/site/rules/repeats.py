@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, row_weights
@@ -206,7 +207,7 @@ class RepeatRules:
             self.journal.store_secret(name, digest)
         self.journal.remember(OpenedSum.kind, digest.decode(), decide)
 
-    def permit_bound(self, bound: float) -> None:
+    def permit_bound(self, bound: float, names: Sequence[str] = ()) -> None:
         """Note the answer; raise DataError for rows beyond the bound, DisclosureError after `MAX_BOUND_ANSWERS`."""
         now, node = BoundAnswer(bound, within=max_magnitude(self.rows) <= bound), self.node
 
@@ -232,7 +233,8 @@ class RepeatRules:
         if not now.within:
             raise DataError(
                 f"this site's data have values larger in size than the run's 'bound' = {bound:g}; run with a larger "
-                "'bound'"
+                "'bound'",
+                local=columns_text(np.any([(abs(X) > bound).any(axis=0) for X in chunks(self.rows)], axis=0), names),
             )
 
     def permit_slopes(self, slopes_digest: str) -> None:
