@@ -18,8 +18,8 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded, level_notes, levels_of_frames
 from fedpca_flwr.data.column_notes import class_code_notes, one_column_notes, split_at_commas
-from fedpca_flwr.data.table import Table
-from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.data.table import Table, columns_text
+from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.columns import prepare_columns
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.fitted import open_log
@@ -100,11 +100,16 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    columns = {x: values.get(x) for x in ("adjust-for", "numbers", "weights")}
-    values |= {x: ", ".join(map(str, np.ravel(y))) for x, y in columns.items() if isinstance(y, int | list | tuple)}
+    names = {x: values.get(x) for x in ("adjust-for", "numbers", "weights")}
+    values |= {x: ", ".join(map(str, np.ravel(y))) for x, y in names.items() if isinstance(y, int | list | tuple)}
     with in_words_of_python():
         tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
+    if card.incomplete:  # whose server would only know the number of a column without a value
+        gaps = zip(*(table.missing == len(table.rows) for table in shares.tables), strict=False)
+        if (absent := np.array([*map(all, gaps)])).any():
+            columns = columns_text(absent, shares.features(""))
+            raise DataError(f"no party has a value of some columns: leave them out at every party; {columns}")
     with (
         show_progress(name) if progress else nullcontext(),
         limit_flower_log(logging.ERROR),
@@ -187,9 +192,8 @@ def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[
         for key in ("min-rows", "round-rows")
     )
     tables_by_text = by_text(parties)
-    levels = [levels] if isinstance(levels, str) and not levels.lstrip().startswith("{") else levels
-    if isinstance(levels, Sequence) and not isinstance(levels, str):  # of columns: their levels follow from the rows
-        levels = levels_of_frames(tables_by_text, levels, min_rows)
+    if not isinstance(levels, Mapping) and str(levels).lstrip()[:1] != "{":  # columns: levels follow from the rows
+        levels = levels_of_frames(tables_by_text, np.ravel(levels).tolist(), min_rows)
     values["levels"] = levels if isinstance(levels, str) else json.dumps(levels)
     levels_by_column = RunConfig.parse({"levels": values["levels"]}).levels_by_column
     tables = {x: encoded(rows, levels_by_column, x, min_rows, round_rows) for x, rows in tables_by_text.items()}

@@ -165,7 +165,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
         refused += [key for key in ("levels", "transform") if result.log.get(key)]
         if refused:
-            names = labels_text([key.replace("-", "_") for key in refused])
+            names = labels_text(refused).replace("-", "_")
             raise ConfigError(f"partial_fit adds moments of rows as they are, and takes no {names}: use fit")
         assert moments is not None
         log = {key: result.log[key] for key in ("method", "columns", "parties", "rounds")}

@@ -50,13 +50,13 @@ def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
-    tables = list(data.values() if isinstance(data, Mapping) else data)
+    by_party = by_text(data)
+    party_names, tables = list(by_party), list(by_party.values())
     if not tables:
         raise ConfigError("there are no parties; give at least one array of rows")
-    party_names = list(by_text(data))
     rows: list[Rows] = []
     faults = []
-    for name, table in zip(party_names, tables, strict=True):
+    for name, table in by_party.items():
         try:
             rows.append(as_rows(table, name))
         except DataError as error:
@@ -66,15 +66,13 @@ def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
     result = Parties(rows, keys, list(map(column_labels, tables)), [], [None] * len(tables))
     result = _align_columns(result, party_names) if split == "rows" else _align_rows(result, tables, party_names)
     names = [aligned if column_names(table) else () for aligned, table in zip(result.names, tables, strict=True)]
-    result = result._replace(names=names)
-    by_name = zip(party_names, tables, strict=True)
-    read = [f"{name}: {note}" for name, table in by_name if isinstance(table, Table) for note in table.notes]
-    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), result.names, complete)
-    names_by_party = dict(zip(party_names, result.names, strict=True))
-    repeated = _repetition_notes(dict(zip(party_names, tables, strict=True)), result.rows)
+    read = [f"{name}: {note}" for name, table in by_party.items() if isinstance(table, Table) for note in table.notes]
+    checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), names, complete)
+    names_by_party = dict(zip(party_names, names, strict=True))
+    repeated = _repetition_notes(by_party, result.rows)
     fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
     run_tables = [table._replace(summary=None) for table in checked.values()]  # a run needs no summary
-    return result._replace(tables=run_tables, notes=[*result.notes, *repeated, *read, *fault_notes])
+    return result._replace(names=names, tables=run_tables, notes=[*result.notes, *repeated, *read, *fault_notes])
 
 
 def _check_tables(rows: Mapping[str, Rows], names: Sequence[tuple[str, ...]], complete: bool) -> dict[str, Table]:
@@ -178,30 +176,25 @@ def _require_parties(data: Any) -> None:
     is_grouped = hasattr(data, "ngroups")  # what groupby gives
     one_table = is_table(data) and not is_grouped
     if one_table or is_grouped or isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        kind = type(data).__name__
-        description = f"{kind}, one table" if one_table else kind
         advice = "; [X] makes it one party" if one_table else ""
         if is_grouped:
             column = data.keys if isinstance(data.keys, str) else []
             advice = f"; {{str(name): rows.drop(columns={column!r}) for name, rows in parties}} makes each group one"
         elif hasattr(data, "groupby"):
-            advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
+            advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each name"
         raise ConfigError(
-            f"'parties' is of type {description}, expected a list of arrays, one for each party, or {{name: array}}"
-            f"{advice}"
+            f"'parties' is of type {type(data).__name__}{', one table' * one_table}, expected a list of arrays, one "
+            f"for each party, or {{name: array}}{advice}"
         )
-    if isinstance(data, Mapping):
-        wrong_keys = [key for key in data if not is_name(key)]
-        if wrong_keys:
-            has_other_keys = any(not isinstance(key, str) for key in wrong_keys)
-            texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" if has_other_keys else ""
-            text_keys = [key for key in wrong_keys if isinstance(key, str)]
-            if wrong_signs := sorted({sign for key in text_keys for sign in WRONG_SIGN.findall(key)}):
-                texts += f"; leave out {labels_text(wrong_signs)}"
-            raise ConfigError(
-                f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
-                f"digits, spaces, '.', '-' and '_'{texts}"
-            )
+    if isinstance(data, Mapping) and (wrong_keys := [key for key in data if not is_name(key)]):
+        text_keys = [key for key in wrong_keys if isinstance(key, str)]
+        texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" * (text_keys != wrong_keys)
+        if wrong_signs := sorted({sign for key in text_keys for sign in WRONG_SIGN.findall(key)}):
+            texts += f"; leave out {labels_text(wrong_signs)}"
+        raise ConfigError(
+            f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
+            f"digits, spaces, '.', '-' and '_'{texts}"
+        )
 
 
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.data.frames import Frame, as_array, as_rows, column_names, labels_text, open_frame
+from fedpca_flwr.data.frames import as_array, as_rows, column_names, labels_text, open_frame
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
@@ -116,17 +116,15 @@ def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
     """Return, by column, the levels that at least ``min_rows`` rows of any data frame have, sorted."""
-    opened, faults = dict[str, Frame](), []
+    faults = []
     for name, frame in frames.items():
         names = column_names(frame)
         if absent := [column for column in columns if column not in names]:
             advice = "" if names else "; give a data frame with names, such as pandas.DataFrame(X, columns=names)"
             faults.append(f"{name} lacks columns whose levels the run asks for: {labels_text(absent)}{advice}")
-        elif (opened_frame := open_frame(frame)) is not None:
-            opened[name] = opened_frame
     if faults:
         raise DataError("\n".join(faults))
-    tables = [frame.values() for frame in opened.values()]
+    tables = [frame.values() for frame in map(open_frame, frames.values()) if frame]
     return union_of_levels(
         {column: frequent_levels(_column_cells(table, column), min_rows) for column in columns} for table in tables
     )

@@ -286,8 +286,7 @@ def _require_table(X: Any, name: str) -> None:
             f"{name} is of type {type(X).__name__}, expected an array, a data frame or a sparse matrix of rows{instead}"
         )
     if isinstance(X, list | tuple) and len(X) == 2 and any(map(is_table, X)):
-        advice = "give X; of pairs (name, X) dict(parties) makes parties"
-        raise DataError(f"{name} is a pair, such as (X, y), expected its rows alone: {advice}")
+        raise DataError(f"{name} is a pair, such as (X, y), expected rows: give X, or of pairs (name, X) dict(parties)")
     if names := getattr(getattr(X, "dtype", None), "names", None):
         raise DataError(
             f"{name} is an array of records with the fields {labels_text(names)}, expected rows of numbers: give "

@@ -26,7 +26,6 @@ from fedpca_flwr.maths.rows import (
     weight_rows,
 )
 
-ONE_TABLE_ADVICE = "one table is one party: [X], and of a data frame's columns one is df[['name']]"
 MAX_MAGNITUDE = 1e140  # largest absolute value; sums of squares stay below the largest float64, 1.8e308
 MIN_COLUMN_MAGNITUDE = 1e-140  # of a column's largest value, unless all are zero: squares of differences are not 0
 INEXACT_INTEGERS = "whole numbers beyond 2^53 that float64 does not hold"  # in errors
@@ -194,10 +193,10 @@ def check_rows(rows: Rows, names: Sequence[str] = (), *, sampled: bool = False) 
     If ``sampled``, it has the summary of its columns, from which notes on them follow.
     """
     if rows.ndim != 2:
-        raise DataError(
-            f"the data have {rows.ndim} axes, expected 2 (rows, features); "
-            + ("one row an item: X.reshape(len(X), -1)" if rows.ndim > 2 else ONE_TABLE_ADVICE)
-        )
+        advice = "X.reshape(len(X), -1) makes each item a row"
+        if rows.ndim < 2:
+            advice = "one table is one party: [X], and of a data frame's columns one is df[['name']]"
+        raise DataError(f"the data have {rows.ndim} axes, expected 2 (rows, features); {advice}")
     if rows.dtype.kind not in "fiub":
         raise DataError(f"the data have dtype {rows.dtype}, expected real numbers")
     rows = rows if isinstance(rows, Blocks) or 0 in rows.shape else row_major(rows)

@@ -347,7 +347,7 @@ REFUSED = [
     ("em", {"fourth_moments": True}, ["'fourth_moments'", "resample"]),
     ("em", {"genotypes": True}, ["'genotypes'", "qr-pca"]),
     ("em", {"weights": "0"}, ["'weights'", "'em'", "run p-cov"]),
-    ("em", {"keep": "parties", **SECURE}, ["'keep'", "'parties'", "keep=moments"]),
+    ("em", {"keep": "parties", **SECURE}, ["'keep'", "'parties'", "keep='moments'"]),
     ("em factors=3", {}, ["'factors'", 3, "'model'", "'gaussian'"]),
     ("em model=factors", {"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
     ("em model=factors", {"factors": 1}, ["'factors'", 1, "n_components", 2]),
