@@ -20,7 +20,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import indicator_names
 from fedpca_flwr.data.table import Table, participating_rows, participation, require_complete
-from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError, FedPCAError, PartyError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError, PartyError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, validation_rows
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, MESSAGES
@@ -270,7 +270,8 @@ class Site:
             self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        detail = error.local if self.rows_from_caller and not has_own_data else error.local and SEE_LOG
+        show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
+        detail = error.local if show_local else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         statement = {"partition-id": party, "messages": MESSAGES, **({"name": name} if name else {})}
         return {**statement, "error": type(error).__name__, "message": message}
