@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, ValuesView
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,9 +137,12 @@ def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Sequence[Rows]) 
     if len(tables) == 1:
         return ["one party holds all data: pass a table for each party (of FederatedPCA, 'groups' of fit says whose)"]
     groups: dict[Hashable, list[str]] = {}
-    for party, rows in zip(tables, rows_by_party, strict=True):
+    # tables that begin alike are compared as a whole
+    starts = [(rows.shape, rows[:1].tobytes()) if isinstance(rows, np.ndarray) else () for rows in rows_by_party]
+    counts = Counter(starts)
+    for party, rows, start in zip(tables, rows_by_party, starts, strict=True):
         key: Hashable = id(tables[party])
-        if isinstance(rows, np.ndarray) and len(rows) > 1:  # single rows may well be equal
+        if start and counts[start] > 1 and len(rows) > 1:  # single rows may well be equal
             key = (rows.shape, rows.dtype, hashlib.blake2b(np.ascontiguousarray(rows).data).digest())
         groups.setdefault(key, []).append(party)
     same = [", ".join(names) for names in groups.values() if len(names) > 1]

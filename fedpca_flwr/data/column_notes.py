@@ -174,7 +174,9 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     fifth, fourth = sample[columns, last // 5], sample[columns, last - last // 5]
     usual = MIN_GAP_RATIO * (fourth - fifth)
     far = (usual > 0) & ((high - fourth > usual) | (fifth - low > usual))
-    return np.array([wide, far, (steps > 0).all(axis=1) & (sample % 1 == 0).all(axis=1)])
+    unique = (steps > 0).all(axis=1)
+    unique[unique] = (sample[unique] % 1 == 0).all(axis=1)
+    return np.array([wide, far, unique])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:
