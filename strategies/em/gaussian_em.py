@@ -115,12 +115,12 @@ def _add_groups(total: CompletedSums, groups: Groups, precision: Array, offset: 
             second[np.ix_(missing, missing)] -= expected @ precision[:, missing] @ covariance
         covariances *= groups.counts[indices, None]
         np.add.at(total.uncertainty.reshape(-1), positions.ravel(), covariances.ravel())
+    total.first[:] += groups.counts @ means
     if has_scatter.any():
         within /= unit
         within /= unit[:, None]
         second += within
-    total.first[:] += groups.counts @ means
-    means *= np.sqrt(groups.counts)[:, None]
+        means *= np.sqrt(groups.counts)[:, None]
     blas.dsyrk(1.0, means.T, beta=1.0, c=second.T, lower=1, overwrite_c=1)
 
 
@@ -168,7 +168,7 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
     return Expected(first, pack(upper.T))
 
 
-@lru_cache(maxsize=1)  # parties that share a process are sent the same covariance
+@lru_cache(maxsize=1)  # parties that share a process, with the server too, have the same covariance
 def _precision(covariance: bytes) -> Array | None:
     """Return the inverse of a covariance (d, d), given by its float64 values, or None as `invert_covariance`."""
     values = np.frombuffer(covariance)
@@ -198,7 +198,7 @@ class GaussianEM:
         """Return whether a vector of a mean and a logarithm gives an invertible covariance; store its model."""
         self._candidate = point, _from_vector(point, self.mean.size)
         covariance = self._candidate[1].covariance
-        return bool(np.isfinite(covariance).all()) and invert_covariance(covariance) is not None
+        return bool(np.isfinite(covariance).all()) and _precision(covariance.tobytes()) is not None
 
     @property
     def steps_ahead(self) -> float | None:
