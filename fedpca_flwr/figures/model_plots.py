@@ -17,6 +17,7 @@ from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.figures import style
 from fedpca_flwr.figures.rows import (
     Labels,
     component_places,
@@ -25,20 +26,6 @@ from fedpca_flwr.figures.rows import (
     model_title,
     scatter,
     tables_and_labels,
-)
-from fedpca_flwr.figures.style import (
-    COLOURS,
-    GREY,
-    MAX_PLOTTED_ROWS,
-    STYLE,
-    add_legend,
-    add_title,
-    canvas,
-    looks,
-    number_axis,
-    refuse_axes,
-    short_names,
-    thin_rows,
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
@@ -51,7 +38,7 @@ takes_model = takes("model", PCAModel, f"{MODEL_ADVICE}; a plot takes the model 
 
 
 @takes_model
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def loadings(
     model: PCAModel, *, components: Sequence[int] | None = None, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
@@ -80,10 +67,10 @@ def loadings(
     """
     k = model.n_components_
     places = component_places(components or range(1, min(k, 3) + 1), k, range(1, k + 1))
-    refuse_axes(ax, len(places))
+    style.refuse_axes(ax, len(places))
     values = model.loadings()[0][places]
     d = values.shape[1]
-    names = short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
+    names = style.short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
     all_shown, limit = d <= MAX_BAR_FEATURES, 1.05 * (float(np.abs(values).max()) or 1.0)
     largest = np.argsort(-np.abs(values), axis=1, kind="stable")[:, :MAX_LARGEST_FEATURES]
     orders = [np.arange(d)] * len(places) if all_shown else list(largest)
@@ -94,9 +81,10 @@ def loadings(
         figure = Figure(figsize=(width, 0.6 + lines * height))
         grid = figure.subplots(lines, columns, sharey=all_shown, squeeze=False).ravel()
     else:
-        figure, grid = canvas(0, 0, ax)[0], np.array([ax])
+        figure, grid = style.canvas(0, 0, ax)[0], np.array([ax])
     for panel, place, row, order in zip(grid, places, values, orders, strict=False):
-        panel.barh(range(order.size), row[order], color=np.where(row[order] > 0, COLOURS[0], COLOURS[3]).tolist())
+        colours = np.where(row[order] > 0, style.COLOURS[0], style.COLOURS[3]).tolist()
+        panel.barh(range(order.size), row[order], color=colours)
         panel.set_title(component_title(model, place + 1).replace(" of the variance", ""), fontsize=10)
         panel.set_yticks(range(order.size), [names[j] for j in order.tolist()])
         panel.set(xlim=(-limit, limit), ylim=(order.size - 0.5, -0.5), xlabel="loading")
@@ -105,7 +93,7 @@ def loadings(
     if not all_shown:
         grid[0].set_ylabel(f"the largest {orders[0].size} of {d} features")
     if ax is None or title is not None:
-        add_title(ax or figure, title, model_title(model))
+        style.add_title(ax or figure, title, model_title(model))
     return figure
 
 
@@ -116,7 +104,7 @@ def _names_width(names: Sequence[str]) -> float:
 
 @takes("reference", PCAModel, MODEL_ADVICE)
 @takes("models", (PCAModel, Mapping), MODELS_ADVICE)
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def projection_overlay(
     models: PCAModel | Mapping[str, PCAModel],
     parties: Any,
@@ -156,12 +144,12 @@ def projection_overlay(
     default = "" if isinstance(models, Mapping) else model_title(models)
     models = models if isinstance(models, Mapping) else {"": models}
     _require_models(models)
-    refuse_axes(ax, len(models))
+    style.refuse_axes(ax, len(models))
     rows, shown = _thinned(parties, labels, reference)
     columns = min(3, len(models))
     lines = -(-len(models) // columns)
     size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * lines)
-    figure = Figure(figsize=size) if ax is None else canvas(0, 0, ax)[0]
+    figure = Figure(figsize=size) if ax is None else style.canvas(0, 0, ax)[0]
     grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (name, model) in zip(grid, models.items(), strict=False):
         handles, (xlabel, ylabel) = _overlay(axes, reference, model, rows, shown, components)
@@ -174,13 +162,13 @@ def projection_overlay(
     for axes in grid[::columns]:
         axes.set_ylabel(ylabel)
     handles += [] if labels is None else shown.entries(grid[len(models) - 1], hollow=True)
-    add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
-    add_legend(ax or figure, handles)
+    style.add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
+    style.add_legend(ax or figure, handles)
     return figure
 
 
 @takes("models", (PCAModel, Mapping), MODELS_ADVICE)
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Draw each component's share of the total variance, and the cumulated shares, for one or several models.
 
@@ -205,10 +193,10 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
     ratios = {name: 100 * _all_shares(model) for name, model in models.items()}
     for name, ratio in ratios.items():
         curves.setdefault(tuple(np.round(ratio, 4)), []).append(name)
-    figure = Figure(figsize=(8, 3.6)) if ax is None else canvas(0, 0, ax)[0]
+    figure = Figure(figsize=(8, 3.6)) if ax is None else style.canvas(0, 0, ax)[0]
     panels = figure.subplots(1, 2) if ax is None else [ax]
     handles: list[Any] = []
-    for names, (colour, marker) in zip(curves.values(), looks(), strict=False):
+    for names, (colour, marker) in zip(curves.values(), style.looks(), strict=False):
         ratio, k = ratios[names[0]], models[names[0]].n_components_
         number, name = np.arange(1, ratio.size + 1), " = ".join(names)
         how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
@@ -221,10 +209,10 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
             handles += [panel.axvline(k + 0.5, **end) for panel in panels][:1]
     for axes, what in zip(panels, ("explained variance (%)", "cumulative explained variance (%)"), strict=False):
         axes.set(xlabel="component", ylabel=what, ylim=(0, None if axes is panels[0] else 103))
-        number_axis(axes.xaxis, max(ratio.size for ratio in ratios.values()))
+        style.number_axis(axes.xaxis, max(ratio.size for ratio in ratios.values()))
     if len(handles) > 1 or "\n" in handles[0].get_label():
-        add_legend(ax or figure, handles)
-    add_title(ax or figure, title, default)
+        style.add_legend(ax or figure, handles)
+    style.add_title(ax or figure, title, default)
     return figure
 
 
@@ -240,7 +228,7 @@ MAX_NAMED_PARTIES = 36  # bars of parties that all have names; of more, evenly s
 
 
 @takes_model
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def heterogeneity(model: PCAModel, parties: Any, *, title: str | None = None) -> Figure:
     """Draw each party's number of rows, distance of its mean, and share of its variance that the model explains.
 
@@ -268,18 +256,18 @@ def heterogeneity(model: PCAModel, parties: Any, *, title: str | None = None) ->
         explained = 100 * float(np.vdot(scores, scores)) / total if total else 0.0
         distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
         bars.append((len(rows), distance, explained))
-    names = short_names(tables)
+    names = style.short_names(tables)
     height = min(0.22 * len(tables), 8.0)
     figure = Figure(figsize=(_names_width(names) + 6.3, 1.2 + max(1.0, height)))
     grid = figure.subplots(1, 3, sharey=True)
-    for axes, quantity, values, colour in zip(grid, quantities, zip(*bars, strict=True), COLOURS, strict=False):
+    for axes, quantity, values, colour in zip(grid, quantities, zip(*bars, strict=True), style.COLOURS, strict=False):
         axes.barh(range(len(tables)), values, color=colour)
         axes.set_xlabel(quantity)
         axes.locator_params(axis="x", nbins=5)
     named = range(0, len(tables), -(-len(tables) // MAX_NAMED_PARTIES))
     grid[0].set_yticks(named, [names[i] for i in named], fontsize=10 if len(tables) <= MAX_NAMED_PARTIES else 8)
     grid[0].set_ylim(len(tables) - 0.5, -0.5)
-    add_title(figure, title, model_title(model))
+    style.add_title(figure, title, model_title(model))
     return figure
 
 
@@ -317,7 +305,7 @@ def component_images(
     places = component_places(components or range(1, min(k, 10) + 1), k, range(1, k + 1))
     count = len(places)
     columns = min(5, count)
-    with rc_context({**STYLE, "axes.grid": False}):
+    with rc_context({**style.STYLE, "axes.grid": False}):
         figure = Figure(figsize=(1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)))
         grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
         for axes in grid:
@@ -334,7 +322,7 @@ def component_images(
             bar = figure.colorbar(image, ax=grid, ticks=[-largest, 0, largest], shrink=0.9)
             bar.ax.set_yticklabels(["-largest", "0", "largest"], fontsize=8)
             bar.set_label("loading", fontsize=9)
-        add_title(figure, title, model_title(model))
+        style.add_title(figure, title, model_title(model))
         return figure
 
 
@@ -358,7 +346,8 @@ def _thinned(parties: Any, labels: Any, model: PCAModel) -> tuple[list[Any], Lab
     }
     rows = {name: len(table) for name, table in tables.items()}
     every = Labels(np.full(sum(rows.values()), ""), [""]) if labels is None else label_rows(row_labels, rows, column)
-    step, starts = thin_rows(sum(rows.values()), MAX_PLOTTED_ROWS).step, np.cumsum([0, *rows.values()]).tolist()
+    starts = np.cumsum([0, *rows.values()]).tolist()
+    step = style.thin_rows(starts[-1], style.MAX_PLOTTED_ROWS).step
     parts = [table[-start % step :: step] for table, start in zip(tables.values(), starts, strict=False)]
     return [part for part in parts if len(part)], every.of(slice(None, None, step))
 
@@ -376,11 +365,11 @@ def _overlay(
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
     theirs, ours = _on_plane(theirs), _on_plane(ours)
     pairs = list(np.stack([theirs, ours], axis=1))
-    axes.add_collection(LineCollection(pairs, colors=GREY, linewidths=0.4, rasterized=True))
+    axes.add_collection(LineCollection(pairs, colors=style.GREY, linewidths=0.4, rasterized=True))
     how: dict[str, Any] = {"linewidths": 0.7, "rasterized": True, "zorder": 2}
     scatter(axes, theirs, labels, hollow=True, s=26, **how)
     scatter(axes, ours, labels, mark="x", s=12, **how)
-    look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5, "color": GREY}
+    look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5, "color": style.GREY}
     marks = [
         Line2D([], [], marker=mark, label=text, **look) for mark, text in (("o", "pooled PCA"), ("x", "federated"))
     ]

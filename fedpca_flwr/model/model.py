@@ -17,14 +17,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.fitted import FittedPCA, leave_log_open, open_log
 from fedpca_flwr.model.notes import name_notes, undivided_notes
-from fedpca_flwr.model.solution import (
-    SCALE_REMEDY,
-    Solution,
-    certainty,
-    solve,
-    undivided_features,
-    variance_fields,
-)
+from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, undivided_features, variance_fields
 
 if TYPE_CHECKING:
     import pandas
