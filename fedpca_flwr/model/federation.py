@@ -165,10 +165,8 @@ class Federation:
 
         Raises
         ------
-        ConfigError
-            If the path is a file.
-        ContractError
-            If the state is damaged.
+        ConfigError, ContractError
+            If the path is a file; if the state is damaged.
         """
         return cls(path)
 
@@ -230,10 +228,8 @@ class Federation:
 
         Raises
         ------
-        ConfigError
-            If there is no such member.
-        ContractError
-            If the state is damaged.
+        ConfigError, ContractError
+            If there is no such member; if the state is damaged.
         """
         member, d = self._find_member(key), self.features
         if key in self._unsaved_moments:

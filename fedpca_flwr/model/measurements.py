@@ -127,10 +127,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the largest share of a component from a party, and which components mix or turn most without which party.
-
-    Components of nearly the same variance mix easily, which a party's data need not cause: their angle is not written.
-    """
+    """Write the largest share of a component from a party, and which components turn, or mix, most without whom."""
     texts = [f"one party holds at most {numbers['influence_component_share']:.1%} of a component"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return texts[0]
@@ -303,10 +300,7 @@ MEANINGS = {
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Return the names and texts of a summary's lines, in order of `MEASUREMENTS`, for a model's measured numbers.
-
-    Raise ContractError if the log, of a file that no run wrote, lacks an entry that a line needs.
-    """
+    """Return names and texts of the lines of a summary; ContractError if the log lacks an entry that one needs."""
     numbers: Numbers = model.log.get("measured", {})
     texts = []
     for measurement in MEASUREMENTS:

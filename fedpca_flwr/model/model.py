@@ -337,10 +337,8 @@ class PCAModel(FittedPCA):
 
         Raises
         ------
-        DataError
-            If the file does not exist.
-        ContractError
-            If the file does not hold a model, or is too large.
+        DataError, ContractError
+            If the file does not exist; if the file does not hold a model, or is too large.
         """
         from fedpca_flwr.maths.adjustment import Adjustment
         from fedpca_flwr.model import model_file
@@ -471,10 +469,7 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Log the parties' mean squared error per row, and its prediction from the eigenvalues, in the model.
-
-    Raise ContractError if the two differ by more than the tolerance: a party's rows have changed, or are not finite.
-    """
+    """Log the parties' mean squared error per row and its prediction; ContractError if they differ beyond tolerance."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
         raise ContractError(

@@ -123,10 +123,9 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Compute the share (0 to 1) of the variance of rows (n, d) that lies in the span of a model's components.
+    """Compute the share (0 to 1) of the variance of rows (n, d), about their ``reference``, in a model's components.
 
-    The reference is a model of these rows: its mean and scale define the variance. The share that the model itself
-    states (``explained_variance_ratio_``) can be wrong: noise has variance too. Rows without variance give 0.
+    What the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -140,10 +139,7 @@ def knn_accuracy(
 ) -> float:
     """Compute the accuracy (0 to 1) of a k-nearest-neighbour classifier on the projected rows.
 
-    The accuracy hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says
-    nothing about exactness.
-
-    Shapes: train (n, d), labels (n,), test (m, d), truth (m,).
+    It hardly moves with the angle, so it says nothing about exactness. Shapes: train (n, d), labels (n,), test (m, d).
     """
     from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
 

@@ -350,10 +350,8 @@ class SecondMoments:
 
         Raises
         ------
-        ConfigError
-            If the features' names differ, or a party is in both.
-        ContractError
-            If the numbers of features differ.
+        ConfigError, ContractError
+            If the features' names differ, or a party is in both; if the numbers of features differ.
         """
         self._require_same_features(other)
         twice = sorted(self.parties.keys() & other.parties.keys())
@@ -383,10 +381,8 @@ class SecondMoments:
 
         Raises
         ------
-        ConfigError
-            If the features' names differ.
-        ContractError
-            If the numbers of features differ, or the part cannot be among these rows.
+        ConfigError, ContractError
+            If the features' names differ; if the numbers of features differ, or the part cannot be among these rows.
         """
         self._require_same_features(part)
         if part.n_samples >= self.n_samples:
@@ -472,10 +468,8 @@ class SecondMoments:
 
         Raises
         ------
-        DataError
-            If the file does not exist.
-        ContractError
-            If the file does not hold moments.
+        DataError, ContractError
+            If the file does not exist; if the file does not hold moments.
         """
         target = files.archive_path(path, "a set of moments")
         if not target.exists():
@@ -512,10 +506,7 @@ class SecondMoments:
 
 
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """Compute the moments of a member's rows (n, d), or check given moments: shapes, finite values, variances from 0.
-
-    Raise DataError for rows that are no finite numbers, and ContractError for impossible moments of the member ``key``.
-    """
+    """Return the moments of rows (n, d), or checked given ones; DataError or ContractError that names ``key``."""
     if not isinstance(data, Moments):
         table = check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))
         return Moments.from_rows(require_complete(table))
