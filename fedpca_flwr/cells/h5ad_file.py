@@ -17,8 +17,7 @@ from fedpca_flwr.site.readers.unpacking import require_unpacked_size
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
     """Read the rows (cells) of ``X`` or of a layer, sparse if the matrix is, and the names of the features (genes).
 
-    Raise ConfigError if the file has no such layer or anndata is not installed, and DataError if it has no ``X``, two
-    variables of the same name, or too many bytes for its size.
+    Raise ConfigError without such a layer or anndata, DataError without ``X``, for equal names, or too many bytes.
     """
     with require_extra("cells", "an .h5ad file needs anndata"):
         import h5py

@@ -70,11 +70,7 @@ class VariantMatch(NamedTuple):
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """Read the variants of a .bim file, with upper-case alleles and chromosomes in PLINK's numbering.
-
-    Raise DataError if the file is missing or empty, or a line is not a variant; the site's log names the first such
-    line.
-    """
+    """Read the variants of a .bim file, alleles in capitals, chromosomes in PLINK's numbering; or raise DataError."""
     if not file.is_file():
         raise DataError(
             "the .bim file with the variants does not exist, neither beside the .bed file nor where "
@@ -179,7 +175,7 @@ def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
 def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> list[tuple[str, str]]:
     """Return the pairs (counted, other) of alleles at a locus, each in the order that most files use.
 
-    If every file names a single allele, two such alleles are a pair, provided that all files are of the same strand.
+    Where every file names a single allele, two such alleles are a pair if all files are of the ``same_strand``.
     """
     pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
     for alleles, count in codings.items():
@@ -204,10 +200,7 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the regions of a file: chromosome, first and last position (inclusive) in each line.
-
-    Blank lines and lines from "#" are skipped, and an empty path has no region. Raise DataError for another line.
-    """
+    """Return the variants outside the regions in a file: lines of chromosome, first, last; "": none. Or DataError."""
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
@@ -226,11 +219,7 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
-    """Return the variants that occur in all .bim files, and print how the files differ to stderr.
-
-    Variants that look the same on both strands are taken only if ``ambiguous``; those in the regions of the file
-    ``exclude`` (empty: none) are left out. Raise DataError if no variant remains.
-    """
+    """Return the `common_variants` of .bim files outside regions, and print how files differ; DataError without any."""
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
@@ -264,10 +253,9 @@ def read_bed(
 ) -> tuple[Rows, list[str]]:
     """Read genotypes (people x variants, counts 0 to 2, NaN if missing) and the variants' names from a .bed file.
 
-    The .bim and .fam files are beside it. ``variants`` is the path of another .bim file, which says which variants to
-    take, in which order, and which allele each counts; empty: all variants as the file codes them. Listed variants may
-    look the same on both strands only if ``ambiguous``. Raise ConfigError if ``selection`` names a column, and
-    DataError if the files do not fit each other, or lack a listed variant.
+    ``variants`` is a .bim file of the variants to take, in which order, and which allele each counts; empty: all as
+    they are. Listed ones may look the same on both strands only if ``ambiguous``. Raise ConfigError if ``selection``
+    names a column, and DataError if the .bim and .fam files beside it do not fit, or it lacks a listed variant.
     """
     if selection.keys:
         raise ConfigError(f"'{next(iter(selection.keys))}' names a column, but a .bed file has variants only")

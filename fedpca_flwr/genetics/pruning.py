@@ -67,10 +67,7 @@ def linkage_questions() -> Questions:
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's sums over pairs of variants in a band, and marks where chromosomes begin.
-
-    Raise ContractError if the request's ``start`` or ``gapped`` lie outside the variants or the band.
-    """
+    """Return a party's sums in a band, and marks of chromosomes; ContractError for variants outside of it."""
     features, names = party.public.features, party.site.table.names
     start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
     if start >= features:
@@ -126,10 +123,7 @@ def _width(public: Public) -> int:
 
 
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
-    """Return the mask (d,) of variants that linkage pruning leaves out: all False without the option ``prune``.
-
-    Raise ContractError if no genotypes have such sums, or the parties' variants are of other chromosomes.
-    """
+    """Return the mask (d,) of variants that pruning leaves out; ContractError for sums that no genotypes have."""
     d, reach = public.features, options.prune_window - 1
     if not options.prune:
         return np.zeros(d, dtype=bool)

@@ -130,10 +130,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Raise ConfigError for other options, ask for allele counts first, and send frequencies with next requests.
-
-        In clear the first request has them. Masked questions, of which each is checked by itself, all have them.
-        """
+        """Return the questions after those for counts and pruning, with frequencies; ConfigError for other options."""
         options = self.options
         if not options.genotypes:
             raise ConfigError(
@@ -210,10 +207,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return the projection of standardised genotypes.
-
-        Raise ContractError if mean and scale in the request do not follow from the stored frequencies.
-        """
+        """Return that of standardised genotypes; ContractError if mean and scale are not as the frequencies say."""
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotypes.genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
@@ -231,10 +225,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for allele counts and pruning, then run the method with frequencies in its requests.
-
-        Loadings of pruned variants are 0. Raise what `pooled_counts` and `pruned_variants` raise.
-        """
+        """Ask for counts and pruning, then run the method with frequencies in requests; pruned loadings are 0."""
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from pruning.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
@@ -264,19 +255,13 @@ class GenotypesStage(Genotypes, RowsStage):
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """Return the question with limits for standardised genotypes: the bound of ``config`` over the deviations.
-
-    A question without limits stays as it is. The new limits raise ContractError for empty frequencies.
-    """
+    """Return the question with limits for rows within the bound of ``config``, divided by genotypes' deviations."""
     limits = question.limits
     if limits is None:
         return question
 
     def within(request: Fields, public: Public) -> SumLimits:
-        """Return the limits under the stage's `bound`, for rows divided by the genotypes' deviations.
-
-        Raise ContractError if the request has empty frequencies.
-        """
+        """Return the limits for rows divided by the deviations; ContractError for empty frequencies."""
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")

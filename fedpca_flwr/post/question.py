@@ -27,8 +27,7 @@ OWN_RECORDS = ("post", "run-config")  # of a question, which a network does not 
 class PostedQuestion:
     """Question to a site from a file, which anybody may have written.
 
-    Raise ContractError or ConfigError, which name file and site, if the file is damaged, for another site, of another
-    version, or not signed with the coordinator's key, if the site has that.
+    Raise ContractError or ConfigError if the file is damaged, for another site, of another version, or not signed.
     """
 
     def __init__(self, path: Path, node: NodeConfig) -> None:
