@@ -48,11 +48,7 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 
 
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
-    """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
-
-    An estimator stands for its model. The decorated function raises a ConfigError for another type; ``advice`` is the
-    end of its text.
-    """
+    """Return a decorator that raises ConfigError, with ``advice``, for another type of ``name`` and for wrong flags."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
 
@@ -112,10 +108,7 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """Return positions, means and scatter blocks (xx, xy, yy) of two groups of features; x defaults to all but y.
-
-    Raise ConfigError for unknown features, a feature in both groups, and an empty group.
-    """
+    """Return the scatter blocks of two groups of features, by default x all but y; ConfigError unless they part."""
     columns_y = moments.places(y)
     columns_x = np.setdiff1d(np.arange(moments.n_features), columns_y) if x is None else moments.places(x)
     shared = np.intersect1d(columns_x, columns_y)
@@ -165,9 +158,6 @@ def require_resolved(values: Array) -> None:
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:
-    """Return rows (n, width) as finite numbers in the order of an analysis' features, or raise a DataError.
-
-    ``names`` are those of the features, empty if unknown; ``name`` is that of the rows in errors.
-    """
+    """Return rows (n, width) as finite numbers in the order of an analysis' features, or raise a DataError."""
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
     return frames.finite_matrix(rows, width, name, names)

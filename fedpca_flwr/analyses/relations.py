@@ -327,10 +327,8 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
 
     Raises
     ------
-    ConfigError
-        If features are unknown, or on both sides.
-    DataError
-        If a response is constant.
+    ConfigError, DataError
+        If features are unknown, or on both sides; if a response is constant.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
@@ -472,8 +470,7 @@ def _fit_regression(
 ) -> Regression:
     """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; ``scale`` divides all features by their deviations first.
 
-    Raise ConfigError as `inputs.scatter_blocks`, or if the rows or features are fewer than a number in ``directions``,
-    and DataError for constant responses, or if fewer directions of the features vary.
+    Raise ConfigError or DataError unless rows and features are as many, and vary in as many, as each of ``directions``.
     """
     parts = inputs.scatter_blocks(moments, responses, features)
     inputs.require_varying(moments, parts.y)

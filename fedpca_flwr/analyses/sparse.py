@@ -113,10 +113,8 @@ def sparse_components(
 
     Raises
     ------
-    ConfigError
-        If the number of components or of loadings is not allowed.
-    ContractError
-        If fewer components hold all variance.
+    ConfigError, ContractError
+        If the number of components or of loadings is not allowed; if fewer components hold all variance.
     """
     d, n = moments.n_features, moments.n_samples
     k = inputs.component_count(moments, k, min(d, n - 1))

@@ -419,10 +419,7 @@ def _arrows(axes: Axes, reading: Reading, places: Sequence[int], handles: list[L
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | None = None) -> None:
-    """Write each name near its point (n, 2), and a line between, where there is room inside the axes.
-
-    Names do not overlap other names, points and the points ``avoid`` (m, 2), if a grid of 61 x 61 places has room.
-    """
+    """Write each name near its point (n, 2), clear of names, points and ``avoid`` (m, 2), and draw a line between."""
     inside, dots = axes.get_window_extent(), np.diff(axes.transData.transform([(0, 0), (1, 1)]), axis=0)[0]  # per unit
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
     marks = tips if avoid is None else np.concatenate([tips, avoid])

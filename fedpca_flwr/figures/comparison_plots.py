@@ -203,10 +203,7 @@ def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: 
 def _draw_intervals(
     axes: Axes, x: Array, means: Array, half_widths: Array, floor: float, how: Mapping[str, Any]
 ) -> Line2D:
-    """Draw means with their intervals as bars; means below the floor are drawn at the floor, without a bar.
-
-    On a logarithmic axis an arrow points down where an interval reaches zero. Return the entry of the legend.
-    """
+    """Draw means with bars, none below the floor, and arrows to 0 on a logarithmic axis; return the legend's entry."""
     shown = means.clip(min=floor)
     low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
     low = np.where(shown >= 0, low.clip(min=0.0), low)  # no result of a comparison is below zero

@@ -355,10 +355,7 @@ def _thinned(parties: Any, labels: Any, model: PCAModel) -> tuple[list[Any], Lab
 def _overlay(
     axes: Axes, reference: PCAModel, model: PCAModel, rows: Sequence[Any], labels: Labels, components: Sequence[int]
 ) -> tuple[list[Line2D], list[str]]:
-    """Draw rows by both models into axes, joined by lines, with the model's signs aligned.
-
-    Return the legend's entries of the marks, and the labels of the axes.
-    """
+    """Draw rows by both models, with aligned signs, joined by lines; return the marks' entries and the axes' labels."""
     k = min(reference.n_components_, model.n_components_)
     places = [0] if k == 1 else component_places(components, k)
     theirs, ours = (np.vstack([one.transform(part)[:, places] for part in rows]) for one in (reference, model))

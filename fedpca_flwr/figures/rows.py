@@ -69,10 +69,7 @@ class Labels(NamedTuple):
 
 
 def label_rows(labels: Any, rows: Mapping[str, int], title: str = "") -> Labels:
-    """Return the labels of the parties' numbers of rows: of each party, or in a list of all rows.
-
-    Raise ConfigError for labels of another number of rows.
-    """
+    """Return the labels of rows, given by party or in a list of all; ConfigError for another number of rows."""
     parts: list[Any] = [labels[name] for name in rows] if isinstance(labels, Mapping) else list(labels)
     by_party = len(parts) == len(rows) and all(hasattr(part, "__len__") and not isinstance(part, str) for part in parts)
     counts = [len(part) for part in parts] if by_party else [len(parts)]
@@ -97,10 +94,7 @@ def _natural_key(text: str) -> list[tuple[int, str]]:
 
 
 def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tuple[dict[str, Any], Any, str]:
-    """Return the parties' tables by name, the labels of their rows, and a title; a column of labels is taken out.
-
-    Raise ConfigError for parties that are a model, and for a column that a party does not have.
-    """
+    """Return the tables by party, the labels of rows (a column of that name is taken out), and a title."""
     if isinstance(model_of(parties), PCAModel):
         raise ConfigError("'parties' is a model, expected tables of rows; the model is first: scores(model, parties)")
     tables = tables_by_name(parties, {} if model is None else model.log)
@@ -125,11 +119,10 @@ def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tupl
 
 
 def points_of(name: str, table: Any, model: PCAModel | None, components: Sequence[int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
+    """Return the scores (n, 2) of a party's rows in two components, from 1, or (n, 1) if there is a single component.
 
-    The table is a file of a run's scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else
-    rows. Components count from 1; None: the first two. Raise ConfigError for components that the scores do not have,
-    and DataError for another file.
+    The table is a file of scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else rows. Raise
+    ConfigError for components that the scores do not have, and DataError for another file.
     """
     if isinstance(table, str | os.PathLike):
         path = Path(table)

@@ -100,10 +100,7 @@ MAX_LEGEND_ENTRIES = 40  # entries of a legend; of more the last one says how ma
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
-    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ.
-
-    ``most`` is at least 12. Names that would become equal get a number at the end.
-    """
+    """Return names of at most ``most`` letters (12 or more), without the middle of longer ones, that still differ."""
     full = [" ".join(str(name).split()) for name in names]
     cut = [text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}" for text in full]
     firsts: dict[str, dict[str, int]] = {}
@@ -134,10 +131,7 @@ def looks() -> Iterator[tuple[str, str]]:
 
 
 def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = False, columns: int = 0) -> None:
-    """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure.
-
-    Axes that a caller gave have the legend inside.
-    """
+    """Put a legend to the right of all axes, or below in a line, and enlarge the figure; or into a caller's axes."""
     if not (shown := list(handles)):
         return
     if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:
