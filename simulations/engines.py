@@ -173,11 +173,7 @@ def _card(method: Any) -> MethodCard:
 
 
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Encode columns with declared levels as indicators; return the parties' tables, and notes on levels.
-
-    The levels in ``values`` become a text. Without levels the parties are returned unchanged, and no notes. Raise
-    ConfigError or DataError for columns and levels that do not fit.
-    """
+    """Return tables with declared levels as indicators, and notes on levels; the levels in ``values`` become a text."""
     levels = values.get("levels")
     if not levels:
         return parties, []
@@ -218,10 +214,7 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
 
 
 def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
-    """Move the sites' keys from the run's options into a dict, which is returned; set the number of clients.
-
-    Raise ConfigError for an 'output', and for 'clients' or paths of another number than that of the parties.
-    """
+    """Move the sites' keys from the run's options into a dict, and set the number of clients; or ConfigError."""
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     number = len(shares.rows)
@@ -234,10 +227,7 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Return absolute paths, a path for each party, since parties' processes may have another working directory.
-
-    Raise ConfigError unless ``paths`` is a list of as many paths as parties.
-    """
+    """Return absolute paths, one for each party, as their processes may have other working folders; or ConfigError."""
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")

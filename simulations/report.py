@@ -26,11 +26,7 @@ content="default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'uns
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path.
-
-    The page has two figures at most, and a table of the runs that says which to take for what. Raise ConfigError if
-    matplotlib is not installed.
-    """
+    """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path."""
     from fedpca_flwr.simulations.records import COUNTS_NOTE, group_by_setting
 
     groups = group_by_setting(records)

@@ -70,10 +70,7 @@ STORED_RECORD: TypeAdapter[Any] = TypeAdapter(StoredRecord)
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the records of runs in a folder's ``runs.jsonl``, the last of each run; [] without this file.
-
-    Remove an unfinished last line from the file. Raise ConfigError for a file of something else.
-    """
+    """Read the last record of each run in a folder's ``runs.jsonl``, and remove an unfinished line; or ConfigError."""
     target = folder / RUNS
     if not target.exists():
         return []

@@ -42,11 +42,7 @@ TIMES = {"personal": 1.0, "personal 2 mu": 2.0}  # strengths, in units of the mo
 
 
 def steps(datasets: int, shrink: int = 1, mnist: str = "") -> list[Step]:
-    """List the steps of all figures and of real data.
-
-    A point is of ``datasets`` data sets. Numbers of parties and iterations are divided by ``shrink``, and real data
-    need the folder ``mnist``.
-    """
+    """List the steps of all figures, with points of ``datasets`` data sets, and of real data in a folder ``mnist``."""
     many_parties = {"m": max(4, 200 // shrink), "datasets": datasets}
     fewer_parties = {"m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
     fifty = {**SMALL, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
@@ -178,10 +174,7 @@ def _draw_parties(root: str, parties: int, count: int) -> list[Array]:
 
 
 def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Run the method `personalised`; return pooled mean, each party's components, pooled components, and mu.
-
-    A party without components of its own has the pooled ones. Shapes: parties (n_i, d) -> (d,), (d, k), (d, k).
-    """
+    """Run `personalised`; return mean (d,), each party's components (d, k), or the pooled ones, the pooled, and mu."""
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}
