@@ -135,18 +135,16 @@ def results_over(
     -------
     Figure
     """
-    style.refuse_axes(ax, len(panels))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
-    lines = -(-len(panels) // columns)
     width = max(6.5 if columns == 1 else 3.6 * columns, columns * (1 + 0.4 * len(ticks)))
-    figure = Figure(figsize=(width, 1 + 3.2 * lines)) if ax is None else style.canvas(0, 0, ax)[0]
-    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    size = width, 1 + 3.2 * -(-len(panels) // columns)
+    figure, grid = style.panel_grid(ax, len(panels), columns, size, sharex=True, sharey=True)
     points = np.array([point for curves in panels.values() for line in curves.values() for point in line])
     floor = EXACT_ANGLE_DEGREES if angles else -np.inf
     positions, means = np.unique(points[:, 0]), points[:, 1].clip(min=floor)
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     on_log = [values.min() > 0 and values.max() >= 10 * values.min() for values in (positions, means)]
-    for axes, (heading, curves) in zip(grid, panels.items(), strict=False):
+    for axes, (heading, curves) in zip(grid, panels.items(), strict=True):
         axes.set(xscale="log" if on_log[0] and not ticks else "linear", yscale="log" if on_log[1] else "linear")
         axes.set_title("\n".join(wrap(heading, 40)), fontsize=10)
         if angles and means.min() <= floor:
@@ -162,13 +160,7 @@ def results_over(
         for label in axes.get_xticklabels() if ticks else ():
             label.set(ha="right", rotation_mode="anchor")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    for axes in grid[max(0, len(panels) - columns) : len(panels)]:
-        axes.set_xlabel(xlabel)
-        axes.tick_params(labelbottom=True)
-    for axes in grid[::columns]:
-        axes.set_ylabel(ylabel)
+    style.label_edges(grid, columns, xlabel, ylabel)
     style.add_title(figure, title)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     entries.pop("", None)

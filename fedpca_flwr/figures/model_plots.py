@@ -51,10 +51,8 @@ def loadings(
         loadings of its component, the largest first. Fewer features are all shown, in the model's order.
     components : sequence of int, optional
         Numbers of the components to draw, from 1; by default the first three.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into, for a single component.
+    title, ax : optional
+        As in `scores`; ``ax`` for a single component.
 
     Returns
     -------
@@ -67,7 +65,6 @@ def loadings(
     """
     k = model.n_components_
     places = component_places(components or range(1, min(k, 3) + 1), k, range(1, k + 1))
-    style.refuse_axes(ax, len(places))
     values = model.loadings()[0][places]
     d = values.shape[1]
     names = style.short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
@@ -75,21 +72,15 @@ def loadings(
     largest = np.argsort(-np.abs(values), axis=1, kind="stable")[:, :MAX_LARGEST_FEATURES]
     orders = [np.arange(d)] * len(places) if all_shown else list(largest)
     columns, height = min(len(places), 4), 0.7 + 0.21 * orders[0].size
-    lines, name_width = -(-len(places) // columns), _names_width(names)
-    if ax is None:
-        width = max(3.2, 2.0 * columns) + name_width * (1 if all_shown else columns)
-        figure = Figure(figsize=(width, 0.6 + lines * height))
-        grid = figure.subplots(lines, columns, sharey=all_shown, squeeze=False).ravel()
-    else:
-        figure, grid = style.canvas(0, 0, ax)[0], np.array([ax])
-    for panel, place, row, order in zip(grid, places, values, orders, strict=False):
+    width = max(3.2, 2.0 * columns) + _names_width(names) * (1 if all_shown else columns)
+    size = width, 0.6 + -(-len(places) // columns) * height
+    figure, grid = style.panel_grid(ax, len(places), columns, size, sharey=all_shown)
+    for panel, place, row, order in zip(grid, places, values, orders, strict=True):
         colours = np.where(row[order] > 0, style.COLOURS[0], style.COLOURS[3]).tolist()
         panel.barh(range(order.size), row[order], color=colours)
         panel.set_title(component_title(model, place + 1).replace(" of the variance", ""), fontsize=10)
         panel.set_yticks(range(order.size), [names[j] for j in order.tolist()])
         panel.set(xlim=(-limit, limit), ylim=(order.size - 0.5, -0.5), xlabel="loading")
-    for panel in grid[len(places) :]:
-        panel.set_visible(False)
     if not all_shown:
         grid[0].set_ylabel(f"the largest {orders[0].size} of {d} features")
     if ax is None or title is not None:
@@ -144,24 +135,15 @@ def projection_overlay(
     default = "" if isinstance(models, Mapping) else model_title(models)
     models = models if isinstance(models, Mapping) else {"": models}
     _require_models(models)
-    style.refuse_axes(ax, len(models))
-    rows, shown = _thinned(parties, labels, reference)
     columns = min(3, len(models))
-    lines = -(-len(models) // columns)
-    size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * lines)
-    figure = Figure(figsize=size) if ax is None else style.canvas(0, 0, ax)[0]
-    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, (name, model) in zip(grid, models.items(), strict=False):
+    size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * -(-len(models) // columns))
+    figure, grid = style.panel_grid(ax, len(models), columns, size, sharex=True, sharey=True)
+    rows, shown = _thinned(parties, labels, reference)
+    for axes, (name, model) in zip(grid, models.items(), strict=True):
         handles, (xlabel, ylabel) = _overlay(axes, reference, model, rows, shown, components)
         axes.set_title("\n".join(wrap(name, 34)[:3]), fontsize=10)
-    for axes in grid[len(models) :]:
-        axes.set_visible(False)
-    for axes in grid[max(0, len(models) - columns) : len(models)]:  # the lowest of each column
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel(xlabel)
-    for axes in grid[::columns]:
-        axes.set_ylabel(ylabel)
-    handles += [] if labels is None else shown.entries(grid[len(models) - 1], hollow=True)
+    style.label_edges(grid, columns, xlabel, ylabel)
+    handles += [] if labels is None else shown.entries(grid[-1], hollow=True)
     style.add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
     style.add_legend(ax or figure, handles)
     return figure
@@ -177,10 +159,8 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
     models : PCAModel or mapping of str to PCAModel
         One model, or several by name. Models with equal shares have one common curve. A model that keeps moments has
         the shares of all d components, and a dashed line where its own end.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a single model.
-    ax : Axes, optional
-        Axes to draw the shares into, without the cumulated shares.
+    title, ax : optional
+        As in `scores`, the default title for a single model; ``ax`` shows the shares without the cumulated shares.
 
     Returns
     -------
@@ -282,10 +262,8 @@ def component_images(
     model : PCAModel
     shape : (int, int) or (int, int, int)
         Height, width, and channels if there are several.
-    components : sequence of int, optional
-        Numbers of the components to draw, from 1; by default the first ten.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
+    components, title : optional
+        As in `scores`; by default the first ten components.
 
     Returns
     -------
@@ -306,12 +284,12 @@ def component_images(
     count = len(places)
     columns = min(5, count)
     with rc_context({**style.STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)))
-        grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+        size = 1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)
+        figure, grid = style.panel_grid(None, count, columns, size)
         for axes in grid:
             axes.set_axis_off()
             axes.set_anchor("S")  # below the title, which else is cut where an image fills its place
-        for i, axes, loadings in zip(places, grid, model.loadings()[0][places], strict=False):
+        for i, axes, loadings in zip(places, grid, model.loadings()[0][places], strict=True):
             largest = np.abs(loadings).max() or 1.0
             if len(shape) == 2:
                 image = axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
@@ -319,7 +297,7 @@ def component_images(
                 axes.imshow(loadings.reshape(shape) / (2 * largest) + 0.5)
             axes.set_title(f"PC{i + 1}", fontsize=9)
         if len(shape) == 2:
-            bar = figure.colorbar(image, ax=grid, ticks=[-largest, 0, largest], shrink=0.9)
+            bar = figure.colorbar(image, ax=figure.axes, ticks=[-largest, 0, largest], shrink=0.9)
             bar.ax.set_yticklabels(["-largest", "0", "largest"], fontsize=8)
             bar.set_label("loading", fontsize=9)
         style.add_title(figure, title, model_title(model))
@@ -328,22 +306,18 @@ def component_images(
 
 def _require_models(models: Mapping[str, Any]) -> None:
     """Raise ConfigError for an empty mapping, and for values that are no models."""
-    others = [name for name, model in models.items() if not isinstance(model, PCAModel)]
-    if others or not models:
-        raise ConfigError(
-            f"'models' has no model of the names {others}, expected a PCAModel for each name; {MODEL_ADVICE}"
-            if others
-            else "'models' is empty, expected at least one model by its name"
-        )
+    if not models:
+        raise ConfigError("'models' is empty, expected at least one model by its name")
+    if others := [name for name, model in models.items() if not isinstance(model, PCAModel)]:
+        expected = f"expected a PCAModel for each name; {MODEL_ADVICE}"
+        raise ConfigError(f"'models' has no model of the names {others}, {expected}")
 
 
 def _thinned(parties: Any, labels: Any, model: PCAModel) -> tuple[list[Any], Labels]:
     """Return at most `MAX_PLOTTED_ROWS` evenly spread rows, a table for each party, and their labels."""
     tables, row_labels, column = tables_and_labels(parties, labels, model)
-    tables = {
-        name: as_rows(table, name) if issparse(table) or isinstance(table, Table) else table
-        for name, table in tables.items()
-    }
+    lazy = {name: as_rows(table, name) for name, table in tables.items() if issparse(table) or isinstance(table, Table)}
+    tables |= lazy
     rows = {name: len(table) for name, table in tables.items()}
     every = Labels(np.full(sum(rows.values()), ""), [""]) if labels is None else label_rows(row_labels, rows, column)
     starts = np.cumsum([0, *rows.values()]).tolist()
@@ -367,9 +341,8 @@ def _overlay(
     scatter(axes, theirs, labels, hollow=True, s=26, **how)
     scatter(axes, ours, labels, mark="x", s=12, **how)
     look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5, "color": style.GREY}
-    marks = [
-        Line2D([], [], marker=mark, label=text, **look) for mark, text in (("o", "pooled PCA"), ("x", "federated"))
-    ]
+    texts = {"o": "pooled PCA", "x": "federated"}
+    marks = [Line2D([], [], marker=mark, label=text, **look) for mark, text in texts.items()]
     titles = [f"score on PC{place + 1}" for place in places]
     return marks, [*titles, "number of the row"][:2]
 

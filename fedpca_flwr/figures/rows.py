@@ -75,9 +75,8 @@ def label_rows(labels: Any, rows: Mapping[str, int], title: str = "") -> Labels:
     counts = [len(part) for part in parts] if by_party else [len(parts)]
     expected = list(rows.values()) if by_party else [sum(rows.values())]
     if counts != expected:
-        raise ConfigError(
-            f"'labels' are of {counts} rows, expected {expected}: one for each row, by party or of all rows"
-        )
+        advice = "one for each row, by party or of all rows"
+        raise ConfigError(f"'labels' are of {counts} rows, expected {expected}: {advice}")
     values = [value for part in parts for value in part] if by_party else parts
     numbers = object_numbers(values)
     if not isinstance(numbers, str):

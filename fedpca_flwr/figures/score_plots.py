@@ -184,12 +184,11 @@ def _panels(points: Array, labels: Labels, titles: Texts, ellipses: Ellipses) ->
     """Draw a panel of each class among all rows (n, 2) in grey; arguments as of `_single`."""
     merged, order, *_ = _merge_smallest(labels)
     columns = 6
-    lines = -(-len(order) // columns)
-    figure = Figure(figsize=(1.55 * columns + 0.6, 1.75 * lines + 0.6))
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    size = 1.55 * columns + 0.6, 1.75 * -(-len(order) // columns) + 0.6
+    figure, grid = style.panel_grid(None, len(order), columns, size, sharex=True, sharey=True)
     everywhere = points[style.thin_rows(len(points), 500)].T
     drawn = []
-    for axes, item, name in zip(grid, order, style.short_names(order, 22), strict=False):
+    for axes, item, name in zip(grid, order, style.short_names(order, 22), strict=True):
         own = points[merged == item]
         axes.plot(*everywhere, "o", color=style.GREY, alpha=0.4, markersize=1.8, markeredgewidth=0, rasterized=True)
         shown = own[style.thin_rows(len(own), MAX_SCORE_MARKS // len(order))].T
@@ -197,8 +196,6 @@ def _panels(points: Array, labels: Labels, titles: Texts, ellipses: Ellipses) ->
         drawn.append(_draw_ellipse(axes, own, ellipses, style.COLOURS[3]))
         axes.set_title(f"{name}\n{len(own)} rows", fontsize=7, pad=3)
         axes.tick_params(labelsize=7)
-    for axes in grid[len(order) :]:
-        axes.set_visible(False)
     figure.supxlabel(titles[0], fontsize=10)
     figure.supylabel(titles[1], fontsize=10)
     handles = [

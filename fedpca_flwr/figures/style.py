@@ -18,6 +18,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
@@ -69,6 +70,29 @@ def refuse_axes(ax: Axes | None, panels: int) -> None:
     """Raise ConfigError if a figure of several panels is to be drawn into ``ax``."""
     if ax is not None and panels > 1:
         raise ConfigError(f"'ax' is for one panel, and this figure has {panels}; leave out 'ax', or show less")
+
+
+def panel_grid(
+    ax: Axes | None, panels: int, columns: int, size: tuple[float, float], **shared: Any
+) -> tuple[Figure, NDArray[Any]]:
+    """Return a new figure of a size in inches and its panels, or ``ax`` with its figure, which is for a single one."""
+    refuse_axes(ax, panels)
+    if ax is not None:
+        return cast(Figure, ax.figure), np.array([ax])
+    figure = Figure(figsize=size)
+    grid = figure.subplots(-(-panels // columns), columns, squeeze=False, **shared).ravel()
+    for axes in grid[panels:]:
+        axes.set_visible(False)
+    return figure, grid[:panels]
+
+
+def label_edges(grid: NDArray[Any], columns: int, xlabel: str, ylabel: str) -> None:
+    """Label the x axes of the lowest panel of each column, and the y axes of the first column."""
+    for axes in grid[-columns:]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel(xlabel)
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
 
 
 def add_title(place: Figure | Axes, title: str | None, default: str = "") -> None:
