@@ -224,9 +224,8 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     inputs.require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
     if kurtosis is None:
-        raise ConfigError(
-            "the model does not know the fourth moments of its scores: run p-cov with fourth_moments=True"
-        )
+        advice = "run p-cov with fourth_moments=True"
+        raise ConfigError(f"the model does not know the fourth moments of its scores: {advice}")
     inputs.require_resolved(model.explained_variance_)
     return inference.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
 
@@ -237,11 +236,8 @@ def spikes(moments: SecondMoments, k: int | None = None, *, scale: bool | None =
 
     Parameters
     ----------
-    moments : SecondMoments or PCAModel
-    k : int, optional
-        Number of components; by default as in the run.
-    scale : bool, optional
-        Divide each feature by its standard deviation; by default as in the run.
+    moments, k, scale
+        As of `how_sure`.
 
     Returns
     -------

@@ -112,13 +112,11 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
     columns_y = moments.places(y)
     columns_x = np.setdiff1d(np.arange(moments.n_features), columns_y) if x is None else moments.places(x)
     shared = np.intersect1d(columns_x, columns_y)
-    if shared.size or not columns_x.size:
-        names = moments.names(shared) or tuple(shared.tolist())
-        raise ConfigError(
-            f"the features {', '.join(map(str, names))} are on both sides; leave them out of one"
-            if shared.size
-            else "there are no other features; name fewer"
-        )
+    if shared.size:
+        names = ", ".join(map(str, moments.names(shared) or shared.tolist()))
+        raise ConfigError(f"the features {names} are on both sides; leave them out of one")
+    if not columns_x.size:
+        raise ConfigError("there are no other features; name fewer")
     S, mean = moments.scatter, moments.mean
     pairs = (columns_x, columns_x), (columns_x, columns_y), (columns_y, columns_y)
     blocks = [S[np.ix_(*pair)] for pair in pairs]
@@ -127,8 +125,7 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
     """Raise DataError if features, given by their positions, have the same value in all rows."""
-    constant = [column for column in columns if moments.is_constant[column]]
-    if constant:
+    if constant := [column for column in columns if moments.is_constant[column]]:
         names = moments.names(constant) or tuple(map(str, constant))
         raise DataError(f"the features {', '.join(names)} are constant: `select` the others")
 
@@ -148,13 +145,11 @@ def require_share(option: str, share: float, example: float) -> None:
 def require_resolved(values: Array) -> None:
     """Raise ContractError if descending variances (k,) are NaN (all noise), or the last is no more than rounding."""
     if np.isnan(values).any():
-        raise ContractError(
-            "the model's variances are unknown: no component stands out of the noise; take more rows or epsilon"
-        )
+        advice = "no component stands out of the noise; take more rows or epsilon"
+        raise ContractError(f"the model's variances are unknown: {advice}")
     if values[-1] <= MIN_VARIANCE_SHARE * values[0]:
-        raise ContractError(
-            f"the last of the {len(values)} components has no variance but rounding; take fewer of them"
-        )
+        last = f"the last of the {len(values)} components"
+        raise ContractError(f"{last} has no variance but rounding; take fewer of them")
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:

@@ -123,10 +123,8 @@ def canonical_correlations(
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
     unit = np.sqrt(moments.n_samples - 1) * eigen.column_signs(x_directions)
-    means = parts.mean_x, parts.mean_y
-    return CanonicalCorrelations(
-        values, x_directions * unit, y_directions * unit, *means, moments.names(parts.x), moments.names(parts.y)
-    )
+    directions, names = (x_directions * unit, y_directions * unit), (moments.names(parts.x), moments.names(parts.y))
+    return CanonicalCorrelations(values, *directions, parts.mean_x, parts.mean_y, *names)
 
 
 def _discriminant_table(result: Discriminant) -> DisplayTable:
@@ -362,9 +360,8 @@ def ridge(
         As `least_squares`, and if ``alpha`` is not above 0.
     """
     if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
-        raise ConfigError(
-            f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
-        )
+        expected = "expected a number above 0; without a penalty take least_squares"
+        raise ConfigError(f"'alpha' is {value_text(alpha)}, {expected}")
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
         factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
