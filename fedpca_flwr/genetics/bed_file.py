@@ -72,22 +72,16 @@ class VariantMatch(NamedTuple):
 def read_bim(file: Path) -> list[Variant]:
     """Read the variants of a .bim file, alleles in capitals, chromosomes in PLINK's numbering; or raise DataError."""
     if not file.is_file():
-        raise DataError(
-            "the .bim file with the variants does not exist, neither beside the .bed file nor where "
-            "'variants' names it",
-            local=str(file),
-        )
+        where = "neither beside the .bed file nor where 'variants' names it"
+        raise DataError(f"the .bim file with the variants does not exist, {where}", local=str(file))
     variants = []
     for number, line in enumerate(read_text(file, errors="replace").splitlines(), start=1):
         cells = line.split()
         if not cells:
             continue
         if len(cells) != 6 or not cells[3].isdecimal():
-            raise DataError(
-                "a line of the .bim file is not chromosome, name, distance, position and two alleles (the site's log "
-                "says which)",
-                local=f"line {number} of {file}",
-            )
+            cells_text = "chromosome, name, distance, position and two alleles (the site's log says which)"
+            raise DataError(f"a line of the .bim file is not {cells_text}", local=f"line {number} of {file}")
         name = "" if cells[1] == UNNAMED else cells[1]
         variants.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper(), name))
     if not variants:
@@ -207,9 +201,8 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
         if not cells or cells[0].startswith("#"):
             continue
         if len(cells) < 3 or not (cells[1] + cells[2]).isdecimal():
-            raise DataError(
-                f"line {number} of the file of regions is not chromosome, first and last position", local=regions
-            )
+            fault = "is not chromosome, first and last position"
+            raise DataError(f"line {number} of the file of regions {fault}", local=regions)
         regions_by_chromosome.setdefault(_chromosome(cells[0]), []).append((int(cells[1]), int(cells[2])))
     return [
         variant
@@ -266,24 +259,17 @@ def read_bed(
         raise DataError("the size of the .bed file does not fit its .bim and .fam files", local=str(file))
     with open(file, "rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise DataError(
-                "the .bed file does not begin like a file that stores variant after variant; plink2 --make-bed writes "
-                "such a file",
-                local=str(file),
-            )
+            fault = "the .bed file does not begin like a file that stores variant after variant"
+            raise DataError(f"{fault}; plink2 --make-bed writes such a file", local=str(file))
     selected = local
     match = VariantMatch(np.arange(len(local)), np.zeros(len(local), dtype=bool))
     if variants:
         selected = read_bim(Path(variants).expanduser())
         match = match_variants(selected, local)
         _require_complete_match(selected, match, ambiguous=ambiguous)
-        swapped = list(compress(selected, match.swapped))
-        if swapped:
-            site_logger.info(
-                "%d variants have swapped alleles at this site; their counts are reversed: %s",
-                len(swapped),
-                join_names(swapped),
-            )
+        if swapped := list(compress(selected, match.swapped)):
+            text = "%d variants have swapped alleles at this site; their counts are reversed: %s"
+            site_logger.info(text, len(swapped), join_names(swapped))
     blocks = partial(_read_blocks, file, match, people, len(local))
     return Blocks(blocks, len(selected), PackedCalls.dtype, count=people, lazy=True), list(map(str, selected))
 
@@ -334,9 +320,7 @@ def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) ->
         yield PackedCalls(packed, slice(min(step, people - start)))
 
 
-BED = FileFormat(
-    read_bed, settings=("variants", "ambiguous"), row_names=lambda path: read_fam(path.with_suffix(".fam"))
-)
+BED = FileFormat(read_bed, settings=("variants", "ambiguous"), row_names=lambda x: read_fam(x.with_suffix(".fam")))
 
 
 def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> Report:

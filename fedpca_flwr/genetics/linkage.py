@@ -61,9 +61,8 @@ def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np
             low, high = int(gapped[block].min()) - start, int(gapped[block].max()) - start + 2 * reach + 1
             places = gapped[block] - start + reach - low
             own = missed[:, places + low]
-            of_genotypes, of_squares, of_missing = (
-                own.T @ values for values in (genotypes[:, low:high], genotypes[:, low:high] ** 2, missed[:, low:high])
-            )
+            near = genotypes[:, low:high]
+            of_genotypes, of_squares, of_missing = (own.T @ values for values in (near, near**2, missed[:, low:high]))
             each = np.arange(places.size)[:, None]
             following, preceding = places[:, None] + distances, places[:, None] - distances
             sums[:, block] += [

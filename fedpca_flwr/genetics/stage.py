@@ -1,16 +1,11 @@
 """Genotypes (option ``genotypes``): allele counts of all rows first, then the method on standardised genotypes.
 
-Standardising needs the allele frequencies of all rows, and so a question before the method's own. A method knows no
-more of genotypes: the stage puts the question before the method's script and the frequencies into its first request,
-and from then on a party's ``data`` are standardised.
+The stage puts a question for counts before the method's script and the allele frequencies into its first request, and
+from then on a party's ``data`` are standardised. Genotypes are no value of ``scale``, which means the pooled deviation:
+that of genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call needs p first.
 
-Genotypes are an option of the method and not a property of the rows, because a script must follow from the run-config
-alone: a site whose rows are no genotypes refuses. And they are not a value of ``scale``, which means the pooled
-deviation: that of genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call
-needs p before anything else can be computed.
-
-The counts are integers, so that masked sums open exactly. The counts give the mean (zero) and the scatter's diagonal
-too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
+The counts are integers, so that masked sums open exactly. They give the mean (zero) and the scatter's diagonal too:
+where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -77,9 +72,7 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         needs="groups",
-        limits=lambda request, public: {
-            name: np.array(float(factor * MAX_ROWS)) for name, factor in {"count": 1, **COUNTS}.items()
-        },
+        limits=lambda request, public: {x: np.array(float(n * MAX_ROWS)) for x, n in {"count": 1, **COUNTS}.items()},
     )
 }
 
@@ -158,10 +151,8 @@ class GenotypesStage(Genotypes, RowsStage):
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
         if last := script.get("project"):
             # its mean follows from the frequencies: it equals no array of an earlier request
-            fields = (
-                replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
-            )
-            script["project"] = replace(last, request=Payload(tuple(fields)))
+            fields = tuple(replace(x, constant_or_zero="") if x.name == "mean" else x for x in last.request.fields)
+            script["project"] = replace(last, request=Payload(fields))
         products, extra = (pruning.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
         masked = {name for name, question in script.items() if not question.closing}
         for name in by_transport(config, clear={next(iter(script))}, masked=masked):
@@ -192,9 +183,8 @@ class GenotypesStage(Genotypes, RowsStage):
                 raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
             rarer = np.minimum(frequencies, 1 - frequencies)
             if ((rarer < genotypes.MIN_FREQUENCY) & (rarer != 0)).any():
-                raise ContractError(
-                    f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1"
-                )
+                expected = "expected 0 to 1"
+                raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, {expected}")
             names = (FREQUENCIES.name, PRUNED.name)
             party.site.state[FREQUENCIES.name] = [request[name] for name in names if name in request]
 
