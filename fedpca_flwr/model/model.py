@@ -378,10 +378,8 @@ class PCAModel(FittedPCA):
 
     def __repr__(self) -> str:
         """Write the model in a line: method, components, features, rows and share of the variance."""
-        method, share = (
-            printable_text(str(open_log(self).get("method", "pooled"))),
-            self.explained_variance_ratio_.sum(),
-        )
+        method = printable_text(str(open_log(self).get("method", "pooled")))
+        share = self.explained_variance_ratio_.sum()
         variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
         return (
             f"PCAModel({method}: {self.n_components_} components of {self.n_features_in_} features, "

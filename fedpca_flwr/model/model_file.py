@@ -35,7 +35,6 @@ MODEL_FORMAT = 2  # in files of format 1, of the first versions, ``measured`` he
 MODEL_JSON = "model.json"
 # these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-# the arrays that a model's file may hold
 ADJUSTMENT_ARRAYS = ("adjustment_places", "adjustment_slopes")
 MODEL_ARRAYS = ("components_", "mean_", "scale_", *VARIANCES, "scores_", "covariance_", "factors_", *ADJUSTMENT_ARRAYS)
 

@@ -391,9 +391,8 @@ class SecondMoments:
         rest = maths.subtract_part(self.moments, part.moments)
         # rounding of the subtraction may leave variances slightly below 0
         if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.error_bound - part.error_bound).any():
-            raise ContractError(
-                "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
-            )
+            fault = "varies more than the rows that it is taken out of: it is not part of them"
+            raise ContractError(f"what is to be taken out {fault}")
         bound, features = self.error_bound + part.error_bound, self.features or part.features
         return SecondMoments(rest, features, error_bound=bound, preparation=self.preparation)
 
