@@ -95,10 +95,9 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
     method = METHODS.class_of(METHODS.parse_method(run_config["method"]).strategy.card.name)
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(site_config), site=True)._replace(
-            names=names[node.partition_id], row_positions=places[node.partition_id]
-        )
+        number = node.partition_id
+        (site_config,) = Path(folder).glob(f"{number}.*")
+        return read(str(site_config), site=True)._replace(names=names[number], row_positions=places[number])
 
     def make_client(pca_context: app.Context, context: app.Context) -> PCAClient | RefusingClient:
         site_config = site_of_party(site, int(context.node_config["partition-id"]))

@@ -61,9 +61,8 @@ def _table(groups: Sequence[Sequence[dict[str, Any]]]) -> str:
     heads = ["method", "take it for", *["runs"] * several, *(HEADS[key] for key in columns), "the server sees"]
     lines = [f"<tr>{''.join(f'<th scope=col>{_text(head)}</th>' for head in heads)}</tr>"]
     for runs in groups:
-        lines.append(
-            f'<tr><th scope="rowgroup" colspan="{len(heads)}"><div>{_text(setting_title(runs))}</div></th></tr>'
-        )
+        title = f"<div>{_text(setting_title(runs))}</div>"
+        lines.append(f'<tr><th scope="rowgroup" colspan="{len(heads)}">{title}</th></tr>')
         averaged = average_seeds(runs)
         recommended = choices(averaged)
         for record in sorted(averaged, key=lambda record: not any(choice.run is record for choice in recommended)):

@@ -101,9 +101,8 @@ def check_data(runs: Sequence[Record]) -> None:
             rows = len(source.labels)
             by_rows = {run["clients"] for run in of_pool if card_of(run["method"]).split == "rows"}
             if wrong := [str(clients) for clients in sorted(by_rows) if clients > rows]:
-                raise ConfigError(
-                    f"comparison: 'clients' is {', '.join(wrong)}, expected at most the {rows} rows of {key[0]}"
-                )
+                expected = f"expected at most the {rows} rows of {key[0]}"
+                raise ConfigError(f"comparison: 'clients' is {', '.join(wrong)}, {expected}")
         except FedPCAError as error:
             text = str(error) if key[0] in str(error) else f"data set '{key[0]}': {error}"
             errors.setdefault(text, type(error)(text, local=error.local))

@@ -85,11 +85,8 @@ def files_of(paths: Sequence[str]) -> list[str]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
     files: list[str] = []
     for path in (Path(text).expanduser().resolve() for text in paths):
-        inside = (
-            [file for file in sorted(path.iterdir()) if file_suffix(file)]
-            if path.is_dir() and not file_suffix(path)
-            else [path]
-        )
+        is_folder = path.is_dir() and not file_suffix(path)
+        inside = [file for file in sorted(path.iterdir()) if file_suffix(file)] if is_folder else [path]
         if not inside:
             raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(FORMATS)}")
         files += map(str, inside)

@@ -90,9 +90,8 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
         raise DataError(f"{n} rows are too few for a forecast; at least {MIN_ROWS} are needed")
     values, V, S, Z2 = _scores(X, scale=scale)
     if not 1 <= k < values.size:
-        raise DataError(
-            f"k is {k}, but the {n} rows vary in {values.size} directions: ask for 1 to {values.size - 1} components"
-        )
+        advice = f"ask for 1 to {values.size - 1} components"
+        raise DataError(f"k is {k}, but the {n} rows vary in {values.size} directions: {advice}")
     gaps = values[:k, None] - values[k:]
     fourth, energy = np.empty_like(gaps), np.zeros(n)
     sample = np.random.default_rng(0).permutation(n)[:MAX_PAIRED_ROWS]

@@ -118,15 +118,8 @@ def means(rows: Sequence[Row]) -> Row:
 
 
 # columns that a step's name gives behind the name of its figure
-POINTS: dict[str, tuple[str, ...]] = {
-    "1a": ("spread",),
-    "1b": ("spread",),
-    "1c": ("spread", "rows"),
-    "1d": ("spread", "parties"),
-    "2": ("spread",),
-    "local": ("local iterations",),
-    "prior": ("prior",),
-}
+POINTS: dict[str, tuple[str, ...]] = {"local": ("local iterations",), "prior": ("prior",)}
+POINTS |= dict.fromkeys(("1a", "1b", "2"), ("spread",)) | {"1c": ("spread", "rows"), "1d": ("spread", "parties")}
 
 
 def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:

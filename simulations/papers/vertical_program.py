@@ -64,9 +64,8 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, NDArra
         pictures[name] = X.T @ u
         pictures[f"VFed{name}"] = X.T @ _merge(pairs)
         pictures[f"VFedAvg{name}"] = X.T @ _merge([(1.0, a) for _, a in pairs])
-        pictures[f"isolated {name}"] = np.concatenate(
-            [block.T @ a for block, (_, a) in zip(blocks, pairs, strict=True)]
-        )
+        alone = [block.T @ a for block, (_, a) in zip(blocks, pairs, strict=True)]
+        pictures[f"isolated {name}"] = np.concatenate(alone)
     return {**pictures, **{f"{name} cluster": _clusters(image) for name, image in pictures.items()}}
 
 
