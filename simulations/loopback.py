@@ -70,7 +70,7 @@ class LoopbackProxy(ClientProxy):
 
 
 def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method with the server and all parties in this process; ``site`` has keys of node-configs, or lists."""
+    """Run a method in this process; ``site`` has keys of every site's node-config, some of them as lists by party."""
     server = assemble(run_config, parties.tables, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)

@@ -155,9 +155,8 @@ def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any
     if len(rows) > MAX_KERNEL_ROWS:
         return None
     fields = card_of(setting["method"]).options.model_fields
-    kernel, gamma, coef0, degree, center = (
-        setting["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
-    )
+    keys = ("kernel", "gamma", "coef0", "degree", "center")
+    kernel, gamma, coef0, degree, center = (setting["options"].get(key, fields[key].default) for key in keys)
     X = np.asarray(rows, dtype=np.float64)
     X = X - X.mean(axis=0) if center else X
     gamma = gamma or 1 / (X.shape[1] * X.var())
@@ -176,7 +175,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 def pooled_reference(
     dataset: str, data_root: str, k: int, center: bool, scale: bool
 ) -> tuple[datasets.Dataset, PCAModel]:
-    """Load a data set and, cached, the PCA of all its rows; ConfigError if it has no such number of components."""
+    """Load a data set, and compute the PCA of all its rows, once; ConfigError if it has fewer components than k."""
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):

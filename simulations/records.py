@@ -22,7 +22,7 @@ FLAGS["bound"] = FLAGS["secure-aggregation"] = "--bounds, which makes runs with 
 
 
 def parse_method(method: str) -> tuple[str, Record]:
-    """Split a method's text, as ``"sub-it block-size=10"``, into name and non-default options; or ConfigError."""
+    """Split a method's text, as ``"sub-it block-size=10"``, into name and other options, or raise ConfigError."""
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:

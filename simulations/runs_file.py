@@ -70,7 +70,7 @@ STORED_RECORD: TypeAdapter[Any] = TypeAdapter(StoredRecord)
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the last record of each run in a folder's ``runs.jsonl``, and remove an unfinished line; or ConfigError."""
+    """Read the last record of each run in ``runs.jsonl``, and remove an unfinished line; or raise ConfigError."""
     target = folder / RUNS
     if not target.exists():
         return []

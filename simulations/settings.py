@@ -132,7 +132,7 @@ def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]
 
 
 def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """Return the files of parties' tables by data set, and how many there are; ConfigError beside any of ``others``."""
+    """Return the files of parties' tables by data set, and their number; ConfigError if any of ``others`` is set."""
     if refused := [name for name, value in others.items() if value is not None]:
         names = ", ".join(refused)
         raise ConfigError(f"comparison: the parties are given, each with rows of its own; leave out {names}")
@@ -148,7 +148,7 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
 
 
 def place_table(table: Any, label: Any, partitions: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], Any]:
-    """Store a table; return its name, and the partitions; ConfigError for ``others``, no table, or lacking labels."""
+    """Store a table; return its name and the partitions; ConfigError for ``others``, no table, or missing labels."""
     if refused := [name for name, value in others.items() if value is not None]:
         raise ConfigError(f"comparison: 'table' is given; leave out {', '.join(refused)}")
     if table is None:

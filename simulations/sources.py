@@ -36,7 +36,7 @@ def hand_over(parties: Any) -> str:
 
 
 def hand_over_table(table: Any, label: Any) -> str:
-    """Store a table in this process as a data set with labels of rows, and return its name; or ConfigError."""
+    """Store a table in this process as a data set with labels, and return its name; or raise ConfigError."""
     labels: Any = label
     if isinstance(label, str):
         popped = pop_column(table, label)
@@ -53,7 +53,7 @@ def hand_over_table(table: Any, label: Any) -> str:
 
 
 def scale(dataset: str, root: str) -> str:
-    """Store a data set with features, of test rows too, divided by their deviations, or by 1, and return its name."""
+    """Store a data set with features divided by their deviations (1 if constant), and return its name."""
     source = load(dataset, root)
     rows = np.asarray(source.all_rows(), dtype=np.float64)
     unit = np.where(np.ptp(rows, axis=0) > 0, rows.std(axis=0), 1.0)

@@ -87,7 +87,7 @@ def main(
 
 
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
-    """Make a party's `fit` record each question and reply, none of a refusal, in the list that is returned."""
+    """Make a party's `fit` record each question and its reply in the list that is returned; a refusal has none."""
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit

@@ -187,7 +187,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
 def write_page(
     error: SubspaceError, cases: list[Case], shape: tuple[int, ...], k: int, *, scale: bool, site: str
 ) -> str:
-    """Write the forecast as HTML with its figure, for the cases alone, joined, and one against the other."""
+    """Write the forecast as HTML with its figure; the cases are alone, joined, and alone compared with joined."""
     alone, joined = (case.texts[3] for case in cases[:2])
     return PAGE.format(
         site=site,
@@ -210,7 +210,7 @@ def write_page(
 
 
 def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
-    """Draw the forecast of the angle by number of rows, with interval, and two cases, as SVG in an HTML element."""
+    """Draw the forecast of the angle by number of rows, with its interval and the first two cases, as SVG."""
     try:
         from matplotlib import rc_context
 

@@ -97,7 +97,10 @@ PROMAX_POWER = 4
 
 
 def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the rotation (k, k) after which squared loadings (d, k) vary most within each column (Kaiser 1958)."""
+    """Compute the rotation (k, k) after which squared loadings (d, k) vary most within each column (Kaiser 1958).
+
+    With ``kaiser`` each feature's loadings are scaled to length 1 for the search.
+    """
     if kaiser:
         lengths = np.linalg.norm(loadings, axis=1)
         loadings = loadings[lengths > 0] / lengths[lengths > 0, None]
@@ -115,7 +118,10 @@ def varimax(loadings: Array, *, kaiser: bool = True) -> Array:
 
 
 def promax(loadings: Array, *, kaiser: bool = True) -> Array:
-    """Compute the matrix (k, k) to correlated factors of variance 1, by powers of a `varimax` (Hendrickson 1964)."""
+    """Compute the matrix (k, k) that brings loadings (d, k) nearest to powers of their `varimax`.
+
+    Its columns are scaled so that the factors, which may be correlated, have variance 1 (Hendrickson and White 1964).
+    """
     orthogonal = varimax(loadings, kaiser=kaiser)
     rotated = loadings @ orthogonal
     fitted, *_ = lstsq(rotated, rotated * np.abs(rotated) ** (PROMAX_POWER - 1))

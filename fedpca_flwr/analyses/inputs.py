@@ -48,7 +48,10 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 
 
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
-    """Return a decorator that raises ConfigError, with ``advice``, for another type of ``name`` and for wrong flags."""
+    """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
+
+    An estimator stands for its model. Another type raises a ConfigError whose text ends with ``advice``.
+    """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
 
@@ -108,7 +111,7 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """Return the scatter blocks of two groups of features, by default x all but y; ConfigError unless they part."""
+    """Return the scatter blocks of two groups, by default x all but y; ConfigError if one is empty or they overlap."""
     columns_y = moments.places(y)
     columns_x = np.setdiff1d(np.arange(moments.n_features), columns_y) if x is None else moments.places(x)
     shared = np.intersect1d(columns_x, columns_y)

@@ -193,7 +193,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
 
 def _new_rows(model: PCAModel) -> tuple[NewRows | None, str]:
-    """Return the distribution of new rows about a model, or None and the reason; ContractError without variances."""
+    """Return the distribution of new rows about a model, or None and why it is unknown; or raise ContractError."""
     omitted, directions = _left_out_variance(model)
     variances, n = _sample_variances(model), model.n_samples_
     require_resolved(variances)

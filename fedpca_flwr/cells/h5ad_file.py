@@ -23,11 +23,10 @@ def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[
         import h5py
         from anndata.io import read_elem
     with h5py.File(file) as source:
-        if layer and layer not in source.get("layers", {}):
-            raise ConfigError(
-                "'layer' names no layer of the file",
-                local=f"layer '{layer}', layers {list(source.get('layers', {}))} of {file}",
-            )
+        layers = list(source.get("layers", {}))
+        if layer and layer not in layers:
+            local = f"layer '{layer}', layers {layers} of {file}"
+            raise ConfigError("'layer' names no layer of the file", local=local)
         if not layer and "X" not in source:
             raise DataError("there is no X; name one of the layers as 'layer'", local=str(file))
         for item in (source[f"layers/{layer}" if layer else "X"], source["var"]):

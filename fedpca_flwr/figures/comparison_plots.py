@@ -87,12 +87,10 @@ def bytes_against_error(
     exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
     band: dict[str, Any] = {"color": style.GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
     handles.append(axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, **band))
-    axes.set(
-        xlabel=f"{'kB' if small else 'MB'} up per client",
-        ylabel="largest angle to the exact components (degrees)",
-        xlim=(sizes.min() / 1.3, 1.3 * sizes.max()),
-        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, everything[:, 1:].sum(axis=1).max())),
-    )
+    largest = max(1e-3, everything[:, 1:].sum(axis=1).max())
+    axes.set(xlim=(sizes.min() / 1.3, 1.3 * sizes.max()), ylim=(EXACT_ANGLE_DEGREES / 5, 10 * largest))
+    axes.set_xlabel(f"{'kB' if small else 'MB'} up per client")
+    axes.set_ylabel("largest angle to the exact components (degrees)")
     style.few_ticks(axes.xaxis, sizes)
     style.add_title(axes, title)
     handles += _interval_entries(everything[:, 1:], EXACT_ANGLE_DEGREES, logarithmic=True)

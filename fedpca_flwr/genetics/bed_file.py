@@ -194,7 +194,7 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the regions in a file: lines of chromosome, first, last; "": none. Or DataError."""
+    """Return the variants outside the regions that a file lists (chromosome, first, last); or raise DataError."""
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
@@ -212,7 +212,7 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
-    """Return the `common_variants` of .bim files outside regions, and print how files differ; DataError without any."""
+    """Return `common_variants` of .bim files outside regions, and print how files differ; DataError without any."""
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:

@@ -24,9 +24,10 @@ GAP_SUMS = 5  # number of sums of `gap_sums` for each variant and neighbour
 
 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
-    """Compute the sums of products of ``width`` variants from ``start`` with the ``window - 1`` after each, or 0.
+    """Compute the sums of products of ``width`` variants from ``start`` with each of the ``window - 1`` that follow.
 
-    Missing calls are NaN and add nothing. Shapes: rows (n, d) -> (width, window - 1).
+    Sums beyond the last variant are 0. Missing calls are NaN and add nothing. Shapes: rows (n, d) -> (width, window -
+    1).
     """
     sums = np.zeros((width, window - 1))
     for calls in _band(rows, start, width + window - 1):
@@ -130,7 +131,7 @@ def unrelated_products(counts: AlleleCounts, start: int, shape: tuple[int, int])
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return values (d,), else 0, of both variants of pairs: (i, j) is ``start + i`` and ``start + i + 1 + j``."""
+    """Return values (d,), 0 beyond the last, of both variants of pairs, ``start + i`` and ``start + i + 1 + j``."""
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]

@@ -67,7 +67,7 @@ def linkage_questions() -> Questions:
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's sums in a band, and marks of chromosomes; ContractError for variants outside of it."""
+    """Return a party's sums over pairs in a band, and marks of chromosomes; ContractError for variants outside it."""
     features, names = party.public.features, party.site.table.names
     start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
     if start >= features:

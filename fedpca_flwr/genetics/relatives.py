@@ -68,13 +68,9 @@ def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     people = read_fam(Path(node.data).expanduser().with_suffix(".fam"))
     lines = read_text(Path(node.apart).expanduser()).splitlines()
     listed_names = {" ".join(line.split()[:2]) for line in lines if line.strip()}
-    unknown = sorted(listed_names.difference(people))
-    if unknown:
-        raise DataError(
-            f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file: "
-            "write family and person ids as in that file",
-            local=join_names(unknown),
-        )
+    if unknown := sorted(listed_names.difference(people)):
+        fault = f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file"
+        raise DataError(f"{fault}: write family and person ids as in that file", local=join_names(unknown))
     return table._replace(excluded=np.isin(people, sorted(listed_names)))
 
 

@@ -123,7 +123,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Return the questions after those for counts and pruning, with frequencies; ConfigError for other options."""
+        """Put the questions for counts before the others, with frequencies in these; ConfigError for wrong options."""
         options = self.options
         if not options.genotypes:
             raise ConfigError(
@@ -197,7 +197,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return that of standardised genotypes; ContractError if mean and scale are not as the frequencies say."""
+        """Return the projection of genotypes; ContractError if mean and scale are not as the frequencies say."""
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotypes.genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
@@ -245,7 +245,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """Return the question with limits for rows within the bound of ``config``, divided by genotypes' deviations."""
+    """Return the question with limits for values within the bound of ``config``, divided by the deviations."""
     limits = question.limits
     if limits is None:
         return question
@@ -278,8 +278,7 @@ def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
 
 def require_genotypes(rows: Rows, names: Sequence[str]) -> None:
     """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
-    columns = genotypes.non_genotype_columns(rows)
-    if columns.size:
+    if (columns := genotypes.non_genotype_columns(rows)).size:
         raise DataError(
             f"the data hold values other than 0, 1 and 2 in {columns.size} columns (the site's log says where), and "
             "the run is of genotypes (genotypes=true): copies of an allele, with NaN for a missing call",

@@ -127,7 +127,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the largest share of a component from a party, and which components turn, or mix, most without whom."""
+    """Write the largest share of a component from a party, and which components turn most without which party."""
     texts = [f"one party holds at most {numbers['influence_component_share']:.1%} of a component"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return texts[0]
@@ -187,7 +187,7 @@ class Measurement:
 def define_line(name: str, text: str | LineText, *prefixes: str) -> Measurement:
     """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the names of the numbers that it needs.
 
-    ``text`` is a template for `str.format` of the numbers and of `_words`, or a function of numbers with the prefixes.
+    ``text`` is a template for `str.format` of the numbers and of `_words`; or a function, of numbers with the prefixes.
     """
     if isinstance(text, str):
         template, fields = text, {field for _, field, *_ in Formatter().parse(text)}

@@ -53,7 +53,7 @@ def model_path(path: str | os.PathLike[str]) -> Path:
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], access: files.Access
 ) -> Path:
-    """Write a model's arrays and metadata completely or not at all; return the path, or ConfigError for a folder's."""
+    """Write a model's arrays and metadata completely or not at all, and return the path; ConfigError for a folder."""
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}

@@ -123,9 +123,10 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Compute the share (0 to 1) of the variance of rows (n, d), about their ``reference``, in a model's components.
+    """Compute the share (0 to 1) of the variance of rows (n, d) in the span of a model's components.
 
-    What the model itself states (``explained_variance_ratio_``) can be wrong: noise has variance too.
+    The reference is a model of these rows: its mean and scale define the variance. The share that the model itself
+    states (``explained_variance_ratio_``) can be wrong: noise has variance too.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))

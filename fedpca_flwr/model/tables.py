@@ -92,7 +92,7 @@ def component_labels(count: int) -> list[str]:
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Return rows of name (or position) and values for each of d features, or, of many, for the largest weights."""
+    """Return a row for each of d features, its name or position and values; of many, the largest ``weight`` first."""
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
     order: Sequence[int] = range(d)

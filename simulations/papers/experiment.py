@@ -67,7 +67,7 @@ class Paper:
 
 
 def command(name: str, doc: str | None, options: Mapping[str, Any], callback: Callable[..., None]) -> click.Command:
-    """Return a command with ``--output`` and options of the types of their defaults: a list is of several values."""
+    """Return a command with ``--output`` and options of the types of their defaults; a list takes several values."""
     text = "Folder for figures and report."
     output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
     parameters: list[click.Parameter] = [output]
@@ -82,7 +82,7 @@ def command(name: str, doc: str | None, options: Mapping[str, Any], callback: Ca
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """Run the steps without tables of these settings, and return all rows by step; ConfigError for another file."""
+    """Run the steps without a table of these settings, and return all rows by step; ConfigError for other files."""
     require_writable_folder(folder, SHARED)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):

@@ -32,7 +32,7 @@ class Federation:
 
     @classmethod
     def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, prior: str = "gaussian") -> Federation:
-        """Draw components V (d, r), m parties' about V by a `PRIORS` of variance ``spread``, and n noisy rows each."""
+        """Draw V (d, r), components of m parties about V with a variance ``spread``, and n noisy rows of each."""
         rng = np.random.default_rng(seed)
         V = polar_factor(rng.standard_normal((d, r)))
         party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))

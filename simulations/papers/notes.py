@@ -71,9 +71,8 @@ def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further:
     """Yield angles in degrees, k-NN accuracy and costs of each method on a partition; ConfigError if a run fails."""
     options = PARTITIONS[partition]
     spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
-    for record in compare(
-        methods=methods, **{"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **further}
-    ):
+    settings = {"datasets": [dataset], "components": COMPONENTS, "knn": True, **spread, **further}
+    for record in compare(methods=methods, **settings):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
         yield {

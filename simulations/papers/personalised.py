@@ -167,7 +167,7 @@ def _draw_parties(root: str, parties: int, count: int) -> list[Array]:
 
 
 def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Run `personalised`; return mean (d,), each party's components (d, k), or the pooled ones, the pooled, and mu."""
+    """Run `personalised`; return the mean (d,), each party's components (d, k), the pooled components, and mu."""
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}

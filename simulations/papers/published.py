@@ -152,7 +152,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers, of data in ``folders``, or quick steps; SystemExit for numbers outside their intervals."""
+    """Reproduce all papers, or their quick steps, into a folder; SystemExit for numbers outside their intervals."""
     require_writable_folder(output, SHARED)
     numbers: Numbers = {}
     wrong: list[str] = []

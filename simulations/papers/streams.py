@@ -36,7 +36,7 @@ class Method(Protocol):
 
 
 class PowerMethod:
-    """Streaming PCA by a power step for each block of d rows, alone (Mitliagkas et al. 2013, algorithm 1)."""
+    """Streaming PCA with a power step for each block of d rows alone (Mitliagkas et al. 2013, algorithm 1)."""
 
     def __init__(self, d: int, rank: int, *, rng: np.random.Generator) -> None:
         """Start from random orthonormal directions."""
@@ -168,7 +168,7 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int, n: int, code: bool = False) -> Array:
-    """Draw rows (n, d) of mean 0 with eigenvalues i^-alpha in a random basis, or i^-2alpha as the paper's ``code``."""
+    """Draw rows (n, d) of mean 0 with eigenvalues i^-alpha in a random basis; with ``code`` i^-2alpha, as theirs."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
     deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)

@@ -101,7 +101,7 @@ def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Load (from a folder) or draw (of a path "columns rows") a data set as a matrix (n, m), scaled as in the paper."""
+    """Load (from a folder) or draw (from "columns rows") a data set as a matrix (n, m), scaled as in the paper."""
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
