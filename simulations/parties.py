@@ -179,10 +179,8 @@ def _require_parties(data: Any) -> None:
             advice = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
         elif hasattr(data, "groupby"):
             advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
-        raise ConfigError(
-            f"'parties' is of type {description}, expected a list of arrays, one for each party, or {{name: array}}"
-            f"{advice}"
-        )
+        expected = "expected a list of arrays, one for each party, or {name: array}"
+        raise ConfigError(f"'parties' is of type {description}, {expected}{advice}")
     if isinstance(data, Mapping):
         wrong_keys = [key for key in data if not is_name(key)]
         if wrong_keys:

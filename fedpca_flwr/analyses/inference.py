@@ -281,10 +281,8 @@ def how_sure_by_parties(
     inputs.require_share("level", level, 0.95)
     groups = len(moments.parties)
     if groups < MIN_JACKKNIFE_PARTIES:
-        raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with "
-            "keep='parties'"
-        )
+        expected = f"expected at least {MIN_JACKKNIFE_PARTIES}: run with keep='parties'"
+        raise ConfigError(f"the moments hold those of {groups} parties, {expected}")
     k = inputs.component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
     full_model = pca(moments, k, scale=scale, center=True)
     inputs.require_resolved(full_model.explained_variance_)

@@ -235,10 +235,8 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     expected = n * (np.diag(shares) - np.outer(shares, shares))  # scatter of indicators of classes
     fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
     if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
-        raise DataError(
-            "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
-            "them so at every site"
-        )
+        fault = "are not each 1 in some rows and 0 in the others, every row in one class; code them so at every site"
+        raise DataError(f"the columns of the classes {fault}")
     names = moments.names(parts.x), moments.names(parts.y)
     return Discriminant(*_solve_discriminant(parts, shares, n), parts.mean_x, counts, *names)
 

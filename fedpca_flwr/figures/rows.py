@@ -108,10 +108,8 @@ def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tupl
         popped = pop_column(table, labels)
         if popped is None:
             has = f"has the columns {labels_text(names)}" if (names := column_labels(table)) else "is no data frame"
-            raise ConfigError(
-                f"'labels' is {value_text(labels)}, but the table of '{name}' {has}; name a column of every table, "
-                "or give a list of labels for each party"
-            )
+            advice = "name a column of every table, or give a list of labels for each party"
+            raise ConfigError(f"'labels' is {value_text(labels)}, but the table of '{name}' {has}; {advice}")
         values[name] = popped[0]
         rest[name] = table if labels in features else popped[1]
     return rest, values, labels

@@ -27,6 +27,7 @@ from fedpca_flwr.questions.row_limits import MAX_ROWS
 if TYPE_CHECKING:
     from fedpca_flwr.questions.rows_client import RowsClient
 
+IMPOSSIBLE = "are such as no genotypes have: the share of one of them is false, or was altered on its way"
 MAX_PAIRS = 2**21  # largest number of pairs of a question: 16 MiB for each number of a pair
 
 WHOLE_NUMBERS = "uint8 or uint16 or uint32 or uint64"
@@ -143,10 +144,7 @@ def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Gener
         try:
             correlated = linkage.correlated_pairs(products, gaps, gapped, start, counts, options.prune)
         except ValueError:
-            raise ContractError(
-                "the parties' sums over pairs of variants are such as no genotypes have: the share of one of them is "
-                "false, or was altered on its way"
-            ) from None
+            raise ContractError(f"the parties' sums over pairs of variants {IMPOSSIBLE}") from None
         linked[start : start + len(correlated)] = correlated[: d - start]
         begins[start : start + len(correlated)] = np.rint(total["chromosomes"])[: d - start]
         parties = total.parties

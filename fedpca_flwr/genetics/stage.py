@@ -126,10 +126,8 @@ class GenotypesStage(Genotypes, RowsStage):
         """Put the questions for counts before the others, with frequencies in these; ConfigError for wrong options."""
         options = self.options
         if not options.genotypes:
-            raise ConfigError(
-                f"run-config: 'prune' is {options.prune:g}, 'prune-window' {options.prune_window} and 'prune-step' "
-                f"{options.prune_step}, which go only with genotypes=true"
-            )
+            rest = f"'prune-window' {options.prune_window} and 'prune-step' {options.prune_step}"
+            raise ConfigError(f"run-config: 'prune' is {options.prune:g}, {rest}, which go only with genotypes=true")
         if options.prune_step > options.prune_window:
             raise ConfigError(
                 f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
@@ -143,10 +141,8 @@ class GenotypesStage(Genotypes, RowsStage):
         ]
         conflicts += [f"transform='' (not '{config.transform}')"] * bool(config.transform)
         if conflicts:
-            raise ConfigError(
-                "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
-                f"{' and '.join(conflicts)}"
-            )
+            rule = f"which standardises by allele frequencies and goes only with {' and '.join(conflicts)}"
+            raise ConfigError(f"run-config: 'genotypes' is true, {rule}")
         bounded = self.method_config(config)
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
         if last := script.get("project"):
@@ -269,10 +265,7 @@ def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
-        raise ContractError(
-            f"the parties' allele counts of {(~possible).sum()} variants are such as no genotypes have: the share of "
-            "one of them is false, or was altered on its way"
-        )
+        raise ContractError(f"the parties' allele counts of {(~possible).sum()} variants {pruning.IMPOSSIBLE}")
     return counts
 
 

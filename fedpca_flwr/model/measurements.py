@@ -308,10 +308,8 @@ def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
             try:
                 texts.append((measurement.label, measurement.text(numbers, model)))
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-                raise ContractError(
-                    f"the model's history does not say what '{measurement.label}' needs ({type(error).__name__}): no "
-                    "run wrote it"
-                ) from None
+                fault = f"does not say what '{measurement.label}' needs ({type(error).__name__}): no run wrote it"
+                raise ContractError(f"the model's history {fault}") from None
     return texts
 
 

@@ -470,8 +470,7 @@ def check_squared_error(model: PCAModel, measured: float, predicted: float, tole
     """Log the parties' mean squared error per row and its prediction; ContractError if they differ beyond tolerance."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
-        raise ContractError(
-            f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
-            f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
-        )
+        fault = f"their mean squared error is {measured:.9g}, but the eigenvalues say {predicted:.9g}"
+        advice = "did a party's data change during the run?"
+        raise ContractError(f"the parties' own rows do not fit the model: {fault}; {advice}")
     model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

@@ -51,10 +51,8 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     n, d = data.shape
     is_whole = isinstance(n_components, Integral) and not isinstance(n_components, bool)
     if not is_whole or not 1 <= n_components <= min(n, d):
-        raise ConfigError(
-            f"'n_components' is {value_text(n_components)}, expected a whole number from 1 to {min(n, d)}, since the "
-            f"rows are of shape {data.shape}"
-        )
+        expected = f"expected a whole number from 1 to {min(n, d)}, since the rows are of shape {data.shape}"
+        raise ConfigError(f"'n_components' is {value_text(n_components)}, {expected}")
     scaler = StandardScaler(with_mean=center).fit(data) if scale else None
     rows = data if scaler is None else scaler.transform(data)
     order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(d)

@@ -219,10 +219,8 @@ def check_components(n_components: int | float | str, rows: float, features: int
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):
-        raise ConfigError(
-            f"'n-components' is {value_text(n_components)}, expected a number from 1, a fraction between 0 and 1, "
-            "or 'auto'"
-        )
+        expected = "expected a number from 1, a fraction between 0 and 1, or 'auto'"
+        raise ConfigError(f"'n-components' is {value_text(n_components)}, {expected}")
     maximum = min(max_row_count(rows), features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
