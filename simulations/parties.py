@@ -42,11 +42,10 @@ class Parties(NamedTuple):
 
 
 def parties_of(data: Any, split: str) -> Parties:
-    """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
+    """Check the parties' tables that a caller gives, and bring their columns, or shared rows, into a single order.
 
-    With ``split="rows"`` columns are put into the order of the first party that has labels, with ``split="columns"``
-    rows into that of the first party that has an index. The keys of a mapping are the parties' names. One error is of
-    all parties: ConfigError for names and orders, DataError for tables that are no numbers.
+    The first party with labels, or an index, has the order. The keys of a mapping are the parties' names. One error is
+    of all parties: ConfigError for names and orders, DataError for tables that are no numbers.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -180,10 +179,8 @@ def _require_parties(data: Any) -> None:
             advice = "; {str(name): rows.drop(columns='site') for name, rows in parties} makes each group one"
         elif hasattr(data, "groupby"):
             advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each site"
-        raise ConfigError(
-            f"'parties' is of type {description}, expected a list of arrays, one for each party, or {{name: array}}"
-            f"{advice}"
-        )
+        expected = "expected a list of arrays, one for each party, or {name: array}"
+        raise ConfigError(f"'parties' is of type {description}, {expected}{advice}")
     if isinstance(data, Mapping):
         wrong_keys = [key for key in data if not is_name(key)]
         if wrong_keys:
@@ -199,10 +196,7 @@ def _require_parties(data: Any) -> None:
 
 
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
-    """Put the columns of all parties with labels into the order of the first such party.
-
-    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone.
-    """
+    """Put the columns of all parties with labels into the order of the first such party; or raise a ConfigError."""
     labelled = [place for place, labels in enumerate(parties.names) if labels]
     if not labelled:
         return parties
@@ -235,8 +229,8 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
 def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:
     """Put the parties' rows, the same items at each party, into the order of the first party with an index.
 
-    Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
-    them. Raise ConfigError for other labels, and for labels that occur twice in another order.
+    Rows of arrays, and of frames with a plain range as index, are taken by position. Raise ConfigError for other
+    labels.
     """
     frames = [open_frame(table) for table in tables]
     indexed = (place for place, frame in enumerate(frames) if frame is not None and not frame.has_default_index)
