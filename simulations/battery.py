@@ -185,10 +185,7 @@ class _Bench:
 
 
 def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
-    """Yield options that turn on a stage of a run: its examples, else those of its options, or flags and choices.
-
-    A stage whose options are keys of every run gets the last of ``width`` columns, unless they are flags.
-    """
+    """Yield options that turn on a stage: its examples, else those of its options, or flags, choices, a column."""
     if stage.Options is PCAOptions:
         flags = {name for name in stage.option_names if RunConfig.model_fields[name].annotation is bool}
         yield {name: name in flags or str(width - 1) for name in stage.option_names}
@@ -201,10 +198,7 @@ def _stage_options(stage: type[Stage], width: int) -> Iterator[dict[str, Any]]:
 
 
 def _require_same_model(model: PCAModel, reference: PCAModel, plain: Mapping[str, Any], tolerance: float) -> None:
-    """Require equal components and variances, and log entries, unless the log ``plain`` has an entry of that name.
-
-    The tolerance is in degrees for components, and relative otherwise. Raise AssertionError for a difference.
-    """
+    """Require components (degrees), variances and log entries that ``plain`` lacks to be equal within the tolerance."""
     assert_allclose(principal_angles(_directions(model), _directions(reference)), 0, atol=tolerance)
     assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=tolerance)
     logs = (model.log, reference.log, plain)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
-from fedpca_flwr.simulations import sources
+from fedpca_flwr.simulations import seed_means, settings, sources
 from fedpca_flwr.simulations.measuring import measure_run
 from fedpca_flwr.simulations.progress import with_progress_bar
 from fedpca_flwr.simulations.recommending import choices, recommendation_text
@@ -32,25 +32,6 @@ from fedpca_flwr.simulations.records import (
 )
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import append_record, read_records
-from fedpca_flwr.simulations.seed_means import (
-    AXES,
-    MAX_PANELS,
-    SEEDS_NOTE,
-    average_seeds,
-    count_runs,
-    curves,
-    failure_texts,
-    methods_with,
-    runs_text,
-)
-from fedpca_flwr.simulations.settings import (
-    check_arguments,
-    check_data,
-    place_data,
-    place_parties,
-    place_table,
-    settings,
-)
 from fedpca_flwr.state.files import SHARED, require_writable_folder
 
 if TYPE_CHECKING:
@@ -91,14 +72,14 @@ class Comparison(list[Record]):
             its interval (Student's t, cut at 0, and for shares at 1), such as ``max angle``, ``max angle low`` and
             ``max angle high``. A single run has no interval.
         """
-        averaged = average_seeds(self)
+        averaged = seed_means.average_seeds(self)
         lines = []
         for record in averaged:
             line = {"method": method_text(record), **{key: record[key] for key in self._shown_keys()}}
-            line["runs"] = count_runs(record)
+            line["runs"] = seed_means.count_runs(record)
             for key in columns_of(averaged):
                 mean, ends = record.get(key), tuple[float | None, float | None]((None, None))
-                if mean is not None and count_runs(record) > 1:
+                if mean is not None and seed_means.count_runs(record) > 1:
                     ends = interval_ends(mean, record.get("intervals", {}).get(key, 0.0), key)
                 line |= {key: mean, f"{key} low": ends[0], f"{key} high": ends[1]}
             lines.append(line)
@@ -127,15 +108,16 @@ class Comparison(list[Record]):
         """
         from fedpca_flwr.figures import plots  # matplotlib is needed for figures only
 
-        panels = curves(self, over, result)
-        if len(panels) > MAX_PANELS:
+        panels = seed_means.curves(self, over, result)
+        if len(panels) > seed_means.MAX_PANELS:
             raise ConfigError(
-                f"the figure would have {len(panels)} panels, expected at most {MAX_PANELS}; draw a part of the runs: "
-                "Comparison(run for run in made if run['clients'] == 10).figure()"
+                f"the figure would have {len(panels)} panels, expected at most {seed_means.MAX_PANELS}; draw a part of "
+                "the runs: Comparison(run for run in made if run['clients'] == 10).figure()"
             )
         ylabel = HEADS[result] + (", MB" if result in SIZES else "")
-        ticks = methods_with(self, result) if over == "methods" else ()
-        return plots.results_over(panels, xlabel=AXES[over], ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
+        ticks = seed_means.methods_with(self, result) if over == "methods" else ()
+        xlabel = seed_means.AXES[over]
+        return plots.results_over(panels, xlabel=xlabel, ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
 
     def to_latex(self) -> str:
         """Write the table of results in LaTeX (package booktabs), without the columns of settings that do not vary.
@@ -172,11 +154,11 @@ class Comparison(list[Record]):
 
     def __str__(self) -> str:
         """Write the table of results, and the recommendations for each setting."""
-        recommended = [(setting_title(runs), choices(average_seeds(runs))) for runs in group_by_setting(self)]
-        texts = [f"\n{title}:\n{recommendation_text(best)}" for title, best in recommended if best]
-        averaged = average_seeds(self)
-        notes = [f"\n{SEEDS_NOTE}"] if any("seeds" in record for record in averaged) else []
-        failed = [f"{method_text(record)}, {text}" for record in averaged for text in failure_texts(record)]
+        by_setting = ((runs, choices(seed_means.average_seeds(runs))) for runs in group_by_setting(self))
+        texts = [f"\n{setting_title(runs)}:\n{recommendation_text(best)}" for runs, best in by_setting if best]
+        averaged = seed_means.average_seeds(self)
+        notes = [f"\n{seed_means.SEEDS_NOTE}"] if any("seeds" in record for record in averaged) else []
+        failed = [f"{method_text(record)}, {text}" for record in averaged for text in seed_means.failure_texts(record)]
         return "\n".join([table(self), *notes, *failed, *texts])
 
     __repr__ = __str__
@@ -283,24 +265,24 @@ def compare(
     seeds = (42 if seed is None else seed) if seeds is None else seeds
     own = parties is not None
     others = {"datasets": datasets, "partitions": partitions, "clients": clients}
-    places, number = place_parties(parties, others) if own else ({}, 10)
+    places, number = settings.place_parties(parties, others) if own else ({}, 10)
     if table is not None or label is not None:
-        places, partitions = place_table(table, label, partitions, {"parties": parties, "datasets": datasets})
+        places, partitions = settings.place_table(table, label, partitions, {"parties": parties, "datasets": datasets})
     arguments = {"methods": methods, "alphas": alphas, "seeds": seeds, "bounds": bounds}
     arguments["clients"] = number if clients is None else clients
     if not own:
         arguments |= {"datasets": datasets or "digits", "partitions": partitions or "dirichlet"}
-    lists = check_arguments(arguments, n_components, engine)
-    places = places or place_data(lists.pop("datasets"), data_root)
+    lists = settings.check_arguments(arguments, n_components, engine)
+    places = places or settings.place_data(lists.pop("datasets"), data_root)
     lists.setdefault("partitions", [AS_GIVEN])
     if scale:
         places = {sources.scale(name, root): "." for name, root in places.items()}
     common = {"components": n_components, "engine": engine, "knn": bool(knn)}
-    runs = list(settings(places, lists, common))
+    runs = list(settings.settings(places, lists, common))
     folder = require_writable_folder(Path(output).expanduser(), SHARED) if output else None
     recorded = read_records(folder) if folder else []
     stored = {run_identity(record): record for record in recorded if is_installed(record["method"])}
-    check_data([run for run in runs if run_identity(run) not in stored])
+    settings.check_data([run for run in runs if run_identity(run) not in stored])
     bar = with_progress_bar(runs, lambda run: f"{method_text(run)} on {run['dataset']}, {run['clients']} clients")
     with _one_engine(engine):
         comparison = Comparison(stored.get(run_identity(run)) or _run_and_record(run, folder) for run in bar)
@@ -335,7 +317,7 @@ def table(records: Iterable[Record]) -> str:
 
 def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Return the column heads, and the lines of cells, of the table of results, a line for all seeds of a method."""
-    averaged = average_seeds(records)
+    averaged = seed_means.average_seeds(records)
     columns = columns_of(averaged)
     several = any("seeds" in record for record in averaged)
     lines = []
@@ -344,7 +326,7 @@ def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         sums = [f"secure, bound {record['bound']:g}" if record["bound"] else "clear"]
         error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
         results = error or [format_result(record, key) for key in columns]
-        runs = [runs_text(record)] if several else []
+        runs = [seed_means.runs_text(record)] if several else []
         setting = [record["dataset"], partition, str(record["clients"]), method_text(record)]
         lines.append([*setting, *sums, *runs, *results])
     heads = [*(["runs"] if several else []), *(HEADS[key] for key in columns)]

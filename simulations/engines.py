@@ -38,6 +38,7 @@ from fedpca_flwr.simulations.python_words import POLICY, RunSignature, in_words_
 from fedpca_flwr.strategies import METHODS
 
 PartyTable = ArrayLike | Blocks | Table | os.PathLike[str]
+EngineRun = Callable[..., PCAModel]  # of a run-config, the parties and the sites' node-configs
 PartyData = Iterable[PartyTable] | Mapping[str, PartyTable]
 
 
@@ -105,17 +106,12 @@ def run(
     with in_words_of_python():
         tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
-    if card.incomplete:  # whose server would only know the number of a column without a value
-        gaps = zip(*(table.missing == len(table.rows) for table in shares.tables), strict=False)
-        if (absent := np.array([*map(all, gaps)])).any():
-            columns = columns_text(absent, shares.features(""))
-            raise DataError(f"no party has a value of some columns: leave them out at every party; {columns}")
-    with (
-        show_progress(name) if progress else nullcontext(),
-        limit_flower_log(logging.ERROR),
-        _raise_only(),
-        in_words_of_python(),
-    ):
+    gaps = [table.missing == len(table.rows) for table in shares.tables] if card.incomplete else []
+    if any(absent := [*map(all, zip(*gaps, strict=False))]):  # of which the server knows only the numbers
+        columns = columns_text(np.array(absent), shares.features(""))
+        raise DataError(f"no party has a value of some columns: leave them out at every party; {columns}")
+    shown = show_progress(name) if progress else nullcontext()
+    with shown, limit_flower_log(logging.ERROR), _raise_only(), in_words_of_python():
         run_method = partial(_run_blind, engine_run) if values.get("blind") else engine_run
         if card.local_components == "personal":
             run_method = partial(_run_personal, engine_run)
@@ -131,9 +127,7 @@ def run(
 run.__signature__ = RunSignature.from_callable(run)  # type: ignore[attr-defined]
 
 
-def _run_blind(
-    engine_run: Callable[..., PCAModel], run_config: dict[str, Any], shares: Parties, site: dict[str, Any]
-) -> PCAModel:
+def _run_blind(engine_run: EngineRun, run_config: dict[str, Any], shares: Parties, site: dict[str, Any]) -> PCAModel:
     """Run a method whose server does not have the model, and return the model as the first party has written it."""
     with TemporaryDirectory() as folder:
         folders = [str(Path(folder, str(party))) for party in range(len(shares.rows))]
@@ -142,9 +136,7 @@ def _run_blind(
         return PCAModel.load(file)
 
 
-def _run_personal(
-    engine_run: Callable[..., PCAModel], run_config: dict[str, Any], shares: Parties, site: dict[str, Any]
-) -> PCAModel:
+def _run_personal(engine_run: EngineRun, run_config: dict[str, Any], shares: Parties, site: dict[str, Any]) -> PCAModel:
     """Run a method whose parties have components of their own, and return the model with them, from their files."""
     with TemporaryDirectory() as folder:
         files = site.get("loadings") or [str(Path(folder, f"{party}.npz")) for party in range(len(shares.rows))]
@@ -179,18 +171,12 @@ def _card(method: Any) -> MethodCard:
 
 
 def _encode_categories(parties: Any, values: dict[str, Any]) -> tuple[Any, list[str]]:
-    """Encode columns with declared levels as indicators; return the parties' tables, and notes on levels.
-
-    The levels in ``values`` become a text. Without levels the parties are returned unchanged, and no notes. Raise
-    ConfigError or DataError for columns and levels that do not fit.
-    """
+    """Return tables with declared levels as indicators, and notes on levels; the levels in ``values`` become a text."""
     levels = values.get("levels")
     if not levels:
         return parties, []
-    min_rows, round_rows = (
-        int(values.get(key, NodeConfig.model_fields[key.replace("-", "_")].default))
-        for key in ("min-rows", "round-rows")
-    )
+    rules = {"min-rows": NodeConfig.model_fields["min_rows"], "round-rows": NodeConfig.model_fields["round_rows"]}
+    min_rows, round_rows = (int(values.get(key, field.default)) for key, field in rules.items())
     tables_by_text = by_text(parties)
     if not isinstance(levels, Mapping) and str(levels).lstrip()[:1] != "{":  # columns: levels follow from the rows
         levels = levels_of_frames(tables_by_text, np.ravel(levels).tolist(), min_rows)
@@ -212,7 +198,7 @@ def _raise_only() -> Iterator[None]:
         site_logger.removeHandler(silent)
 
 
-def _engine(engine: Any) -> Callable[..., PCAModel]:
+def _engine(engine: Any) -> EngineRun:
     """Return the function that runs a method on the engine "loopback" or "ray"; raise ConfigError for another."""
     if not isinstance(engine, str) or engine not in ENGINES:
         raise ConfigError(f"engine is {value_text(engine)}, expected one of: {', '.join(ENGINES)}")
@@ -224,10 +210,7 @@ def _engine(engine: Any) -> Callable[..., PCAModel]:
 
 
 def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
-    """Move the sites' keys from the run's options into a dict, which is returned; set the number of clients.
-
-    Raise ConfigError for an 'output', and for 'clients' or paths of another number than that of the parties.
-    """
+    """Move the sites' keys from the run's options into a dict, and set the number of clients, or raise ConfigError."""
     if "output" in values:
         raise ConfigError("'output' names a folder of `flwr run`; here the model is returned: run(...).save(path)")
     number = len(shares.rows)
@@ -240,10 +223,7 @@ def _split_options(values: dict[str, Any], shares: Parties) -> dict[str, Any]:
 
 
 def _paths(key: str, paths: Sequence[str | os.PathLike[str]], parties: int) -> list[str]:
-    """Return absolute paths, a path for each party, since parties' processes may have another working directory.
-
-    Raise ConfigError unless ``paths`` is a list of as many paths as parties.
-    """
+    """Return absolute paths, one for each party: their processes may have other folders; or raise ConfigError."""
     is_list = isinstance(paths, Sequence) and not isinstance(paths, str | bytes)
     if not is_list or len(paths) != parties or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError(f"'{key}' is {value_text(paths)}, expected a list of {parties} paths, one for each party")

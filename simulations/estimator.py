@@ -124,10 +124,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises
         ------
-        FedPCAError
-            If the run or a party refuses something.
-        ValueError
-            If a table is not what scikit-learn accepts.
+        FedPCAError, ValueError
+            If the run or a party refuses something; if a table is not what scikit-learn accepts.
         """
         parties = self._parties(X := read_parties(X), groups, partial=False)
         self._moments: SecondMoments | None = None
@@ -354,10 +352,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return card
 
     def _parties(self, X: Any, groups: ArrayLike | None, *, partial: bool) -> Any:
-        """Return the tables of a fit by party; a ``partial`` fit checks a single table against earlier features.
-
-        Raise ConfigError for ``groups`` beside a list of parties, and scikit-learn's errors for a table.
-        """
+        """Return the tables of a fit by party; a ``partial`` fit checks a single table against earlier features."""
         card = self._card()
         if parties_in(X):
             if groups is not None:
@@ -366,10 +361,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._split(_for_scikit_learn(X), groups, card, first=not (partial and hasattr(self, "model_")))
 
     def _split(self, X: Any, groups: ArrayLike | None, card: MethodCard, *, first: bool) -> Any:
-        """Split a table's rows by party label, into a mapping if all labels are valid party names, else a list.
-
-        Raise ConfigError unless ``groups`` has a label for each row.
-        """
+        """Split a table's rows by party label, into a mapping if all labels are valid party names, else a list."""
         validated = X
         if not _is_labelled_array(X):
             rules = {"ensure_all_finite": "allow-nan" if card.incomplete else True, "accept_sparse": ["csr"]}
@@ -404,8 +396,7 @@ QUOTED_VALUES = re.compile(
 
 def _validate(estimator: FederatedPCA, table: Any, **options: Any) -> Any:
     """Validate a table as scikit-learn's `validate_data`; raise ValueError, whose text quotes no value of the table."""
-    if is_frame(table):  # of which the run, or the model, names the columns at fault
-        options |= {"dtype": None, "ensure_all_finite": False}
+    options |= {"dtype": None, "ensure_all_finite": False} if is_frame(table) else {}  # whose columns a run names
     try:
         return validate_data(estimator, table, **options)
     except ValueError as error:

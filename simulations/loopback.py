@@ -70,10 +70,7 @@ class LoopbackProxy(ClientProxy):
 
 
 def on_loopback(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method with the server and all parties in this process, and return the model.
-
-    ``site`` has keys of every site's node-config; values of `FILES`, ``model`` and ``name`` may be lists by party.
-    """
+    """Run a method in this process; ``site`` has keys of every site's node-config, some of them as lists by party."""
     server = assemble(run_config, parties.tables, site, parties.names, parties.places)
     strategy = server.strategy
     server.fit(num_rounds=strategy.rounds, timeout=strategy.config.round_deadline)
@@ -89,8 +86,8 @@ def assemble(
 ) -> PCAServer:
     """Make a server, and register a client in this process for each party; `PCAServer.fit` runs the method.
 
-    With at least `WORTH_THREADS` values as many clients work at once as BLAS has threads. ``site`` is that of
-    `on_loopback`, ``names`` and ``places`` are those of `Parties`. Raise ConfigError for a faulty run-config.
+    With `WORTH_THREADS` values as many clients work at once as BLAS has threads. ``site`` is as of `on_loopback`,
+    ``names`` and ``places`` are as of `Parties`.
     """
     libraries = numerical_libraries()
     server = PCAServer(FACTORY.strategy(run_config), partial(libraries.limit, limits=1, user_api="blas"))

@@ -33,9 +33,7 @@ KERNELS = {"polynomial": "poly"}  # names of kernels in scikit-learn that differ
 def measure_run(setting: Record, folder: Path | None) -> Record:
     """Run a method on a comparison's setting, and return results of its model beside the PCA of the pooled rows.
 
-    They are angles in degrees, shares of variance and of correct classes from 0 to 1, MB (10^6 bytes), and seconds;
-    None if unknown. The model is saved in ``folder``, if any. Raise FedPCAError if the data cannot be read, or the run
-    fails.
+    Shares are from 0 to 1, and MB 10^6 bytes; None is unknown. The model is saved in ``folder``, if any.
     """
     pool = pool_key(setting)
     source, _ = pooled_reference(*pool)
@@ -109,11 +107,7 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
 def _extra_options(
     setting: Record, parties: Sequence[NDArray[Any]], common: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield further options of a run: ``state`` or ``loadings`` in a temporary folder, or none.
-
-    The files are the state of a new federation, or the loadings of each client. For a method that starts from the
-    components of another method, this other method is run first.
-    """
+    """Yield ``state`` or ``loadings`` in a temporary folder, for which another method may run first, or nothing."""
     card = card_of(setting["method"])
     with TemporaryDirectory(prefix="fedpca-compare-") as folder:
         files = [f"{folder}/{party}.npz" for party in range(len(parties))]
@@ -161,9 +155,8 @@ def _angles_in_feature_space(setting: Record, model: PCAModel, rows: NDArray[Any
     if len(rows) > MAX_KERNEL_ROWS:
         return None
     fields = card_of(setting["method"]).options.model_fields
-    kernel, gamma, coef0, degree, center = (
-        setting["options"].get(key, fields[key].default) for key in ("kernel", "gamma", "coef0", "degree", "center")
-    )
+    keys = ("kernel", "gamma", "coef0", "degree", "center")
+    kernel, gamma, coef0, degree, center = (setting["options"].get(key, fields[key].default) for key in keys)
     X = np.asarray(rows, dtype=np.float64)
     X = X - X.mean(axis=0) if center else X
     gamma = gamma or 1 / (X.shape[1] * X.var())
@@ -182,10 +175,7 @@ def _angles_of_scores(model: PCAModel, scores: NDArray[Any]) -> Angles:
 def pooled_reference(
     dataset: str, data_root: str, k: int, center: bool, scale: bool
 ) -> tuple[datasets.Dataset, PCAModel]:
-    """Load a data set, and compute the PCA of all its rows as the reference; the result is cached.
-
-    Raise ConfigError if the data set does not have as many components.
-    """
+    """Load a data set, and compute the PCA of all its rows, once; ConfigError if it has fewer components than k."""
     source = sources.load(dataset, data_root)
     rows = source.all_rows()
     if not 1 <= k <= min(rows.shape):

@@ -42,11 +42,10 @@ class Parties(NamedTuple):
 
 
 def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
-    """Check the parties' tables that a caller gives, and bring their columns or rows into a single order.
+    """Check the parties' tables that a caller gives, and bring their columns, or shared rows, into a single order.
 
-    With ``split="rows"`` columns are put into the order of the first party that has labels, with ``split="columns"``
-    rows into that of the first party that has an index. The keys of a mapping are the parties' names. One error is of
-    all parties: ConfigError for names and orders, DataError for tables that are no numbers, or not ``complete``.
+    The first party with labels, or an index, has the order. The keys of a mapping are the parties' names. One error is
+    of all parties: ConfigError for names and orders, DataError for tables that are no numbers, or not ``complete``.
     """
     _require_parties(data)
     keys = list(data) if isinstance(data, Mapping) else []
@@ -54,8 +53,7 @@ def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
     party_names, tables = list(by_party), list(by_party.values())
     if not tables:
         raise ConfigError("there are no parties; give at least one array of rows")
-    rows: list[Rows] = []
-    faults = []
+    rows, faults = list[Rows](), list[str]()
     for name, table in by_party.items():
         try:
             rows.append(as_rows(table, name))
@@ -68,9 +66,8 @@ def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:
     names = [aligned if column_names(table) else () for aligned, table in zip(result.names, tables, strict=True)]
     read = [f"{name}: {note}" for name, table in by_party.items() if isinstance(table, Table) for note in table.notes]
     checked = _check_tables(dict(zip(party_names, result.rows, strict=True)), names, complete)
-    names_by_party = dict(zip(party_names, names, strict=True))
     repeated = _repetition_notes(by_party, result.rows)
-    fault_notes = column_fault_notes(checked, names_by_party, same_columns=split == "rows")
+    fault_notes = column_fault_notes(checked, dict(zip(checked, names, strict=True)), same_columns=split == "rows")
     run_tables = [table._replace(summary=None) for table in checked.values()]  # a run needs no summary
     return result._replace(names=names, tables=run_tables, notes=[*result.notes, *repeated, *read, *fault_notes])
 
@@ -182,26 +179,20 @@ def _require_parties(data: Any) -> None:
             advice = f"; {{str(name): rows.drop(columns={column!r}) for name, rows in parties}} makes each group one"
         elif hasattr(data, "groupby"):
             advice += ", {str(name): rows.drop(columns='site') for name, rows in X.groupby('site')} one for each name"
-        raise ConfigError(
-            f"'parties' is of type {type(data).__name__}{', one table' * one_table}, expected a list of arrays, one "
-            f"for each party, or {{name: array}}{advice}"
-        )
+        kind = type(data).__name__ + ", one table" * one_table
+        expected = "expected a list of arrays, one for each party, or {name: array}"
+        raise ConfigError(f"'parties' is of type {kind}, {expected}{advice}")
     if isinstance(data, Mapping) and (wrong_keys := [key for key in data if not is_name(key)]):
         text_keys = [key for key in wrong_keys if isinstance(key, str)]
         texts = "; names are texts: {str(key): rows for key, rows in parties.items()}" * (text_keys != wrong_keys)
         if wrong_signs := sorted({sign for key in text_keys for sign in WRONG_SIGN.findall(key)}):
             texts += f"; leave out {labels_text(wrong_signs)}"
-        raise ConfigError(
-            f"'parties' has the keys {labels_text(wrong_keys)}, expected names of the parties: at most 64 letters, "
-            f"digits, spaces, '.', '-' and '_'{texts}"
-        )
+        expected = f"expected names of the parties: at most 64 letters, digits, spaces, '.', '-' and '_'{texts}"
+        raise ConfigError(f"'parties' has the keys {labels_text(wrong_keys)}, {expected}")
 
 
 def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
-    """Put the columns of all parties with labels into the order of the first such party.
-
-    A note names parties without labels. Raise ConfigError for labels that a party lacks, or has alone.
-    """
+    """Put the columns of all parties with labels into the order of the first such party; or raise a ConfigError."""
     labelled = [place for place, labels in enumerate(parties.names) if labels]
     if not labelled:
         return parties
@@ -234,8 +225,8 @@ def _align_columns(parties: Parties, party_names: list[str]) -> Parties:
 def _align_rows(parties: Parties, tables: list[Any], party_names: list[str]) -> Parties:
     """Put the parties' rows, the same items at each party, into the order of the first party with an index.
 
-    Rows of arrays, and of frames whose index is a plain range of other labels, are taken by position: a note names
-    them. Raise ConfigError for other labels, and for labels that occur twice in another order.
+    Rows of arrays, and of frames with a plain range as index, are taken by position. Raise ConfigError for other
+    labels.
     """
     frames = [open_frame(table) for table in tables]
     indexed = (place for place, frame in enumerate(frames) if frame is not None and not frame.has_default_index)

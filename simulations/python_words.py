@@ -23,10 +23,7 @@ ROLE = re.compile(r"(?<!\w)'[^'\n]*'|(?<![\w/.=-])(?:client|site)(s?)(?![\w/-]|\
 
 @cache
 def run_keywords() -> dict[str, Parameter]:
-    """Return a run's keywords by name: keys of the run and of sites, and the options of all methods, typed by cards.
-
-    The default of an option is ``...`` if methods have others.
-    """
+    """Return a run's keywords by name, typed by cards, with the default ``...`` where methods have others."""
     paths = Sequence[str | os.PathLike[str]] | None
     keywords = {key: Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=paths) for key in FILES}
     site = {name: keyword for name, keyword in NodeConfig.keywords().items() if name.replace("_", "-") in POLICY}

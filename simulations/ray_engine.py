@@ -36,11 +36,9 @@ BACKEND: dict[str, Any] = {
 
 
 def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -> PCAModel:
-    """Run a method in Flower's simulation on Ray, and return the model.
+    """Run a method in Flower's simulation on Ray, and return the model; ``site`` is as of `on_loopback`.
 
-    The rows go to the worker processes through temporary files, which are removed at the end: ``.npy``, memory-mapped
-    there, or ``.npz`` if they are sparse. ``site`` is that of `fedpca_flwr.simulations.loopback.on_loopback`. Raise
-    FedPCAError if Ray cannot be imported, or does not start.
+    The rows go to the worker processes through temporary files. Raise FedPCAError if Ray does not start.
     """
     strategy = FACTORY.strategy(run_config)
     with TemporaryDirectory(prefix="fedpca-") as folder:
@@ -60,10 +58,9 @@ def on_ray(run_config: dict[str, Any], parties: Parties, site: dict[str, Any]) -
 
 @contextmanager
 def running_ray() -> Iterator[None]:
-    """Start Ray for all runs inside a with statement, or leave a Ray that runs already as it is.
+    """Start Ray for all runs inside a with statement, or leave a Ray that runs already; or raise a FedPCAError.
 
-    Flower itself would shut Ray down after each run, and wait for parties until the join-deadline if Ray does not
-    start. Raise FedPCAError if Ray cannot be imported, or does not start.
+    Flower itself would shut Ray down after each run, and wait until the join-deadline if Ray does not start.
     """
     with _environment("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"):  # else a warning that concerns GPUs only
         try:
@@ -98,10 +95,9 @@ def _make_client(run_config: dict[str, Any], site: dict[str, Any], folder: str, 
     method = METHODS.class_of(METHODS.parse_method(run_config["method"]).strategy.card.name)
 
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        (site_config,) = Path(folder).glob(f"{node.partition_id}.*")
-        return read(str(site_config), site=True)._replace(
-            names=names[node.partition_id], row_positions=places[node.partition_id]
-        )
+        number = node.partition_id
+        (site_config,) = Path(folder).glob(f"{number}.*")
+        return read(str(site_config), site=True)._replace(names=names[number], row_positions=places[number])
 
     def make_client(pca_context: app.Context, context: app.Context) -> PCAClient | RefusingClient:
         site_config = site_of_party(site, int(context.node_config["partition-id"]))

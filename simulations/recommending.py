@@ -39,10 +39,7 @@ class Choice(NamedTuple):
 
 
 def choices(records: Iterable[Record]) -> list[Choice]:
-    """Choose the best run of a setting for each wish, such as exact in the fewest rounds, that some run meets.
-
-    Only methods for rows are compared: methods for columns answer another question.
-    """
+    """Choose the best run of a setting, among methods for rows, for each wish that some run meets."""
     good = [r for r in records if "error" not in r and card_of(r["method"]).split == "rows"]
     with_angle = [r for r in good if r["max angle"] is not None]
     exact = [r for r in with_angle if r["exact"] and largest_angle(r) <= EXACT_ANGLE_DEGREES]

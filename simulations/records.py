@@ -22,11 +22,7 @@ FLAGS["bound"] = FLAGS["secure-aggregation"] = "--bounds, which makes runs with 
 
 
 def parse_method(method: str) -> tuple[str, Record]:
-    """Split a method's text, such as ``"sub-it block-size=10"``, into its name and its non-default options.
-
-    Raise ConfigError for a method or option that is unknown, a repeated option, a value that is not allowed, and a key
-    of the whole run, which is a flag of the comparison.
-    """
+    """Split a method's text, as ``"sub-it block-size=10"``, into name and other options, or raise ConfigError."""
     source = f"method '{method}'"
     keys = [word.partition("=")[0].replace("_", "-") for word in split_method_text(method, source)[1]]
     if flags := [key for key in keys if key in FLAGS]:
@@ -67,10 +63,7 @@ def method_text(record: Record) -> str:
 
 
 def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
-    """Group the records of runs that differ only in methods and seeds, in the order in which settings first occur.
-
-    Runs that centre or scale and runs that do not are in different groups.
-    """
+    """Group the records of runs that differ only in methods and seeds, in the order in which settings first occur."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         key = json.dumps([*(record[key] for key in SETTING if key != "seed"), *preprocessing(record)])

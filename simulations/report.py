@@ -26,11 +26,7 @@ content="default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'uns
 
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
-    """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path.
-
-    The page has two figures at most, and a table of the runs that says which to take for what. Raise ConfigError if
-    matplotlib is not installed.
-    """
+    """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path."""
     from fedpca_flwr.simulations.records import COUNTS_NOTE, group_by_setting
 
     groups = group_by_setting(records)
@@ -65,9 +61,8 @@ def _table(groups: Sequence[Sequence[dict[str, Any]]]) -> str:
     heads = ["method", "take it for", *["runs"] * several, *(HEADS[key] for key in columns), "the server sees"]
     lines = [f"<tr>{''.join(f'<th scope=col>{_text(head)}</th>' for head in heads)}</tr>"]
     for runs in groups:
-        lines.append(
-            f'<tr><th scope="rowgroup" colspan="{len(heads)}"><div>{_text(setting_title(runs))}</div></th></tr>'
-        )
+        title = f"<div>{_text(setting_title(runs))}</div>"
+        lines.append(f'<tr><th scope="rowgroup" colspan="{len(heads)}">{title}</th></tr>')
         averaged = average_seeds(runs)
         recommended = choices(averaged)
         for record in sorted(averaged, key=lambda record: not any(choice.run is record for choice in recommended)):

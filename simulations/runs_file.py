@@ -70,10 +70,7 @@ STORED_RECORD: TypeAdapter[Any] = TypeAdapter(StoredRecord)
 
 
 def read_records(folder: Path) -> list[Record]:
-    """Read the records of runs in a folder's ``runs.jsonl``, the last of each run; [] without this file.
-
-    Remove an unfinished last line from the file. Raise ConfigError for a file of something else.
-    """
+    """Read the last record of each run in ``runs.jsonl``, and remove an unfinished line; or raise ConfigError."""
     target = folder / RUNS
     if not target.exists():
         return []
@@ -87,10 +84,8 @@ def read_records(folder: Path) -> list[Record]:
             records.append(_parse_record(line))
         except ValueError as error:
             fault = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise ConfigError(
-                f"{target}, line {number}: {fault}. The file is not of a comparison, or by an older version; name a "
-                "new folder"
-            ) from None
+            advice = "The file is not of a comparison, or by an older version; name a new folder"
+            raise ConfigError(f"{target}, line {number}: {fault}. {advice}") from None
     if cut:  # no newline at the end: the line was being written
         with atomic_file(target, SHARED) as stream:
             stream.write("".join(f"{line}\n" for line in lines).encode())

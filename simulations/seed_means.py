@@ -39,9 +39,8 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 def average_seeds(records: Iterable[Record]) -> list[Record]:
     """Return a record for each method and setting, with means over the seeds where there are several.
 
-    A record of several runs has ``seeds``, ``intervals`` (half of the width by key of a result), the ``largest angle``
-    of all runs, the notes that all runs share, and ``failures``, errors by seed. It has an ``error`` if all runs
-    failed.
+    A record of several runs has ``seeds``, ``intervals`` (half widths by key), the ``largest angle``, shared notes, and
+    ``failures``, errors by seed; and an ``error`` if all failed.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -120,11 +119,9 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
 
 
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:
-    """Return position, mean and half interval of a result along an axis, by method and panel title.
+    """Return position, mean and half interval (0 for one run) of a result along an axis, by method and panel title.
 
-    What else differs has a panel of its own; a single run has the interval 0. Over the methods a position is that of
-    `methods_with`, and what differs has a line each in one panel. Raise ConfigError if there is no such axis or result,
-    or the runs have a single value along the axis.
+    What else differs has a panel, or over the methods a line, of its own. Raise ConfigError without such values.
     """
     if over not in AXES:
         raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")

@@ -34,8 +34,7 @@ def list_values(argument: Any) -> list[Any]:
 def check_arguments(arguments: Mapping[str, Any], n_components: Any, engine: Any) -> dict[str, list[Any]]:
     """Return the ``arguments`` of a comparison as lists by name; raise ConfigError with a line for each wrong value.
 
-    They are those of `compare` that take several values, without ``datasets`` and ``partitions`` if parties have rows
-    of their own. Methods become texts, and ``"all"`` every method.
+    Methods become texts, and ``"all"`` every method.
     """
     lists = {key: list_values(value) for key, value in arguments.items() if value is not None}
     lists.setdefault("methods", [None])
@@ -72,10 +71,7 @@ def _method_text(method: Any) -> str:
 
 
 def _name_faults(key: str, values: Sequence[Any], names: Iterable[str], prefix: str = "") -> list[str]:
-    """Return a line on the values that are none of the names, with the nearest names, in a list; [] without any.
-
-    Texts that begin with a ``prefix`` are allowed, too.
-    """
+    """Return, in a list, a line on values that are no names, nor begin with ``prefix``, with the nearest names."""
     choices = list(names)
     texts = [value for value in values if isinstance(value, str)]
     allowed = {text for text in texts if text in choices or (prefix and text.startswith(prefix))}
@@ -96,11 +92,7 @@ def _uncountable(key: str, values: Sequence[Any]) -> list[str]:
 
 
 def check_data(runs: Sequence[Record]) -> None:
-    """Load the data of runs, or raise a single FedPCAError with the faults of all.
-
-    Data are at fault that cannot be loaded, or have too few rows or features for the number of components, or too few
-    rows for the number of clients.
-    """
+    """Load the data of runs, or raise a FedPCAError with the faults of all, such as too few rows for the clients."""
     errors: dict[str, FedPCAError] = {}
     for key in dict.fromkeys(map(pool_key, runs)):
         of_pool = [run for run in runs if pool_key(run) == key]
@@ -109,9 +101,8 @@ def check_data(runs: Sequence[Record]) -> None:
             rows = len(source.labels)
             by_rows = {run["clients"] for run in of_pool if card_of(run["method"]).split == "rows"}
             if wrong := [str(clients) for clients in sorted(by_rows) if clients > rows]:
-                raise ConfigError(
-                    f"comparison: 'clients' is {', '.join(wrong)}, expected at most the {rows} rows of {key[0]}"
-                )
+                expected = f"expected at most the {rows} rows of {key[0]}"
+                raise ConfigError(f"comparison: 'clients' is {', '.join(wrong)}, {expected}")
         except FedPCAError as error:
             text = str(error) if key[0] in str(error) else f"data set '{key[0]}': {error}"
             errors.setdefault(text, type(error)(text, local=error.local))
@@ -124,8 +115,7 @@ def settings(
 ) -> Iterator[Record]:
     """Yield the setting of every combination of data set, partition, number of clients, bound, method and seed.
 
-    ``places`` has each data set's folder or files, ``lists`` the values from `check_arguments`, ``common`` what all
-    settings have. A partition without alpha has the alpha None.
+    ``places`` has each data set's folder or files; a partition without alpha has the alpha None.
     """
     splits = [(p, a) for p in lists["partitions"] for a in (lists["alphas"] if p in WITH_ALPHA else [None])]
     varied = (lists[key] for key in ("clients", "bounds", "methods", "seeds"))
@@ -142,11 +132,7 @@ def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]
 
 
 def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """Store the parties' tables, or read their files; return the files by the data set's name, and how many parties.
-
-    ``others`` are arguments that have no meaning beside the parties' own rows. Raise ConfigError if one is not None, or
-    the parties are no tables and no files.
-    """
+    """Return the files of parties' tables by data set, and their number; ConfigError if any of ``others`` is set."""
     if refused := [name for name, value in others.items() if value is not None]:
         names = ", ".join(refused)
         raise ConfigError(f"comparison: the parties are given, each with rows of its own; leave out {names}")
@@ -162,11 +148,7 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
 
 
 def place_table(table: Any, label: Any, partitions: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], Any]:
-    """Store a table; return its name as a data set's, and the partitions, by default dirichlet, or iid without labels.
-
-    ``others`` are arguments that have no meaning beside a table. Raise ConfigError if one is not None, there is no
-    table, or a partition needs labels.
-    """
+    """Store a table; return its name and the partitions; ConfigError for ``others``, no table, or missing labels."""
     if refused := [name for name, value in others.items() if value is not None]:
         raise ConfigError(f"comparison: 'table' is given; leave out {', '.join(refused)}")
     if table is None:

@@ -22,10 +22,7 @@ HELD_TABLES: dict[str, tuple[datasets.Dataset, list[str]]] = {}
 
 
 def hand_over(parties: Any) -> str:
-    """Store the parties' tables in this process as a data set, and return its name, with a digest of the tables.
-
-    Raise ConfigError for tables of different numbers of columns.
-    """
+    """Store the parties' tables in this process as a data set, and return its name; ConfigError for other widths."""
     parties_data = parties_of(read_parties(parties), "rows", complete=True)
     tables = [as_array(part, "a table") for part in parties_data.rows]
     if len(widths := {table.shape[1] for table in tables}) > 1:
@@ -39,10 +36,7 @@ def hand_over(parties: Any) -> str:
 
 
 def hand_over_table(table: Any, label: Any) -> str:
-    """Store a table in this process as a data set with a label for each row, and return its name, with a digest.
-
-    Raise ConfigError for a column of labels that the table does not have, and for labels of another number of rows.
-    """
+    """Store a table in this process as a data set with labels, and return its name; or raise ConfigError."""
     labels: Any = label
     if isinstance(label, str):
         popped = pop_column(table, label)
@@ -59,10 +53,7 @@ def hand_over_table(table: Any, label: Any) -> str:
 
 
 def scale(dataset: str, root: str) -> str:
-    """Store a data set with its features divided by their deviations in all rows, and return its name.
-
-    Constant features are divided by 1, and rows of a test set by the same deviations.
-    """
+    """Store a data set with features divided by their deviations (1 if constant), and return its name."""
     source = load(dataset, root)
     rows = np.asarray(source.all_rows(), dtype=np.float64)
     unit = np.where(np.ptp(rows, axis=0) > 0, rows.std(axis=0), 1.0)
@@ -89,19 +80,13 @@ def _hold(what: str, rows: NDArray[Any], labels: NDArray[Any], names: tuple[str,
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the parties' files; a folder stands for the readable files inside, ordered by name.
-
-    Raise ConfigError if a path does not exist, or a folder holds no readable file.
-    """
+    """Return the absolute paths of the parties' files; a folder stands for the readable files inside, by name."""
     if missing := [text for text in paths if not Path(text).expanduser().exists()]:
         raise ConfigError(f"there is no file or folder {', '.join(missing)}; name those that hold the parties' rows")
     files: list[str] = []
     for path in (Path(text).expanduser().resolve() for text in paths):
-        inside = (
-            [file for file in sorted(path.iterdir()) if file_suffix(file)]
-            if path.is_dir() and not file_suffix(path)
-            else [path]
-        )
+        is_folder = path.is_dir() and not file_suffix(path)
+        inside = [file for file in sorted(path.iterdir()) if file_suffix(file)] if is_folder else [path]
         if not inside:
             raise ConfigError(f"the folder {path} holds no file of rows, expected: {', '.join(FORMATS)}")
         files += map(str, inside)
@@ -115,10 +100,7 @@ def name_parties(dataset: str, parties: Sequence[Any]) -> Any:
 
 
 def load(dataset: str, root: str) -> datasets.Dataset:
-    """Load a data set by name, or tables that `hand_over` stored or ``root`` lists, with party numbers as labels.
-
-    Raise ConfigError if the tables are not there, or have changed.
-    """
+    """Load a data set by name, or tables that are held or that ``root`` lists; ConfigError if they have changed."""
     if dataset in datasets.DATASETS:
         return datasets.load(dataset, root)
     if dataset not in HELD_TABLES and root != ".":

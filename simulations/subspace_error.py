@@ -80,21 +80,18 @@ class SubspaceError:
 
 
 def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> SubspaceError:
-    """Estimate from n independent rows how far their k leading components are from the population's.
+    """Estimate from n independent rows (n, d) how far their k leading components are from the population's.
 
-    With ``scale``, each feature is divided by its standard deviation. Raise DataError if there are fewer than
-    `MIN_ROWS` rows, if they vary in no more than k directions, if they do not resolve the k-th gap, or if few rows give
-    most of the fourth moment (`_tail_ratio`).
-    Shapes: X (n, d).
+    With ``scale``, features are divided by their deviations. Raise DataError below `MIN_ROWS` rows, if the rows do not
+    resolve the k-th gap, or few of them give most of the fourth moment (`_tail_ratio`).
     """
     n = len(X)
     if n < MIN_ROWS:
         raise DataError(f"{n} rows are too few for a forecast; at least {MIN_ROWS} are needed")
     values, V, S, Z2 = _scores(X, scale=scale)
     if not 1 <= k < values.size:
-        raise DataError(
-            f"k is {k}, but the {n} rows vary in {values.size} directions: ask for 1 to {values.size - 1} components"
-        )
+        advice = f"ask for 1 to {values.size - 1} components"
+        raise DataError(f"k is {k}, but the {n} rows vary in {values.size} directions: {advice}")
     gaps = values[:k, None] - values[k:]
     fourth, energy = np.empty_like(gaps), np.zeros(n)
     sample = np.random.default_rng(0).permutation(n)[:MAX_PAIRED_ROWS]
@@ -137,10 +134,7 @@ def estimate_subspace_error(X: Array, k: int, *, scale: bool = False) -> Subspac
 
 
 def _tail_ratio(energy: Array, values: Array, gaps: Array) -> float:
-    """Return the share of the largest rows in the fourth moment (n,) over their share in normal rows.
-
-    Raise DataError above `MAX_LARGEST_SHARE`: a sample then lacks the rows that give most of the population's moment.
-    """
+    """Return the largest rows' share in the fourth moment (n,) over that of normal rows; DataError if too large."""
     n, k = energy.size, len(gaps)
     largest, rng = math.ceil(LARGEST_ROWS * n), np.random.default_rng(0)
 

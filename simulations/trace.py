@@ -87,11 +87,7 @@ def main(
 
 
 def trace_party(server: PCAServer, proxy: ClientProxy) -> list[dict[str, Any]]:
-    """Replace a party's `fit` by a function that records each question and its reply, and return the growing list.
-
-    Each entry has ``phase``, ``answer`` (`location`), and ``request`` and ``reply`` (`describe_arrays`). A refused
-    question has no reply.
-    """
+    """Make a party's `fit` record each question and its reply in the list that is returned; a refusal has none."""
     from flwr.common import parameters_to_ndarrays
 
     answer = proxy.fit

@@ -130,10 +130,8 @@ def main(
 
     Raises
     ------
-    ConfigError
-        If the run is more than a PCA of centred rows that each count once.
-    DataError
-        If the rows do not resolve the components.
+    ConfigError, DataError
+        If the run is more than a PCA of centred rows that each count once; if the rows do not resolve the components.
     """
     if bool(config) == bool(node_config):
         raise ConfigError("name the site's file (--config site.toml), or else its --node-config")
@@ -166,10 +164,7 @@ def main(
 
 
 def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
-    """Return the number of components, whether features are scaled, and this site's rows (n, d) that would take part.
-
-    Raise ConfigError if the run is no PCA of centred rows with a number of components; DataError for missing values.
-    """
+    """Return the number of components, whether to scale, and the site's rows (n, d); ConfigError for other runs."""
     config = RunConfig.parse(run)
     name, _ = split_method_text(config.method)
     if name not in METHODS:
@@ -192,11 +187,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
 def write_page(
     error: SubspaceError, cases: list[Case], shape: tuple[int, ...], k: int, *, scale: bool, site: str
 ) -> str:
-    """Write the forecast as a page of HTML with the figure of ``error``, the error as a function of the rows.
-
-    The cases are alone, joined, and alone compared with joined; ``shape`` is that of the site's rows, and ``site`` its
-    name as HTML, or empty.
-    """
+    """Write the forecast as HTML with its figure; the cases are alone, joined, and alone compared with joined."""
     alone, joined = (case.texts[3] for case in cases[:2])
     return PAGE.format(
         site=site,
@@ -219,10 +210,7 @@ def write_page(
 
 
 def draw_forecast(error: SubspaceError, cases: list[Case], k: int) -> str:
-    """Draw the forecast of the angle against the number of all rows, with its interval, as SVG in an HTML element.
-
-    ``error`` is a function of the rows; the cases alone and joined are marked.
-    """
+    """Draw the forecast of the angle by number of rows, with its interval and the first two cases, as SVG."""
     try:
         from matplotlib import rc_context
 

@@ -45,48 +45,10 @@ from fedpca_flwr.analyses.relations import (
 )
 from fedpca_flwr.analyses.sparse import SparseComponents, sparse_components
 
-__all__ = [
-    "AdjustedMoments",
-    "CanonicalCorrelations",
-    "Categories",
-    "Clusters",
-    "Discriminant",
-    "Drift",
-    "FactorModel",
-    "Factorability",
-    "HowMany",
-    "HowSure",
-    "MultipleFactorAnalysis",
-    "Outliers",
-    "Reading",
-    "Regression",
-    "SparseComponents",
-    "Spikes",
-    "adjusted",
-    "barycentres",
-    "canonical_correlations",
-    "categories",
-    "clusters",
-    "discriminant",
-    "drift",
-    "factor_analysis",
-    "factorability",
-    "harmonised",
-    "highly_variable",
-    "how_many",
-    "how_sure",
-    "how_sure_by_parties",
-    "least_squares",
-    "multiple_factor_analysis",
-    "outliers",
-    "partial_least_squares",
-    "pca",
-    "principal_component_regression",
-    "projected",
-    "read",
-    "ridge",
-    "sparse_components",
-    "spikes",
-    "variance_intervals",
-    "whitened",
-]
+__all__ = ["AdjustedMoments", "CanonicalCorrelations", "Categories", "Clusters", "Discriminant", "Drift", "FactorModel"]
+__all__ += ["Factorability", "HowMany", "HowSure", "MultipleFactorAnalysis", "Outliers", "Reading", "Regression"]
+__all__ += ["SparseComponents", "Spikes", "adjusted", "barycentres", "canonical_correlations", "categories", "clusters"]
+__all__ += ["discriminant", "drift", "factor_analysis", "factorability", "harmonised", "highly_variable", "how_many"]
+__all__ += ["how_sure", "how_sure_by_parties", "least_squares", "multiple_factor_analysis", "outliers"]
+__all__ += ["partial_least_squares", "pca", "principal_component_regression", "projected", "read", "ridge"]
+__all__ += ["sparse_components", "spikes", "variance_intervals", "whitened"]

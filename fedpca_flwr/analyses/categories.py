@@ -19,10 +19,9 @@ def _categories_table(result: Categories) -> DisplayTable:
     """Return the display of categories: share, mean scores and squared cosines of each level."""
     k = range(result.coordinates.shape[1])
     heads = ["level", "share", *(f"PC{j + 1}" for j in k), *(f"cos2 PC{j + 1}" for j in k)]
-    entries = zip(result.levels, result.shares, result.coordinates, result.squared_cosines, strict=True)
-    cells = [
-        [name, Share(share), *coordinates.tolist(), *cosines.tolist()] for name, share, coordinates, cosines in entries
-    ]
+    numbers = np.hstack([result.coordinates, result.squared_cosines]).tolist()
+    entries = zip(result.levels, map(Share, result.shares), numbers, strict=True)
+    cells = [[name, share, *row] for name, share, row in entries]
     return DisplayTable(f"Categories: {len(cells)} levels, by the mean scores of their rows", heads, cells)
 
 

@@ -464,10 +464,8 @@ def factor_analysis(moments: SecondMoments, k: int = 2) -> FactorModel:
 
     Raises
     ------
-    ConfigError
-        If k is not from 1 to one less than the rows and the features.
-    DataError
-        If a feature is constant.
+    ConfigError, DataError
+        If k is not from 1 to one less than the rows and the features; if a feature is constant.
     """
     inputs.require_count("k", k, min(moments.n_samples, moments.n_features) - 1)
     inputs.require_varying(moments, np.arange(moments.n_features))

@@ -100,9 +100,8 @@ def multiple_factor_analysis(
             raise DataError(f"the features of the group {name!r} are constant: leave them out by `select`")
         first[g] = leading_eigenpairs(np.asfortranarray(block.scatter / n), 1).values[0]
     weight = np.where(moments.is_constant, 1.0, member @ np.sqrt(first))
-    weighted = SecondMoments(
-        rescale_features(scaled.moments, weight), moments.features, error_bound=scaled.error_bound / weight**2
-    )
+    bound = scaled.error_bound / weight**2
+    weighted = SecondMoments(rescale_features(scaled.moments, weight), moments.features, error_bound=bound)
     model = pca(weighted, k)
     require_resolved(model.explained_variance_)
     loadings, _ = model.loadings()

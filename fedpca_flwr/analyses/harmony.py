@@ -34,17 +34,13 @@ def harmonised(model: PCAModel, X: ArrayLike, party: str | int) -> Array:
     """
     entry = model.log.get("harmony")
     if entry is None:
-        raise ContractError(
-            "the model knows nothing of Harmony: ask for it in its run, say by "
-            "run('p-cov', parties, clusters=20, clustering='harmony')"
-        )
+        advice = "ask for it in its run, say by run('p-cov', parties, clusters=20, clustering='harmony')"
+        raise ContractError(f"the model knows nothing of Harmony: {advice}")
     names = {info["name"]: info.get("party") for info in model.log["parties"] if info.get("name")}
     batch = names.get(party, party)
     if isinstance(batch, bool) or not isinstance(batch, int) or not 0 <= batch < len(model.log["parties"]):
-        raise ConfigError(
-            f"'party' is {value_text(party)}, expected one of: {', '.join(map(repr, names))}"
-            if names
-            else f"'party' is {value_text(party)}, expected a number from 0 to {len(model.log['parties']) - 1}"
-        )
+        numbers = f"a number from 0 to {len(model.log['parties']) - 1}"
+        expected = f"one of: {', '.join(map(repr, names))}" if names else numbers
+        raise ConfigError(f"'party' is {value_text(party)}, expected {expected}")
     steps = Steps(*(np.array(entry[name], np.float64) for name in ("centres", "penalties", "moves")))
     return steps.correct(model.transform(X), batch)

@@ -9,16 +9,8 @@ import numpy as np
 from scipy.linalg import eigh, eigvalsh
 from scipy.special import stdtrit
 
+from fedpca_flwr.analyses import inputs
 from fedpca_flwr.analyses.components import pca
-from fedpca_flwr.analyses.inputs import (
-    component_count,
-    in_unit,
-    require_count,
-    require_resolved,
-    require_share,
-    takes_model,
-    takes_moments,
-)
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths import inference
 from fedpca_flwr.maths.arrays import Array
@@ -62,7 +54,7 @@ class HowMany:
     unit: str = "features"
 
 
-@takes_moments
+@inputs.takes_moments
 def how_many(moments: SecondMoments, *, scale: bool | None = None, fraction: float = 0.95, draws: int = 100) -> HowMany:
     """Compute the number of components to keep by several rules, such as parallel analysis and Minka's evidence.
 
@@ -88,9 +80,9 @@ def how_many(moments: SecondMoments, *, scale: bool | None = None, fraction: flo
     DataError
         If there is a single row, or no feature varies.
     """
-    require_share("fraction", fraction, 0.95)
-    require_count("draws", draws, MAX_DRAWS)
-    used = in_unit(moments, scale)
+    inputs.require_share("fraction", fraction, 0.95)
+    inputs.require_count("draws", draws, MAX_DRAWS)
+    used = inputs.in_unit(moments, scale)
     require_variance(used.moments.diagonal(), used.n_samples, used.mean)
     n, d = used.n_samples, used.n_features
     covariance = used.covariance
@@ -172,7 +164,7 @@ class Spikes:
     unit: str = "features"
 
 
-@takes_moments
+@inputs.takes_moments
 def how_sure(
     moments: SecondMoments, k: int | None = None, *, level: float = 0.95, scale: bool | None = None
 ) -> HowSure:
@@ -200,15 +192,15 @@ def how_sure(
     ConfigError, ContractError, DataError
         If an option is not allowed, component k has no variance, or no feature varies.
     """
-    used, unit = in_unit(moments, scale), moments.preparation.unit(scale)
+    used, unit = inputs.in_unit(moments, scale), moments.preparation.unit(scale)
     k, values, vectors = _spectrum(used, k, level)
-    require_resolved(values[:k])
+    inputs.require_resolved(values[:k])
     n, correlation = used.n_samples, used.correlation if used.preparation.divided else None
     intervals = inference.normal_intervals(values[:k], vectors[:, :k], n, level, correlation)
     return HowSure(values[:k], intervals, inference.loading_errors(values, vectors, k, n, correlation).T, unit)
 
 
-@takes_model
+@inputs.takes_model
 def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     """Compute intervals for the population's variances from fourth moments, for rows of any distribution.
 
@@ -229,27 +221,23 @@ def variance_intervals(model: PCAModel, *, level: float = 0.95) -> Array:
     ConfigError, ContractError
         If the run had no ``fourth_moments``, or the last component has no variance.
     """
-    require_share("level", level, 0.95)
+    inputs.require_share("level", level, 0.95)
     kurtosis = model.log.get("kurtosis")
     if kurtosis is None:
-        raise ConfigError(
-            "the model does not know the fourth moments of its scores: run p-cov with fourth_moments=True"
-        )
-    require_resolved(model.explained_variance_)
+        advice = "run p-cov with fourth_moments=True"
+        raise ConfigError(f"the model does not know the fourth moments of its scores: {advice}")
+    inputs.require_resolved(model.explained_variance_)
     return inference.robust_intervals(model.explained_variance_, np.array(kurtosis), model.n_samples_, level)
 
 
-@takes_moments
+@inputs.takes_moments
 def spikes(moments: SecondMoments, k: int | None = None, *, scale: bool | None = None) -> Spikes:
     """Estimate the population's components by the spiked model, for data with many features compared with rows.
 
     Parameters
     ----------
-    moments : SecondMoments or PCAModel
-    k : int, optional
-        Number of components; by default as in the run.
-    scale : bool, optional
-        Divide each feature by its standard deviation; by default as in the run.
+    moments, k, scale
+        As of `how_sure`.
 
     Returns
     -------
@@ -260,12 +248,12 @@ def spikes(moments: SecondMoments, k: int | None = None, *, scale: bool | None =
     ConfigError, DataError
         If k is not allowed, or no feature varies.
     """
-    used = in_unit(moments, scale)
+    used = inputs.in_unit(moments, scale)
     k, values, _ = _spectrum(used, k, 0.5)
     return Spikes(*inference.spiked_estimates(values, k, used.n_samples), moments.preparation.unit(scale))
 
 
-@takes_moments
+@inputs.takes_moments
 def how_sure_by_parties(
     moments: SecondMoments, k: int | None = None, *, level: float = 0.95, scale: bool | None = None
 ) -> HowSure:
@@ -290,16 +278,14 @@ def how_sure_by_parties(
     ConfigError, ContractError, DataError
         As `how_sure`, also without one of the parties; a `ConfigError` also for fewer than 5 parties.
     """
-    require_share("level", level, 0.95)
+    inputs.require_share("level", level, 0.95)
     groups = len(moments.parties)
     if groups < MIN_JACKKNIFE_PARTIES:
-        raise ConfigError(
-            f"the moments hold those of {groups} parties, expected at least {MIN_JACKKNIFE_PARTIES}: run with "
-            "keep='parties'"
-        )
-    k = component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
+        expected = f"expected at least {MIN_JACKKNIFE_PARTIES}: run with keep='parties'"
+        raise ConfigError(f"the moments hold those of {groups} parties, {expected}")
+    k = inputs.component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
     full_model = pca(moments, k, scale=scale, center=True)
-    require_resolved(full_model.explained_variance_)
+    inputs.require_resolved(full_model.explained_variance_)
     components, _ = full_model.loadings()
     reduced_models = [pca(moments.without(party), k, scale=scale, center=True) for party in moments.parties]
     reduced_components = []
@@ -320,8 +306,8 @@ def how_sure_by_parties(
 
 def _spectrum(moments: SecondMoments, k: int | None, level: float) -> tuple[int, Array, Array]:
     """Return k, all eigenvalues (d,), descending, and eigenvectors of the covariance; raise as `how_sure`."""
-    require_share("level", level, 0.95)
-    k = component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
+    inputs.require_share("level", level, 0.95)
+    k = inputs.component_count(moments, k, min(moments.n_samples - 1, moments.n_features))
     require_variance(moments.moments.diagonal(), moments.n_samples, moments.mean)
     values, vectors = eigh(moments.covariance)
     return k, values[::-1].clip(min=0.0), fix_signs(vectors[:, ::-1])

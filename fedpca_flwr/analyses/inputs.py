@@ -50,8 +50,7 @@ MODEL_ADVICE = "make one with analyses.pca(moments, k), or take the model of a r
 def takes(name: str, kind: type | tuple[type, ...], advice: str) -> Callable[[Analysis], Analysis]:
     """Return a decorator of analyses and plots that checks the type of the argument ``name``, and that flags are bools.
 
-    An estimator stands for its model. The decorated function raises a ConfigError for another type; ``advice`` is the
-    end of its text.
+    An estimator stands for its model. Another type raises a ConfigError whose text ends with ``advice``.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     expected = " or ".join(allowed.__name__ for allowed in kinds)
@@ -112,20 +111,15 @@ class ScatterBlocks(NamedTuple):
 
 
 def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = None) -> ScatterBlocks:
-    """Return positions, means and scatter blocks (xx, xy, yy) of two groups of features; x defaults to all but y.
-
-    Raise ConfigError for unknown features, a feature in both groups, and an empty group.
-    """
+    """Return the scatter blocks of two groups, by default x all but y; ConfigError if one is empty or they overlap."""
     columns_y = moments.places(y)
     columns_x = np.setdiff1d(np.arange(moments.n_features), columns_y) if x is None else moments.places(x)
     shared = np.intersect1d(columns_x, columns_y)
-    if shared.size or not columns_x.size:
-        names = moments.names(shared) or tuple(shared.tolist())
-        raise ConfigError(
-            f"the features {', '.join(map(str, names))} are on both sides; leave them out of one"
-            if shared.size
-            else "there are no other features; name fewer"
-        )
+    if shared.size:
+        names = ", ".join(map(str, moments.names(shared) or shared.tolist()))
+        raise ConfigError(f"the features {names} are on both sides; leave them out of one")
+    if not columns_x.size:
+        raise ConfigError("there are no other features; name fewer")
     S, mean = moments.scatter, moments.mean
     pairs = (columns_x, columns_x), (columns_x, columns_y), (columns_y, columns_y)
     blocks = [S[np.ix_(*pair)] for pair in pairs]
@@ -134,8 +128,7 @@ def scatter_blocks(moments: SecondMoments, y: Features, x: Features | None = Non
 
 def require_varying(moments: SecondMoments, columns: NDArray[np.intp]) -> None:
     """Raise DataError if features, given by their positions, have the same value in all rows."""
-    constant = [column for column in columns if moments.is_constant[column]]
-    if constant:
+    if constant := [column for column in columns if moments.is_constant[column]]:
         names = moments.names(constant) or tuple(map(str, constant))
         raise DataError(f"the features {', '.join(names)} are constant: `select` the others")
 
@@ -155,19 +148,14 @@ def require_share(option: str, share: float, example: float) -> None:
 def require_resolved(values: Array) -> None:
     """Raise ContractError if descending variances (k,) are NaN (all noise), or the last is no more than rounding."""
     if np.isnan(values).any():
-        raise ContractError(
-            "the model's variances are unknown: no component stands out of the noise; take more rows or epsilon"
-        )
+        advice = "no component stands out of the noise; take more rows or epsilon"
+        raise ContractError(f"the model's variances are unknown: {advice}")
     if values[-1] <= MIN_VARIANCE_SHARE * values[0]:
-        raise ContractError(
-            f"the last of the {len(values)} components has no variance but rounding; take fewer of them"
-        )
+        last = f"the last of the {len(values)} components"
+        raise ContractError(f"{last} has no variance but rounding; take fewer of them")
 
 
 def finite_rows(X: ArrayLike, names: tuple[str, ...], width: int, name: str = "X") -> NDArray[Any]:
-    """Return rows (n, width) as finite numbers in the order of an analysis' features, or raise a DataError.
-
-    ``names`` are those of the features, empty if unknown; ``name`` is that of the rows in errors.
-    """
+    """Return rows (n, width) as finite numbers in the order of an analysis' features, or raise a DataError."""
     rows = frames.align_rows(X, width, names, name=name, model_name="the analysis")
     return frames.finite_matrix(rows, width, name, names)

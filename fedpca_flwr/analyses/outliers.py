@@ -133,12 +133,9 @@ def outliers(model: PCAModel, X: ArrayLike, *, level: float = 0.99) -> Outliers:
 
     Raises
     ------
-    ConfigError
-        If ``level`` is not between 0 and 1.
-    ContractError
-        If the model does not describe the variance outside its components, or its components hold all variance.
-    DataError
-        If the rows do not fit the model.
+    ConfigError, ContractError, DataError
+        If ``level`` is not between 0 and 1; if the model does not describe the variance outside its components, or its
+        components hold all variance; if the rows do not fit the model.
     """
     require_share("level", level, 0.99)
     law, note = _new_rows(model)
@@ -196,10 +193,7 @@ def drift(model: PCAModel, X: ArrayLike, *, false_alarms: float = 0.01) -> Drift
 
 
 def _new_rows(model: PCAModel) -> tuple[NewRows | None, str]:
-    """Return the distribution of new rows about a model; or None, and the reason why it is unknown.
-
-    Raise ContractError as `_left_out_variance` and `require_resolved`.
-    """
+    """Return the distribution of new rows about a model, or None and why it is unknown; or raise ContractError."""
     omitted, directions = _left_out_variance(model)
     variances, n = _sample_variances(model), model.n_samples_
     require_resolved(variances)

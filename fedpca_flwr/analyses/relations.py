@@ -123,10 +123,8 @@ def canonical_correlations(
     if values.size < k:
         raise DataError(f"'k' is {k}, but collinear features leave {values.size} correlations; ask for as many")
     unit = np.sqrt(moments.n_samples - 1) * eigen.column_signs(x_directions)
-    means = parts.mean_x, parts.mean_y
-    return CanonicalCorrelations(
-        values, x_directions * unit, y_directions * unit, *means, moments.names(parts.x), moments.names(parts.y)
-    )
+    directions, names = (x_directions * unit, y_directions * unit), (moments.names(parts.x), moments.names(parts.y))
+    return CanonicalCorrelations(values, *directions, parts.mean_x, parts.mean_y, *names)
 
 
 def _discriminant_table(result: Discriminant) -> DisplayTable:
@@ -237,10 +235,8 @@ def discriminant(moments: SecondMoments, classes: Features, features: Features |
     expected = n * (np.diag(shares) - np.outer(shares, shares))  # scatter of indicators of classes
     fault = max(np.abs(n * parts.mean_y - counts).max(), np.abs(parts.S_yy - expected).max())
     if fault > 1e-6 * n or counts.sum() != n or counts.min() < 1 or n <= len(counts):
-        raise DataError(
-            "the columns of the classes are not each 1 in some rows and 0 in the others, every row in one class; code "
-            "them so at every site"
-        )
+        fault = "are not each 1 in some rows and 0 in the others, every row in one class; code them so at every site"
+        raise DataError(f"the columns of the classes {fault}")
     names = moments.names(parts.x), moments.names(parts.y)
     return Discriminant(*_solve_discriminant(parts, shares, n), parts.mean_x, counts, *names)
 
@@ -327,10 +323,8 @@ def least_squares(moments: SecondMoments, responses: Features, features: Feature
 
     Raises
     ------
-    ConfigError
-        If features are unknown, or on both sides.
-    DataError
-        If a response is constant.
+    ConfigError, DataError
+        If features are unknown, or on both sides; if a response is constant.
     """
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
@@ -364,9 +358,8 @@ def ridge(
         As `least_squares`, and if ``alpha`` is not above 0.
     """
     if not (isinstance(alpha, int | float) and 0 < alpha < np.inf):
-        raise ConfigError(
-            f"'alpha' is {value_text(alpha)}, expected a number above 0; without a penalty take least_squares"
-        )
+        expected = "expected a number above 0; without a penalty take least_squares"
+        raise ConfigError(f"'alpha' is {value_text(alpha)}, {expected}")
 
     def slopes(S_xx: Array, S_xy: Array) -> Array:
         factor = cho_factor(S_xx + alpha * np.eye(len(S_xx)), lower=True)
@@ -472,8 +465,7 @@ def _fit_regression(
 ) -> Regression:
     """Fit a regression with slopes ``slopes_of(S_xx, S_xy)``; ``scale`` divides all features by their deviations first.
 
-    Raise ConfigError as `inputs.scatter_blocks`, or if the rows or features are fewer than a number in ``directions``,
-    and DataError for constant responses, or if fewer directions of the features vary.
+    Raise ConfigError or DataError unless rows and features are as many, and vary in as many, as each of ``directions``.
     """
     parts = inputs.scatter_blocks(moments, responses, features)
     inputs.require_varying(moments, parts.y)

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpca_flwr.analyses.inputs import (
-    component_count,
-    finite_rows,
-    in_unit,
-    require_count,
-    require_resolved,
-    takes_moments,
-)
+from fedpca_flwr.analyses import inputs
 from fedpca_flwr.analyses.sparse_pca import deflate, sparse_component
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
@@ -94,11 +87,11 @@ class SparseComponents:
         -------
         ndarray of shape (n, k)
         """
-        rows = finite_rows(X, self.features, self.mean.size) - self.mean
+        rows = inputs.finite_rows(X, self.features, self.mean.size) - self.mean
         return np.asarray(rows / self.scale @ self.components.T)
 
 
-@takes_moments
+@inputs.takes_moments
 def sparse_components(
     moments: SecondMoments, k: int | None, loadings: int | Sequence[int], *, scale: bool | None = None
 ) -> SparseComponents:
@@ -120,23 +113,21 @@ def sparse_components(
 
     Raises
     ------
-    ConfigError
-        If the number of components or of loadings is not allowed.
-    ContractError
-        If fewer components hold all variance.
+    ConfigError, ContractError
+        If the number of components or of loadings is not allowed; if fewer components hold all variance.
     """
     d, n = moments.n_features, moments.n_samples
-    k = component_count(moments, k, min(d, n - 1))
+    k = inputs.component_count(moments, k, min(d, n - 1))
     counts = list(loadings) if isinstance(loadings, Sequence | np.ndarray) else [loadings] * k
     if len(counts) != k:
         raise ConfigError(f"'loadings' has {len(counts)} numbers for {k} components, expected one for all, or {k}")
     for count in counts:
-        require_count("loadings", count, d)
-    covariance = in_unit(moments, scale).covariance
+        inputs.require_count("loadings", count, d)
+    covariance = inputs.in_unit(moments, scale).covariance
     total, components = float(np.trace(covariance)), []
     for count in counts:
         components.append(sparse_component(covariance, count))
-        require_resolved(np.array([component.variance for component in components]))
+        inputs.require_resolved(np.array([component.variance for component in components]))
         covariance = deflate(covariance, components[-1].loadings)
     vectors, variances, bounds, exact = map(np.array, zip(*components, strict=True))
     unit = moments.deviation if moments.preparation.must_divide(scale) else np.ones(d)

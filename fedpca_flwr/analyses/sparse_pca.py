@@ -54,8 +54,6 @@ class SparseComponent(NamedTuple):
 def sparse_component(C: Array, s: int) -> SparseComponent:
     """Compute the component with at most s loadings whose variance under the covariance C is largest, as far as found.
 
-    It is `exact` if it reaches the `bound`, or if, up to `MAX_EXACT_FEATURES` features, branch and bound ends within
-    `MAX_NODES` nodes. Else it is the best that the search found.
     Shapes: C (d, d), 1 <= s <= d.
     """
     pairs = leading_eigenpairs(np.asfortranarray(C), 1)

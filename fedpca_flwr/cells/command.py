@@ -119,8 +119,7 @@ def _same_genes(tables: dict[str, Table]) -> tuple[str, ...]:
 def logs(table: Table, genes: NDArray[np.intp], *, logarithm: bool = True) -> Blocks:
     """Return log(1 + counts) of genes, by their columns, with each cell's counts first scaled to the sum `PER_CELL`.
 
-    The rows are sparse and read block by block; without ``logarithm`` they are the scaled counts. A cell without counts
-    stays 0. Reading raises DataError if a count is below 0.
+    Without ``logarithm`` they are the scaled counts. Reading raises DataError if a count is below 0.
     """
     rows = as_blocks(table.rows, CACHE_ELEMENTS)
 

@@ -17,18 +17,16 @@ from fedpca_flwr.site.readers.unpacking import require_unpacked_size
 def read_h5ad(file: Path, selection: ColumnSelection, layer: str = "") -> tuple[Rows, list[str]]:
     """Read the rows (cells) of ``X`` or of a layer, sparse if the matrix is, and the names of the features (genes).
 
-    Raise ConfigError if the file has no such layer or anndata is not installed, and DataError if it has no ``X``, two
-    variables of the same name, or too many bytes for its size.
+    Raise ConfigError without such a layer or anndata, DataError without ``X``, for equal names, or too many bytes.
     """
     with require_extra("cells", "an .h5ad file needs anndata"):
         import h5py
         from anndata.io import read_elem
     with h5py.File(file) as source:
-        if layer and layer not in source.get("layers", {}):
-            raise ConfigError(
-                "'layer' names no layer of the file",
-                local=f"layer '{layer}', layers {list(source.get('layers', {}))} of {file}",
-            )
+        layers = list(source.get("layers", {}))
+        if layer and layer not in layers:
+            local = f"layer '{layer}', layers {layers} of {file}"
+            raise ConfigError("'layer' names no layer of the file", local=local)
         if not layer and "X" not in source:
             raise DataError("there is no X; name one of the layers as 'layer'", local=str(file))
         for item in (source[f"layers/{layer}" if layer else "X"], source["var"]):

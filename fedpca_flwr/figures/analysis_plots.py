@@ -16,20 +16,8 @@ from fedpca_flwr import analyses
 from fedpca_flwr.analyses import Categories, HowMany, Outliers, Reading
 from fedpca_flwr.analyses.inputs import takes
 from fedpca_flwr.errors import ConfigError, printable_text, value_text
+from fedpca_flwr.figures import style
 from fedpca_flwr.figures.rows import component_places, label_rows, model_title, points_of, scatter, tables_and_labels
-from fedpca_flwr.figures.style import (
-    COLOURS,
-    GREY,
-    MAX_PLOTTED_ROWS,
-    STYLE,
-    add_legend,
-    add_title,
-    canvas,
-    few_ticks,
-    number_axis,
-    short_names,
-    thin_rows,
-)
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
 
@@ -49,7 +37,7 @@ def _draws(name: str, kind: type[Result], analysis: Callable[[PCAModel], Result]
             model = getattr(result, "model", result)
             if options.get("title") is None:
                 options["title"] = model_title(model) if isinstance(model, PCAModel) else ""
-            with rc_context(STYLE):
+            with rc_context(style.STYLE):
                 return plot(analysis(result) if isinstance(result, PCAModel) else result, *args, **options)
 
         return of_model
@@ -76,9 +64,9 @@ def how_many(result: HowMany, *, title: str | None = None, ax: Axes | None = Non
     """
     first = result.spectrum[:SHOWN]
     number, band = np.arange(1, first.size + 1), result.null_band[:SHOWN]
-    figure, axes = canvas(5.2, 3.8, ax)
-    axes.plot(number, first, "o-", color=COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
-    look: dict[str, Any] = {"color": GREY, "alpha": 0.3, "linewidth": 0}
+    figure, axes = style.canvas(5.2, 3.8, ax)
+    axes.plot(number, first, "o-", color=style.COLOURS[0], markersize=4, fillstyle="none", label="eigenvalues")
+    look: dict[str, Any] = {"color": style.GREY, "alpha": 0.3, "linewidth": 0}
     axes.fill_between(number[: band.size], 0, band, label="unrelated features: 95 % of draws", **look)
     rules: dict[int, list[str]] = {}
     for rule, k in result.by_rule.items():
@@ -86,19 +74,19 @@ def how_many(result: HowMany, *, title: str | None = None, ax: Axes | None = Non
             rules.setdefault(k, []).append(rule)
     for place, k in enumerate(sorted(rules)):
         label = "\n".join([f"{k}: {rules[k][0]}", *(f"    {rule}" for rule in rules[k][1:])])
-        axes.axvline(k + 0.5, color=COLOURS[3], linewidth=1.2, label=label)
+        axes.axvline(k + 0.5, color=style.COLOURS[3], linewidth=1.2, label=label)
         above = (3, -11 - 12 * (place % 2))  # neighbours have room
         axes.annotate(str(k), (k + 0.5, 1), above, ("data", "axes fraction"), textcoords="offset points")
     axes.set(xlabel="component", ylabel="eigenvalue: variance of the component", ylim=(0, None))
-    number_axis(axes.xaxis, first.size)
+    style.number_axis(axes.xaxis, first.size)
     axes.set_xlim(0.2, first.size + 1)
-    add_title(axes, title)
-    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
+    style.add_title(axes, title)
+    style.add_legend(ax or figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
 @takes("model", (Outliers, PCAModel), "give the model and its parties, or a result of analyses.outliers")
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def outlier_map(
     model: Outliers | PCAModel, parties: Any = None, *, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
@@ -128,24 +116,24 @@ def outlier_map(
     outliers = model if isinstance(model, Outliers) else _outliers_of(model, parties)
     exceeding = outliers.odd
     usual = np.flatnonzero(~exceeding)
-    usual = usual[thin_rows(usual.size, MAX_PLOTTED_ROWS)]
-    figure, axes = canvas(5.5, 4.2, ax)
-    add_title(axes, title, model_title(model) if isinstance(model, PCAModel) else "")
+    usual = usual[style.thin_rows(usual.size, style.MAX_PLOTTED_ROWS)]
+    figure, axes = style.canvas(5.5, 4.2, ax)
+    style.add_title(axes, title, model_title(model) if isinstance(model, PCAModel) else "")
     for rows, marker, colour, name in (
-        (usual, "o", COLOURS[0], "rows"),
-        (np.flatnonzero(exceeding), "x", COLOURS[3], f"odd rows: {exceeding.sum()} of {exceeding.size}"),
+        (usual, "o", style.COLOURS[0], "rows"),
+        (np.flatnonzero(exceeding), "x", style.COLOURS[3], f"odd rows: {exceeding.sum()} of {exceeding.size}"),
     ):
         t2, spe = outliers.t_squared[rows], outliers.spe[rows]
         axes.plot(t2, spe, marker, color=colour, markersize=4, fillstyle="none", label=name)
-    line: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 1}
+    line: dict[str, Any] = {"color": style.GREY, "linestyle": "--", "linewidth": 1}
     if not outliers.note:
         axes.axvline(outliers.t_squared_limit, label=f"limits of {100 * outliers.level:g} % of new rows", **line)
         axes.axhline(outliers.spe_limit, **line)
     axes.set(xlabel="T²: squared distance within the components", ylabel="SPE: squared distance off the components")
     axes.set(xscale="log", yscale="log")
     for axis, values in ((axes.xaxis, outliers.t_squared), (axes.yaxis, outliers.spe)):
-        few_ticks(axis, values)
-    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
+        style.few_ticks(axis, values)
+    style.add_legend(ax or figure, axes.get_legend_handles_labels()[0])
     figure.draw_without_rendering()  # makes the layout, by which names are measured
     names = outliers.labels or range(exceeding.size)
     occupied: list[Bbox] = []
@@ -212,11 +200,11 @@ def biplot(
     tables, row_labels, column = tables_and_labels(parties, labels, reading.model)
     points = {name: reading.scores(table)[:, places] for name, table in tables.items()}
     unit = np.abs(np.concatenate(list(points.values()))).max(axis=0)
-    figure, axes = canvas(6.8, 6.5, ax)
+    figure, axes = style.canvas(6.8, 6.5, ax)
     points = {name: part / unit for name, part in points.items()}
     handles = _row_dots(axes, points, row_labels, column)
     handles[0].set_label("rows: scores, each divided by its largest")
-    add_title(axes, title)
+    style.add_title(axes, title)
     _arrows(axes, reading, places, handles, ax or figure)
     return figure
 
@@ -247,17 +235,17 @@ def variables(
         If the reading has no such components.
     """
     places = component_places(components, len(reading.correlations))
-    figure, axes = canvas(6.8, 6.5, ax)
+    figure, axes = style.canvas(6.8, 6.5, ax)
     turn = np.linspace(0, 2 * np.pi, 200)
-    axes.plot(np.cos(turn), np.sin(turn), color=GREY, linewidth=1)
-    circle = Line2D([], [], color=GREY, linewidth=1, label="all of a feature's variance")
-    add_title(axes, title)
+    axes.plot(np.cos(turn), np.sin(turn), color=style.GREY, linewidth=1)
+    circle = Line2D([], [], color=style.GREY, linewidth=1, label="all of a feature's variance")
+    style.add_title(axes, title)
     _arrows(axes, reading, places, [circle], ax or figure)
     return figure
 
 
 @takes("model", (Categories, PCAModel), "make it with analyses.categories, or give the model, first")
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def levels(
     model: Categories | PCAModel,
     parties: Any,
@@ -292,19 +280,19 @@ def levels(
     places = component_places(components, categories.coordinates.shape[1])
     tables, row_labels, column = tables_and_labels(parties, labels, fitted)
     points = {name: points_of(name, table, fitted, components) for name, table in tables.items()}
-    figure, axes = canvas(6.8, 5.2, ax)
+    figure, axes = style.canvas(6.8, 5.2, ax)
     handles = _row_dots(axes, points, row_labels, column)
     shown = np.argsort(-categories.squared_cosines[:, places].sum(axis=1), kind="stable")[:SHOWN]
     tips = categories.coordinates[shown][:, places]
-    axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
+    axes.plot(*tips.T, "s", color=style.COLOURS[3], markersize=5)
     axes.set(xlabel=f"score on PC{places[0] + 1}", ylabel=f"score on PC{places[1] + 1}")
     levels_text = f"levels: mean of their rows{_part_text(len(shown), len(categories.levels))}"
-    square = Line2D([], [], linestyle="none", marker="s", markersize=5, color=COLOURS[3], label=levels_text)
-    add_title(axes, title, model_title(fitted))
-    add_legend(ax or figure, [*handles, square], below=labels is None)
+    square = Line2D([], [], linestyle="none", marker="s", markersize=5, color=style.COLOURS[3], label=levels_text)
+    style.add_title(axes, title, model_title(fitted))
+    style.add_legend(ax or figure, [*handles, square], below=labels is None)
     figure.draw_without_rendering()  # makes the layout, by which names are measured
     columns, values = zip(*(categories.levels[j].rsplit("=", 1) for j in shown.tolist()), strict=True)
-    names = zip(short_names(columns, 16), short_names(values, 16), strict=True)
+    names = zip(style.short_names(columns, 16), style.short_names(values, 16), strict=True)
     _name_tips(axes, tips, [f"{column}={value}" for column, value in names])
     return figure
 
@@ -332,16 +320,16 @@ def squared_correlations(
         If the result has no such components.
     """
     places = component_places(components, categories.coordinates.shape[1])
-    figure, axes = canvas(5.6, 5.4, ax)
+    figure, axes = style.canvas(5.6, 5.4, ax)
     shown = np.argsort(-categories.squared_correlations[:, places].sum(axis=1), kind="stable")[:SHOWN]
     tips = categories.squared_correlations[shown][:, places]
-    axes.plot(*tips.T, "s", color=COLOURS[3], markersize=5)
+    axes.plot(*tips.T, "s", color=style.COLOURS[3], markersize=5)
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.05, 1.08))
     x, y = (f"squared correlation with PC{place + 1}" for place in places)
     axes.set(xlabel=f"{x}{_part_text(len(shown), len(categories.columns))}", ylabel=y)
-    add_title(axes, title)
+    style.add_title(axes, title)
     figure.draw_without_rendering()
-    _name_tips(axes, tips, short_names(categories.columns[j] for j in shown.tolist()))
+    _name_tips(axes, tips, style.short_names(categories.columns[j] for j in shown.tolist()))
     return figure
 
 
@@ -371,16 +359,17 @@ def contributions(reading: Reading, component: int = 1, *, title: str | None = N
         raise ConfigError(f"'component' is {value_text(component)}, expected 1 to {len(shares)}")
     percentages, d = 100 * shares[component - 1], shares.shape[1]
     shown = np.argsort(-percentages, kind="stable")[:SHOWN]
-    names = short_names(reading.features[j] if reading.features else j for j in shown.tolist())
-    figure, axes = canvas(4.6 + 0.085 * max(map(len, names)), 1.4 + 0.21 * shown.size, ax)
-    axes.barh(range(shown.size), percentages[shown], color=COLOURS[0])
-    mean = axes.axvline(100 / d, color=GREY, linestyle="--", label=f"{100 / d:.3g} %, if all features had the same")
+    names = style.short_names(reading.features[j] if reading.features else j for j in shown.tolist())
+    figure, axes = style.canvas(4.6 + 0.085 * max(map(len, names)), 1.4 + 0.21 * shown.size, ax)
+    axes.barh(range(shown.size), percentages[shown], color=style.COLOURS[0])
+    share_text = f"{100 / d:.3g} %, if all features had the same"
+    mean = axes.axvline(100 / d, color=style.GREY, linestyle="--", label=share_text)
     axes.set_yticks(range(shown.size), names)
     axes.set_ylim(shown.size - 0.5, -0.5)
     axes.set(xlabel=f"contribution to PC{component} (%)")
     axes.set_ylabel("" if shown.size == d else f"the largest {shown.size} of {d} features")
-    add_title(axes, title)
-    add_legend(ax or figure, [mean], below=True)
+    style.add_title(axes, title)
+    style.add_legend(ax or figure, [mean], below=True)
     return figure
 
 
@@ -392,15 +381,15 @@ def _part_text(shown: int, total: int) -> str:
 def _row_dots(axes: Axes, points: Mapping[str, Array], labels: Any, title: str) -> list[Line2D]:
     """Draw at most `MAX_PLOTTED_ROWS` rows as dots in the colours of their labels; return the legend's entries."""
     every = np.concatenate(list(points.values()))
-    step = thin_rows(len(every), MAX_PLOTTED_ROWS)
+    step = style.thin_rows(len(every), style.MAX_PLOTTED_ROWS)
     how: dict[str, Any] = {"s": 9, "alpha": 0.5, "linewidths": 0}
-    dots = Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[5], label="rows")
+    dots = Line2D([], [], linestyle="none", marker="o", markersize=4, color=style.COLOURS[5], label="rows")
     if labels is None:
-        axes.scatter(*every[step].T, color=COLOURS[5], **how)
+        axes.scatter(*every[step].T, color=style.COLOURS[5], **how)
         return [dots]
     shown = label_rows(labels, {name: len(part) for name, part in points.items()}, title)
     scatter(axes, every[step], shown.of(step), **{**how, "s": 16, "alpha": 0.6})
-    dots.set_color(GREY)
+    dots.set_color(style.GREY)
     return [dots, *shown.entries(axes)]
 
 
@@ -410,29 +399,27 @@ def _arrows(axes: Axes, reading: Reading, places: Sequence[int], handles: list[L
     shown = np.argsort(-(x**2 + y**2), kind="stable")[:SHOWN]
     first = x.size - reading.supplementary
     for j in shown.tolist():
-        colour, line = (COLOURS[3], "-") if j < first else (COLOURS[0], "--")
+        colour, line = (style.COLOURS[3], "-") if j < first else (style.COLOURS[0], "--")
         how = {"arrowstyle": "->", "color": colour, "linestyle": line, "alpha": 0.7}
         axes.annotate("", (x[j], y[j]), (0, 0), arrowprops=how)
     axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
     axes.set(xlabel=f"correlation with PC{places[0] + 1}", ylabel=f"correlation with PC{places[1] + 1}")
     names = [str(reading.features[j] if reading.features else j) for j in shown.tolist()]
     text = f"features{_part_text(shown.size, x.size)}"
-    arrow: dict[str, Any] = {"color": COLOURS[3], "marker": ">", "markevery": (1, 2), "markersize": 4}
+    arrow: dict[str, Any] = {"color": style.COLOURS[3], "marker": ">", "markevery": (1, 2), "markersize": 4}
     handles.append(Line2D([], [], label=f"{text}: correlations", **arrow))
     if (shown >= first).any():
-        handles.append(Line2D([], [], color=COLOURS[0], linestyle="--", label="without part in the components"))
-    add_legend(place, handles, below=len(handles) <= 3)
+        handles.append(Line2D([], [], color=style.COLOURS[0], linestyle="--", label="without part in the components"))
+    style.add_legend(place, handles, below=len(handles) <= 3)
     if (figure := axes.get_figure(root=True)) is not None:
         figure.draw_without_rendering()  # makes the layout, by which names are measured
     tips = np.column_stack([x, y])[shown]
-    _name_tips(axes, tips, short_names(names), avoid=np.concatenate([share * tips for share in (0.3, 0.5, 0.7, 0.9)]))
+    shafts = np.concatenate([share * tips for share in (0.3, 0.5, 0.7, 0.9)])
+    _name_tips(axes, tips, style.short_names(names), avoid=shafts)
 
 
 def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | None = None) -> None:
-    """Write each name near its point (n, 2), and a line between, where there is room inside the axes.
-
-    Names do not overlap other names, points and the points ``avoid`` (m, 2), if a grid of 61 x 61 places has room.
-    """
+    """Write each name near its point (n, 2), clear of names, points and ``avoid`` (m, 2), and draw a line between."""
     inside, dots = axes.get_window_extent(), np.diff(axes.transData.transform([(0, 0), (1, 1)]), axis=0)[0]  # per unit
     low, high = axes.transData.inverted().transform([inside.min, inside.max])
     marks = tips if avoid is None else np.concatenate([tips, avoid])
@@ -448,5 +435,5 @@ def _name_tips(axes: Axes, tips: Array, names: Sequence[str], avoid: Array | Non
         place = grid[order[np.argmax(clear.any(axis=2).all(axis=1))]]
         text.set_position(place)
         near = np.clip(tip, place - half, place + half)  # of the name's box
-        axes.plot(*np.stack([tip, near]).T, color=GREY, linewidth=0.4, zorder=0)
+        axes.plot(*np.stack([tip, near]).T, color=style.GREY, linewidth=0.4, zorder=0)
         occupied = np.vstack([occupied, np.concatenate([place, half])])

@@ -14,24 +14,13 @@ from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
 from fedpca_flwr.analyses.inputs import takes
-from fedpca_flwr.figures.style import (
-    GREY,
-    STYLE,
-    add_legend,
-    add_title,
-    canvas,
-    few_ticks,
-    looks,
-    number_axis,
-    refuse_axes,
-    short_names,
-)
+from fedpca_flwr.figures import style
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 
 
 @takes("curves", Mapping, "give the angle after each round by the method's name: {'sub-it': [9.1, 0.2]}")
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def angle_by_round(
     curves: Mapping[str, Sequence[float]], *, tolerance: float | None = None, title: str = "", ax: Axes | None = None
 ) -> Figure:
@@ -50,20 +39,20 @@ def angle_by_round(
     -------
     Figure
     """
-    figure, axes = canvas(5.4, 4, ax)
-    for name, angles, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
+    figure, axes = style.canvas(5.4, 4, ax)
+    for name, angles, (colour, marker) in zip(style.short_names(curves), curves.values(), style.looks(), strict=False):
         axes.semilogy(range(1, len(angles) + 1), np.maximum(angles, 1e-14), color=colour, marker=marker, label=name)
     if tolerance is not None:
-        axes.axhline(tolerance, color=GREY, linestyle="--", label=f"tolerance: {tolerance:g} degrees")
+        axes.axhline(tolerance, color=style.GREY, linestyle="--", label=f"tolerance: {tolerance:g} degrees")
     axes.set(xlabel="round", ylabel="largest angle to the exact components (degrees)")
-    number_axis(axes.xaxis, max(map(len, curves.values())))
-    add_title(axes, title)
-    add_legend(ax or figure, axes.get_legend_handles_labels()[0])
+    style.number_axis(axes.xaxis, max(map(len, curves.values())))
+    style.add_title(axes, title)
+    style.add_legend(ax or figure, axes.get_legend_handles_labels()[0])
     return figure
 
 
 @takes("points", Mapping, "give pairs of MB and degrees by the method's name: {'sub-it': [(0.5, 1e-3)]}")
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def bytes_against_error(
     points: Mapping[str, Sequence[tuple[float, ...]]], *, title: str = "", ax: Axes | None = None
 ) -> Figure:
@@ -87,30 +76,29 @@ def bytes_against_error(
     everything = np.concatenate(list(curves.values()))
     unit = 1e3 if (small := everything[:, 0].max() < 1) else 1.0
     sizes = unit * everything[:, 0]
-    figure, axes = canvas(5.2, 4.2, ax)
+    figure, axes = style.canvas(5.2, 4.2, ax)
     axes.set(xscale="log", yscale="log")
     handles = list[Artist]()
-    for name, line, (colour, marker) in zip(short_names(curves), curves.values(), looks(), strict=False):
+    for name, line, (colour, marker) in zip(style.short_names(curves), curves.values(), style.looks(), strict=False):
         how = {"color": colour, "marker": marker, "label": name, "linestyle": "none"}
         handles.append(_draw_intervals(axes, unit * line[:, 0], line[:, 1], line[:, 2], EXACT_ANGLE_DEGREES, how))
     front = _pareto_front(everything[:, :2] * [unit, 1.0])
-    handles += axes.step(*np.transpose(front), where="post", color=GREY, linewidth=1, zorder=0, label="front")
+    handles += axes.step(*np.transpose(front), where="post", color=style.GREY, linewidth=1, zorder=0, label="front")
     exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
-    band: dict[str, Any] = {"color": GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
+    band: dict[str, Any] = {"color": style.GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
     handles.append(axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, **band))
-    axes.set(
-        xlabel=f"{'kB' if small else 'MB'} up per client",
-        ylabel="largest angle to the exact components (degrees)",
-        xlim=(sizes.min() / 1.3, 1.3 * sizes.max()),
-        ylim=(EXACT_ANGLE_DEGREES / 5, 10 * max(1e-3, everything[:, 1:].sum(axis=1).max())),
-    )
-    few_ticks(axes.xaxis, sizes)
-    add_title(axes, title)
-    add_legend(ax or figure, handles + _interval_entries(everything[:, 1:], EXACT_ANGLE_DEGREES, logarithmic=True))
+    largest = max(1e-3, everything[:, 1:].sum(axis=1).max())
+    axes.set(xlim=(sizes.min() / 1.3, 1.3 * sizes.max()), ylim=(EXACT_ANGLE_DEGREES / 5, 10 * largest))
+    axes.set_xlabel(f"{'kB' if small else 'MB'} up per client")
+    axes.set_ylabel("largest angle to the exact components (degrees)")
+    style.few_ticks(axes.xaxis, sizes)
+    style.add_title(axes, title)
+    handles += _interval_entries(everything[:, 1:], EXACT_ANGLE_DEGREES, logarithmic=True)
+    style.add_legend(ax or figure, handles)
     return figure
 
 
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def results_over(
     panels: Mapping[str, Mapping[str, Sequence[tuple[float, float, float]]]],
     *,
@@ -145,49 +133,43 @@ def results_over(
     -------
     Figure
     """
-    refuse_axes(ax, len(panels))
     columns = 2 if len(panels) == 4 else min(3, len(panels))
-    lines = -(-len(panels) // columns)
     width = max(6.5 if columns == 1 else 3.6 * columns, columns * (1 + 0.4 * len(ticks)))
-    figure = Figure(figsize=(width, 1 + 3.2 * lines)) if ax is None else canvas(0, 0, ax)[0]
-    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    size = width, 1 + 3.2 * -(-len(panels) // columns)
+    figure, grid = style.panel_grid(ax, len(panels), columns, size, sharex=True, sharey=True)
     points = np.array([point for curves in panels.values() for line in curves.values() for point in line])
     floor = EXACT_ANGLE_DEGREES if angles else -np.inf
     positions, means = np.unique(points[:, 0]), points[:, 1].clip(min=floor)
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     on_log = [values.min() > 0 and values.max() >= 10 * values.min() for values in (positions, means)]
-    for axes, (heading, curves) in zip(grid, panels.items(), strict=False):
+    for axes, (heading, curves) in zip(grid, panels.items(), strict=True):
         axes.set(xscale="log" if on_log[0] and not ticks else "linear", yscale="log" if on_log[1] else "linear")
         axes.set_title("\n".join(wrap(heading, 40)), fontsize=10)
         if angles and means.min() <= floor:
-            axes.axhspan(floor / 3, floor * 3, color=GREY, alpha=0.2, linewidth=0, label="exact")
-        for i, (name, label, (colour, marker)) in enumerate(zip(names, short_names(names), looks(), strict=False)):
+            axes.axhspan(floor / 3, floor * 3, color=style.GREY, alpha=0.2, linewidth=0, label="exact")
+        looks = zip(names, style.short_names(names), style.looks(), strict=False)
+        for i, (name, label, (colour, marker)) in enumerate(looks):
             if name in curves:
                 shift = (i - (len(names) - 1) / 2) / len(names)
                 how = {"color": colour, "marker": marker, "label": label, "linestyle": "none" if ticks else "-"}
                 _draw_means(axes, np.array(curves[name]), positions, shift, floor, how)
-        axes.set_xticks(positions, short_names(ticks) or [f"{position:g}" for position in positions], minor=False)
+        axes.set_xticks(positions, style.short_names(ticks) or [f"{position:g}" for position in positions], minor=False)
         axes.tick_params(axis="x", labelrotation=45 if ticks else 0)
         for label in axes.get_xticklabels() if ticks else ():
             label.set(ha="right", rotation_mode="anchor")
         axes.xaxis.set_minor_formatter(NullFormatter())
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    for axes in grid[max(0, len(panels) - columns) : len(panels)]:
-        axes.set_xlabel(xlabel)
-        axes.tick_params(labelbottom=True)
-    for axes in grid[::columns]:
-        axes.set_ylabel(ylabel)
-    add_title(figure, title)
+    style.label_edges(grid, columns, xlabel, ylabel)
+    style.add_title(figure, title)
     entries = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     entries.pop("", None)
-    add_legend(ax or figure, list(entries.values()) + _interval_entries(points[:, 1:], floor, logarithmic=on_log[1]))
+    notes = _interval_entries(points[:, 1:], floor, logarithmic=on_log[1])
+    style.add_legend(ax or figure, [*entries.values(), *notes])
     return figure
 
 
 def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list[Line2D]:
     """Return the entries of a legend that say what bars and arrows are, for means and half widths (n, 2)."""
-    how: dict[str, Any] = {"linestyle": "none", "markersize": 14, "color": GREY}
+    how: dict[str, Any] = {"linestyle": "none", "markersize": 14, "color": style.GREY}
     entries = [Line2D([], [], label="bar: 95 % interval\nof the mean", marker="|", **how)] if points[:, 1].any() else []
     if logarithmic and _reaches_zero(points[:, 0], points[:, 1], floor).any():
         entries.append(Line2D([], [], label="the interval reaches 0", marker="$\\downarrow$", **how))
@@ -211,10 +193,7 @@ def _draw_means(axes: Axes, line: Array, positions: Array, shift: float, floor: 
 def _draw_intervals(
     axes: Axes, x: Array, means: Array, half_widths: Array, floor: float, how: Mapping[str, Any]
 ) -> Line2D:
-    """Draw means with their intervals as bars; means below the floor are drawn at the floor, without a bar.
-
-    On a logarithmic axis an arrow points down where an interval reaches zero. Return the entry of the legend.
-    """
+    """Draw means with bars, none below the floor, and arrows to 0 on a logarithmic axis; return the legend's entry."""
     shown = means.clip(min=floor)
     low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
     low = np.where(shown >= 0, low.clip(min=0.0), low)  # no result of a comparison is below zero

@@ -17,6 +17,7 @@ from fedpca_flwr.analyses.inputs import MODEL_ADVICE, takes
 from fedpca_flwr.data.frames import as_rows
 from fedpca_flwr.data.table import Table
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.figures import style
 from fedpca_flwr.figures.rows import (
     Labels,
     component_places,
@@ -25,20 +26,6 @@ from fedpca_flwr.figures.rows import (
     model_title,
     scatter,
     tables_and_labels,
-)
-from fedpca_flwr.figures.style import (
-    COLOURS,
-    GREY,
-    MAX_PLOTTED_ROWS,
-    STYLE,
-    add_legend,
-    add_title,
-    canvas,
-    looks,
-    number_axis,
-    refuse_axes,
-    short_names,
-    thin_rows,
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
@@ -51,7 +38,7 @@ takes_model = takes("model", PCAModel, f"{MODEL_ADVICE}; a plot takes the model 
 
 
 @takes_model
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def loadings(
     model: PCAModel, *, components: Sequence[int] | None = None, title: str | None = None, ax: Axes | None = None
 ) -> Figure:
@@ -64,10 +51,8 @@ def loadings(
         loadings of its component, the largest first. Fewer features are all shown, in the model's order.
     components : sequence of int, optional
         Numbers of the components to draw, from 1; by default the first three.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
-    ax : Axes, optional
-        Axes to draw into, for a single component.
+    title, ax : optional
+        As in `scores`; ``ax`` for a single component.
 
     Returns
     -------
@@ -80,32 +65,26 @@ def loadings(
     """
     k = model.n_components_
     places = component_places(components or range(1, min(k, 3) + 1), k, range(1, k + 1))
-    refuse_axes(ax, len(places))
     values = model.loadings()[0][places]
     d = values.shape[1]
-    names = short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
+    names = style.short_names(range(d) if model.feature_names_in_ is None else model.feature_names_in_)
     all_shown, limit = d <= MAX_BAR_FEATURES, 1.05 * (float(np.abs(values).max()) or 1.0)
     largest = np.argsort(-np.abs(values), axis=1, kind="stable")[:, :MAX_LARGEST_FEATURES]
     orders = [np.arange(d)] * len(places) if all_shown else list(largest)
     columns, height = min(len(places), 4), 0.7 + 0.21 * orders[0].size
-    lines, name_width = -(-len(places) // columns), _names_width(names)
-    if ax is None:
-        width = max(3.2, 2.0 * columns) + name_width * (1 if all_shown else columns)
-        figure = Figure(figsize=(width, 0.6 + lines * height))
-        grid = figure.subplots(lines, columns, sharey=all_shown, squeeze=False).ravel()
-    else:
-        figure, grid = canvas(0, 0, ax)[0], np.array([ax])
-    for panel, place, row, order in zip(grid, places, values, orders, strict=False):
-        panel.barh(range(order.size), row[order], color=np.where(row[order] > 0, COLOURS[0], COLOURS[3]).tolist())
+    width = max(3.2, 2.0 * columns) + _names_width(names) * (1 if all_shown else columns)
+    size = width, 0.6 + -(-len(places) // columns) * height
+    figure, grid = style.panel_grid(ax, len(places), columns, size, sharey=all_shown)
+    for panel, place, row, order in zip(grid, places, values, orders, strict=True):
+        colours = np.where(row[order] > 0, style.COLOURS[0], style.COLOURS[3]).tolist()
+        panel.barh(range(order.size), row[order], color=colours)
         panel.set_title(component_title(model, place + 1).replace(" of the variance", ""), fontsize=10)
         panel.set_yticks(range(order.size), [names[j] for j in order.tolist()])
         panel.set(xlim=(-limit, limit), ylim=(order.size - 0.5, -0.5), xlabel="loading")
-    for panel in grid[len(places) :]:
-        panel.set_visible(False)
     if not all_shown:
         grid[0].set_ylabel(f"the largest {orders[0].size} of {d} features")
     if ax is None or title is not None:
-        add_title(ax or figure, title, model_title(model))
+        style.add_title(ax or figure, title, model_title(model))
     return figure
 
 
@@ -116,7 +95,7 @@ def _names_width(names: Sequence[str]) -> float:
 
 @takes("reference", PCAModel, MODEL_ADVICE)
 @takes("models", (PCAModel, Mapping), MODELS_ADVICE)
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def projection_overlay(
     models: PCAModel | Mapping[str, PCAModel],
     parties: Any,
@@ -156,31 +135,22 @@ def projection_overlay(
     default = "" if isinstance(models, Mapping) else model_title(models)
     models = models if isinstance(models, Mapping) else {"": models}
     _require_models(models)
-    refuse_axes(ax, len(models))
-    rows, shown = _thinned(parties, labels, reference)
     columns = min(3, len(models))
-    lines = -(-len(models) // columns)
-    size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * lines)
-    figure = Figure(figsize=size) if ax is None else canvas(0, 0, ax)[0]
-    grid = np.array([ax]) if ax else figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, (name, model) in zip(grid, models.items(), strict=False):
+    size = (5, 4.6) if len(models) == 1 else (3.2 * columns, 3.1 * -(-len(models) // columns))
+    figure, grid = style.panel_grid(ax, len(models), columns, size, sharex=True, sharey=True)
+    rows, shown = _thinned(parties, labels, reference)
+    for axes, (name, model) in zip(grid, models.items(), strict=True):
         handles, (xlabel, ylabel) = _overlay(axes, reference, model, rows, shown, components)
         axes.set_title("\n".join(wrap(name, 34)[:3]), fontsize=10)
-    for axes in grid[len(models) :]:
-        axes.set_visible(False)
-    for axes in grid[max(0, len(models) - columns) : len(models)]:  # the lowest of each column
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel(xlabel)
-    for axes in grid[::columns]:
-        axes.set_ylabel(ylabel)
-    handles += [] if labels is None else shown.entries(grid[len(models) - 1], hollow=True)
-    add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
-    add_legend(ax or figure, handles)
+    style.label_edges(grid, columns, xlabel, ylabel)
+    handles += [] if labels is None else shown.entries(grid[-1], hollow=True)
+    style.add_title(grid[0] if len(models) == 1 and (title or default) else figure, title, default)
+    style.add_legend(ax or figure, handles)
     return figure
 
 
 @takes("models", (PCAModel, Mapping), MODELS_ADVICE)
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None, ax: Axes | None = None) -> Figure:
     """Draw each component's share of the total variance, and the cumulated shares, for one or several models.
 
@@ -189,10 +159,8 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
     models : PCAModel or mapping of str to PCAModel
         One model, or several by name. Models with equal shares have one common curve. A model that keeps moments has
         the shares of all d components, and a dashed line where its own end.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled, of a single model.
-    ax : Axes, optional
-        Axes to draw the shares into, without the cumulated shares.
+    title, ax : optional
+        As in `scores`, the default title for a single model; ``ax`` shows the shares without the cumulated shares.
 
     Returns
     -------
@@ -205,10 +173,10 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
     ratios = {name: 100 * _all_shares(model) for name, model in models.items()}
     for name, ratio in ratios.items():
         curves.setdefault(tuple(np.round(ratio, 4)), []).append(name)
-    figure = Figure(figsize=(8, 3.6)) if ax is None else canvas(0, 0, ax)[0]
+    figure = Figure(figsize=(8, 3.6)) if ax is None else style.canvas(0, 0, ax)[0]
     panels = figure.subplots(1, 2) if ax is None else [ax]
     handles: list[Any] = []
-    for names, (colour, marker) in zip(curves.values(), looks(), strict=False):
+    for names, (colour, marker) in zip(curves.values(), style.looks(), strict=False):
         ratio, k = ratios[names[0]], models[names[0]].n_components_
         number, name = np.arange(1, ratio.size + 1), " = ".join(names)
         how: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "fillstyle": "none"}
@@ -221,10 +189,10 @@ def scree(models: PCAModel | Mapping[str, PCAModel], *, title: str | None = None
             handles += [panel.axvline(k + 0.5, **end) for panel in panels][:1]
     for axes, what in zip(panels, ("explained variance (%)", "cumulative explained variance (%)"), strict=False):
         axes.set(xlabel="component", ylabel=what, ylim=(0, None if axes is panels[0] else 103))
-        number_axis(axes.xaxis, max(ratio.size for ratio in ratios.values()))
+        style.number_axis(axes.xaxis, max(ratio.size for ratio in ratios.values()))
     if len(handles) > 1 or "\n" in handles[0].get_label():
-        add_legend(ax or figure, handles)
-    add_title(ax or figure, title, default)
+        style.add_legend(ax or figure, handles)
+    style.add_title(ax or figure, title, default)
     return figure
 
 
@@ -240,7 +208,7 @@ MAX_NAMED_PARTIES = 36  # bars of parties that all have names; of more, evenly s
 
 
 @takes_model
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def heterogeneity(model: PCAModel, parties: Any, *, title: str | None = None) -> Figure:
     """Draw each party's number of rows, distance of its mean, and share of its variance that the model explains.
 
@@ -268,18 +236,18 @@ def heterogeneity(model: PCAModel, parties: Any, *, title: str | None = None) ->
         explained = 100 * float(np.vdot(scores, scores)) / total if total else 0.0
         distance = float(np.linalg.norm(shift)) / (np.sqrt(model.total_variance) or 1.0)
         bars.append((len(rows), distance, explained))
-    names = short_names(tables)
+    names = style.short_names(tables)
     height = min(0.22 * len(tables), 8.0)
     figure = Figure(figsize=(_names_width(names) + 6.3, 1.2 + max(1.0, height)))
     grid = figure.subplots(1, 3, sharey=True)
-    for axes, quantity, values, colour in zip(grid, quantities, zip(*bars, strict=True), COLOURS, strict=False):
+    for axes, quantity, values, colour in zip(grid, quantities, zip(*bars, strict=True), style.COLOURS, strict=False):
         axes.barh(range(len(tables)), values, color=colour)
         axes.set_xlabel(quantity)
         axes.locator_params(axis="x", nbins=5)
     named = range(0, len(tables), -(-len(tables) // MAX_NAMED_PARTIES))
     grid[0].set_yticks(named, [names[i] for i in named], fontsize=10 if len(tables) <= MAX_NAMED_PARTIES else 8)
     grid[0].set_ylim(len(tables) - 0.5, -0.5)
-    add_title(figure, title, model_title(model))
+    style.add_title(figure, title, model_title(model))
     return figure
 
 
@@ -294,10 +262,8 @@ def component_images(
     model : PCAModel
     shape : (int, int) or (int, int, int)
         Height, width, and channels if there are several.
-    components : sequence of int, optional
-        Numbers of the components to draw, from 1; by default the first ten.
-    title : str, optional
-        By default the method, the number of rows, and whether they are scaled.
+    components, title : optional
+        As in `scores`; by default the first ten components.
 
     Returns
     -------
@@ -317,13 +283,13 @@ def component_images(
     places = component_places(components or range(1, min(k, 10) + 1), k, range(1, k + 1))
     count = len(places)
     columns = min(5, count)
-    with rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)))
-        grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+    with rc_context({**style.STYLE, "axes.grid": False}):
+        size = 1.6 * columns + (1.3 if len(shape) == 2 else 0), 1.8 * -(-count // columns)
+        figure, grid = style.panel_grid(None, count, columns, size)
         for axes in grid:
             axes.set_axis_off()
             axes.set_anchor("S")  # below the title, which else is cut where an image fills its place
-        for i, axes, loadings in zip(places, grid, model.loadings()[0][places], strict=False):
+        for i, axes, loadings in zip(places, grid, model.loadings()[0][places], strict=True):
             largest = np.abs(loadings).max() or 1.0
             if len(shape) == 2:
                 image = axes.imshow(loadings.reshape(shape), cmap="PuOr", vmin=-largest, vmax=largest)
@@ -331,34 +297,31 @@ def component_images(
                 axes.imshow(loadings.reshape(shape) / (2 * largest) + 0.5)
             axes.set_title(f"PC{i + 1}", fontsize=9)
         if len(shape) == 2:
-            bar = figure.colorbar(image, ax=grid, ticks=[-largest, 0, largest], shrink=0.9)
+            bar = figure.colorbar(image, ax=figure.axes, ticks=[-largest, 0, largest], shrink=0.9)
             bar.ax.set_yticklabels(["-largest", "0", "largest"], fontsize=8)
             bar.set_label("loading", fontsize=9)
-        add_title(figure, title, model_title(model))
+        style.add_title(figure, title, model_title(model))
         return figure
 
 
 def _require_models(models: Mapping[str, Any]) -> None:
     """Raise ConfigError for an empty mapping, and for values that are no models."""
-    others = [name for name, model in models.items() if not isinstance(model, PCAModel)]
-    if others or not models:
-        raise ConfigError(
-            f"'models' has no model of the names {others}, expected a PCAModel for each name; {MODEL_ADVICE}"
-            if others
-            else "'models' is empty, expected at least one model by its name"
-        )
+    if not models:
+        raise ConfigError("'models' is empty, expected at least one model by its name")
+    if others := [name for name, model in models.items() if not isinstance(model, PCAModel)]:
+        expected = f"expected a PCAModel for each name; {MODEL_ADVICE}"
+        raise ConfigError(f"'models' has no model of the names {others}, {expected}")
 
 
 def _thinned(parties: Any, labels: Any, model: PCAModel) -> tuple[list[Any], Labels]:
     """Return at most `MAX_PLOTTED_ROWS` evenly spread rows, a table for each party, and their labels."""
     tables, row_labels, column = tables_and_labels(parties, labels, model)
-    tables = {
-        name: as_rows(table, name) if issparse(table) or isinstance(table, Table) else table
-        for name, table in tables.items()
-    }
+    lazy = {name: as_rows(table, name) for name, table in tables.items() if issparse(table) or isinstance(table, Table)}
+    tables |= lazy
     rows = {name: len(table) for name, table in tables.items()}
     every = Labels(np.full(sum(rows.values()), ""), [""]) if labels is None else label_rows(row_labels, rows, column)
-    step, starts = thin_rows(sum(rows.values()), MAX_PLOTTED_ROWS).step, np.cumsum([0, *rows.values()]).tolist()
+    starts = np.cumsum([0, *rows.values()]).tolist()
+    step = style.thin_rows(starts[-1], style.MAX_PLOTTED_ROWS).step
     parts = [table[-start % step :: step] for table, start in zip(tables.values(), starts, strict=False)]
     return [part for part in parts if len(part)], every.of(slice(None, None, step))
 
@@ -366,24 +329,20 @@ def _thinned(parties: Any, labels: Any, model: PCAModel) -> tuple[list[Any], Lab
 def _overlay(
     axes: Axes, reference: PCAModel, model: PCAModel, rows: Sequence[Any], labels: Labels, components: Sequence[int]
 ) -> tuple[list[Line2D], list[str]]:
-    """Draw rows by both models into axes, joined by lines, with the model's signs aligned.
-
-    Return the legend's entries of the marks, and the labels of the axes.
-    """
+    """Draw rows by both models, with aligned signs, joined by lines; return the marks' entries and the axes' labels."""
     k = min(reference.n_components_, model.n_components_)
     places = [0] if k == 1 else component_places(components, k)
     theirs, ours = (np.vstack([one.transform(part)[:, places] for part in rows]) for one in (reference, model))
     ours = ours * np.where((ours * theirs).sum(axis=0) < 0, -1.0, 1.0)
     theirs, ours = _on_plane(theirs), _on_plane(ours)
     pairs = list(np.stack([theirs, ours], axis=1))
-    axes.add_collection(LineCollection(pairs, colors=GREY, linewidths=0.4, rasterized=True))
+    axes.add_collection(LineCollection(pairs, colors=style.GREY, linewidths=0.4, rasterized=True))
     how: dict[str, Any] = {"linewidths": 0.7, "rasterized": True, "zorder": 2}
     scatter(axes, theirs, labels, hollow=True, s=26, **how)
     scatter(axes, ours, labels, mark="x", s=12, **how)
-    look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5, "color": GREY}
-    marks = [
-        Line2D([], [], marker=mark, label=text, **look) for mark, text in (("o", "pooled PCA"), ("x", "federated"))
-    ]
+    look: dict[str, Any] = {"linestyle": "none", "fillstyle": "none", "markersize": 5, "color": style.GREY}
+    texts = {"o": "pooled PCA", "x": "federated"}
+    marks = [Line2D([], [], marker=mark, label=text, **look) for mark, text in texts.items()]
     titles = [f"score on PC{place + 1}" for place in places]
     return marks, [*titles, "number of the row"][:2]
 

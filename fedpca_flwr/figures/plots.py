@@ -27,25 +27,9 @@ try:
 except ImportError:
     raise ConfigError("plots need matplotlib: pip install '.[plots]' in the repository") from None
 
-__all__ = [
-    "angle_by_round",
-    "biplot",
-    "bytes_against_error",
-    "component_images",
-    "contributions",
-    "heterogeneity",
-    "hover",
-    "how_many",
-    "levels",
-    "loadings",
-    "outlier_map",
-    "projection_overlay",
-    "results_over",
-    "scores",
-    "scree",
-    "squared_correlations",
-    "variables",
-]
+__all__ = ["angle_by_round", "biplot", "bytes_against_error", "component_images", "contributions", "heterogeneity"]
+__all__ += ["hover", "how_many", "levels", "loadings", "outlier_map", "projection_overlay", "results_over", "scores"]
+__all__ += ["scree", "squared_correlations", "variables"]
 
 
 def __dir__() -> list[str]:

@@ -69,18 +69,14 @@ class Labels(NamedTuple):
 
 
 def label_rows(labels: Any, rows: Mapping[str, int], title: str = "") -> Labels:
-    """Return the labels of the parties' numbers of rows: of each party, or in a list of all rows.
-
-    Raise ConfigError for labels of another number of rows.
-    """
+    """Return the labels of rows, given by party or in a list of all; ConfigError for another number of rows."""
     parts: list[Any] = [labels[name] for name in rows] if isinstance(labels, Mapping) else list(labels)
     by_party = len(parts) == len(rows) and all(hasattr(part, "__len__") and not isinstance(part, str) for part in parts)
     counts = [len(part) for part in parts] if by_party else [len(parts)]
     expected = list(rows.values()) if by_party else [sum(rows.values())]
     if counts != expected:
-        raise ConfigError(
-            f"'labels' are of {counts} rows, expected {expected}: one for each row, by party or of all rows"
-        )
+        advice = "one for each row, by party or of all rows"
+        raise ConfigError(f"'labels' are of {counts} rows, expected {expected}: {advice}")
     values = [value for part in parts for value in part] if by_party else parts
     numbers = object_numbers(values)
     if not isinstance(numbers, str):
@@ -97,10 +93,7 @@ def _natural_key(text: str) -> list[tuple[int, str]]:
 
 
 def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tuple[dict[str, Any], Any, str]:
-    """Return the parties' tables by name, the labels of their rows, and a title; a column of labels is taken out.
-
-    Raise ConfigError for parties that are a model, and for a column that a party does not have.
-    """
+    """Return the tables by party, the labels of rows (a column of that name is taken out), and a title."""
     if isinstance(model_of(parties), PCAModel):
         raise ConfigError("'parties' is a model, expected tables of rows; the model is first: scores(model, parties)")
     tables = tables_by_name(parties, {} if model is None else model.log)
@@ -115,21 +108,18 @@ def tables_and_labels(parties: Any, labels: Any, model: PCAModel | None) -> tupl
         popped = pop_column(table, labels)
         if popped is None:
             has = f"has the columns {labels_text(names)}" if (names := column_labels(table)) else "is no data frame"
-            raise ConfigError(
-                f"'labels' is {value_text(labels)}, but the table of '{name}' {has}; name a column of every table, "
-                "or give a list of labels for each party"
-            )
+            advice = "name a column of every table, or give a list of labels for each party"
+            raise ConfigError(f"'labels' is {value_text(labels)}, but the table of '{name}' {has}; {advice}")
         values[name] = popped[0]
         rest[name] = table if labels in features else popped[1]
     return rest, values, labels
 
 
 def points_of(name: str, table: Any, model: PCAModel | None, components: Sequence[int] | None) -> Array:
-    """Return the scores (n, 2) of a party's rows in two components, or (n, 1) if there is a single component.
+    """Return the scores (n, 2) of a party's rows in two components, from 1, or (n, 1) if there is a single component.
 
-    The table is a file of a run's scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else
-    rows. Components count from 1; None: the first two. Raise ConfigError for components that the scores do not have,
-    and DataError for another file.
+    The table is a file of scores, scores if there is no model or its columns are "PC1", "PC2" ..., or else rows. Raise
+    ConfigError for components that the scores do not have, and DataError for another file.
     """
     if isinstance(table, str | os.PathLike):
         path = Path(table)

@@ -15,6 +15,7 @@ from scipy.special import fdtri
 
 from fedpca_flwr.analyses.inputs import model_of
 from fedpca_flwr.errors import ConfigError, value_text
+from fedpca_flwr.figures import style
 from fedpca_flwr.figures.rows import (
     Labels,
     component_title,
@@ -23,18 +24,6 @@ from fedpca_flwr.figures.rows import (
     points_of,
     scatter,
     tables_and_labels,
-)
-from fedpca_flwr.figures.style import (
-    COLOURS,
-    GREY,
-    STYLE,
-    add_legend,
-    add_title,
-    canvas,
-    refuse_axes,
-    short_names,
-    thin_rows,
-    wrapped_names,
 )
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel
@@ -50,7 +39,7 @@ ELLIPSE_TEXTS = {"rows": "ellipse: 95 % of rows,\nif they are normal"}  # entrie
 ELLIPSE_TEXTS |= {"mean": "ellipse: the mean,\nwith 95 % confidence"}
 
 
-@rc_context(STYLE)
+@rc_context(style.STYLE)
 def scores(
     model: PCAModel | None,
     parties: Any,
@@ -130,13 +119,13 @@ def scores(
     axis_titles = [component_title(model, component) for component in components or (1, 2)]
     if 1 in widths.values():
         figure = _strips(everything[:, 0], by_party, shown, axis_titles[0], ax)
-    elif len(shown.classes) > len(COLOURS):
-        refuse_axes(ax, len(shown.classes))
+    elif len(shown.classes) > len(style.COLOURS):
+        style.refuse_axes(ax, len(shown.classes))
         figure = _panels(everything, shown, axis_titles, ellipses)
     else:
         figure = _single(everything, by_party, shown, axis_titles, ellipses, ax)
-    single = len(shown.classes) <= len(COLOURS) or 1 in widths.values()
-    add_title((ax or figure.axes[0]) if single else figure, title, model_title(model))
+    single = len(shown.classes) <= len(style.COLOURS) or 1 in widths.values()
+    style.add_title((ax or figure.axes[0]) if single else figure, title, model_title(model))
     return figure
 
 
@@ -145,14 +134,14 @@ def _single(
 ) -> Figure:
     """Draw all rows (n, 2) into the same axes: colours are of labels, of at most ten classes, and marks of parties."""
     names, parties = by_party.values, by_party.classes
-    few, alike = len(parties) <= len(COLOURS), by_party.classes == labels.classes
+    few, alike = len(parties) <= len(style.COLOURS), by_party.classes == labels.classes
     marks = {name: mark if few else "o" for name, (_, mark) in by_party.looks.items()}
-    figure, axes = canvas(5.2, 4.6, ax)
+    figure, axes = style.canvas(5.2, 4.6, ax)
     size, raster = 18 if len(points) <= 1000 else 8, len(points) > MAX_RASTER_FREE_MARKS
     colours = labels.colours
     for name in parties:
         own = np.flatnonzero(names == name)
-        shown = own[thin_rows(len(own), max(1, MAX_SCORE_MARKS // len(parties)))]
+        shown = own[style.thin_rows(len(own), max(1, MAX_SCORE_MARKS // len(parties)))]
         how: dict[str, Any] = {"marker": marks[name], "linewidths": 0, "alpha": 0.6, "rasterized": raster}
         x, y = points[shown].T
         axes.scatter(x, y, size, colours[shown], **how)
@@ -162,12 +151,13 @@ def _single(
     axes.set_aspect("equal", adjustable="datalim")
 
     def texts(items: Sequence[str], of: NDArray[np.str_]) -> list[str]:
-        return [f"{text} ({np.sum(of == item)} rows)" for item, text in zip(items, wrapped_names(items), strict=True)]
+        pairs = zip(items, style.wrapped_names(items), strict=True)
+        return [f"{text} ({np.sum(of == item)} rows)" for item, text in pairs]
 
     dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}
     named = list(parties) if alike or (few and len(parties) > 1) else []
     handles: list[Artist] = [
-        Line2D([], [], marker=marks[name], color=hues[name] if alike else GREY, label=text, **dot)
+        Line2D([], [], marker=marks[name], color=hues[name] if alike else style.GREY, label=text, **dot)
         for name, text in zip(named, texts(named, names), strict=True)
     ]
     if not alike:  # patches of colours, because a square is the mark of a party
@@ -175,7 +165,7 @@ def _single(
         handles = [*(Patch(color=hues[item], label=text) for item, text in entries), *handles]
     if not labels.classes:
         labels.entries(axes)
-    add_legend(ax or figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
+    style.add_legend(ax or figure, [*handles, *_ellipse_entries(ellipses, with_ellipse)])
     return figure
 
 
@@ -183,7 +173,7 @@ def _ellipse_entries(ellipses: Ellipses, drawn: Sequence[bool]) -> list[Line2D]:
     """Return the entries of a legend on what ellipses hold, and on why any is not ``drawn``; [] for "none"."""
     if ellipses == "none":
         return []
-    handles = [Line2D([], [], color=GREY, linewidth=1.2, label=ELLIPSE_TEXTS[ellipses])] if any(drawn) else []
+    handles = [Line2D([], [], color=style.GREY, linewidth=1.2, label=ELLIPSE_TEXTS[ellipses])] if any(drawn) else []
     if not all(drawn):
         why = f"no ellipse: below {MIN_ELLIPSE_ROWS} rows" + ("\nor several clouds" if ellipses == "rows" else "")
         handles.append(Line2D([], [], linestyle="none", label=why))
@@ -194,30 +184,27 @@ def _panels(points: Array, labels: Labels, titles: Texts, ellipses: Ellipses) ->
     """Draw a panel of each class among all rows (n, 2) in grey; arguments as of `_single`."""
     merged, order, *_ = _merge_smallest(labels)
     columns = 6
-    lines = -(-len(order) // columns)
-    figure = Figure(figsize=(1.55 * columns + 0.6, 1.75 * lines + 0.6))
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    everywhere = points[thin_rows(len(points), 500)].T
+    size = 1.55 * columns + 0.6, 1.75 * -(-len(order) // columns) + 0.6
+    figure, grid = style.panel_grid(None, len(order), columns, size, sharex=True, sharey=True)
+    everywhere = points[style.thin_rows(len(points), 500)].T
     drawn = []
-    for axes, item, name in zip(grid, order, short_names(order, 22), strict=False):
+    for axes, item, name in zip(grid, order, style.short_names(order, 22), strict=True):
         own = points[merged == item]
-        axes.plot(*everywhere, "o", color=GREY, alpha=0.4, markersize=1.8, markeredgewidth=0, rasterized=True)
-        shown = own[thin_rows(len(own), MAX_SCORE_MARKS // len(order))].T
-        axes.plot(*shown, "o", color=COLOURS[0], alpha=0.7, markersize=3.5, markeredgewidth=0, rasterized=True)
-        drawn.append(_draw_ellipse(axes, own, ellipses, COLOURS[3]))
+        axes.plot(*everywhere, "o", color=style.GREY, alpha=0.4, markersize=1.8, markeredgewidth=0, rasterized=True)
+        shown = own[style.thin_rows(len(own), MAX_SCORE_MARKS // len(order))].T
+        axes.plot(*shown, "o", color=style.COLOURS[0], alpha=0.7, markersize=3.5, markeredgewidth=0, rasterized=True)
+        drawn.append(_draw_ellipse(axes, own, ellipses, style.COLOURS[3]))
         axes.set_title(f"{name}\n{len(own)} rows", fontsize=7, pad=3)
         axes.tick_params(labelsize=7)
-    for axes in grid[len(order) :]:
-        axes.set_visible(False)
     figure.supxlabel(titles[0], fontsize=10)
     figure.supylabel(titles[1], fontsize=10)
     handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[0], label="rows of the panel"),
-        Line2D([], [], linestyle="none", marker="o", markersize=2, color=GREY, label="rows of all"),
+        Line2D([], [], linestyle="none", marker="o", markersize=4, color=style.COLOURS[0], label="rows of the panel"),
+        Line2D([], [], linestyle="none", marker="o", markersize=2, color=style.GREY, label="rows of all"),
     ]
     for handle in (entries := _ellipse_entries(ellipses, drawn)):
-        handle.set_color(COLOURS[3])
-    add_legend(figure, handles + entries)
+        handle.set_color(style.COLOURS[3])
+    style.add_legend(figure, handles + entries)
     return figure
 
 
@@ -239,18 +226,19 @@ def _strips(points: Array, by_party: Labels, labels: Labels, title: str, ax: Axe
     merged = _merge_smallest(by_party)
     strips, painted = merged.classes, merged if alike else labels
     height = max(2.4, 0.9 + 0.45 * len(strips) if len(strips) <= 8 else 1.2 + 0.24 * len(strips))
-    figure, axes = canvas(5.8, height, ax)
+    figure, axes = style.canvas(5.8, height, ax)
     for place, strip in enumerate(strips):
         own = np.flatnonzero(merged.values == strip)
-        own = own[thin_rows(len(own), MAX_SCORE_MARKS // len(strips))]
+        own = own[style.thin_rows(len(own), MAX_SCORE_MARKS // len(strips))]
         marks = np.column_stack([points[own], place + 0.7 * (np.arange(len(own)) * 0.618034 % 1 - 0.5)])
         raster = len(points) > MAX_RASTER_FREE_MARKS
         scatter(axes, marks, painted.of(own), s=16, alpha=0.6, linewidths=0, rasterized=raster)
     counts = [np.sum(merged.values == strip) for strip in strips]
-    axes.set_yticks(range(len(strips)), [f"{text} ({n})" for text, n in zip(short_names(strips), counts, strict=True)])
+    names = zip(style.short_names(strips), counts, strict=True)
+    axes.set_yticks(range(len(strips)), [f"{text} ({n})" for text, n in names])
     axes.set_ylim(len(strips) - 0.5, -0.5)
     axes.set(xlabel=title, ylabel="party (rows)")
-    add_legend(ax or figure, [] if alike else labels.entries(axes))
+    style.add_legend(ax or figure, [] if alike else labels.entries(axes))
     return figure
 
 

@@ -18,6 +18,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
 
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
@@ -71,6 +72,29 @@ def refuse_axes(ax: Axes | None, panels: int) -> None:
         raise ConfigError(f"'ax' is for one panel, and this figure has {panels}; leave out 'ax', or show less")
 
 
+def panel_grid(
+    ax: Axes | None, panels: int, columns: int, size: tuple[float, float], **shared: Any
+) -> tuple[Figure, NDArray[Any]]:
+    """Return a new figure of a size in inches and its panels, or ``ax`` with its figure, which is for a single one."""
+    refuse_axes(ax, panels)
+    if ax is not None:
+        return cast(Figure, ax.figure), np.array([ax])
+    figure = Figure(figsize=size)
+    grid = figure.subplots(-(-panels // columns), columns, squeeze=False, **shared).ravel()
+    for axes in grid[panels:]:
+        axes.set_visible(False)
+    return figure, grid[:panels]
+
+
+def label_edges(grid: NDArray[Any], columns: int, xlabel: str, ylabel: str) -> None:
+    """Label the x axes of the lowest panel of each column, and the y axes of the first column."""
+    for axes in grid[-columns:]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel(xlabel)
+    for axes in grid[::columns]:
+        axes.set_ylabel(ylabel)
+
+
 def add_title(place: Figure | Axes, title: str | None, default: str = "") -> None:
     """Write a title, in several lines if it is long, above axes or a figure; None stands for the default."""
     text = "\n".join(textwrap.wrap(default if title is None else title, 50))
@@ -100,10 +124,7 @@ MAX_LEGEND_ENTRIES = 40  # entries of a legend; of more the last one says how ma
 
 
 def short_names(names: Iterable[object], most: int = MAX_NAME_LETTERS) -> list[str]:
-    """Return names of at most ``most`` letters, without the middle of longer ones, that still differ.
-
-    ``most`` is at least 12. Names that would become equal get a number at the end.
-    """
+    """Return names of at most ``most`` letters (12 or more), without the middle of longer ones, that still differ."""
     full = [" ".join(str(name).split()) for name in names]
     cut = [text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[len(text) - most // 2 :]}" for text in full]
     firsts: dict[str, dict[str, int]] = {}
@@ -134,10 +155,7 @@ def looks() -> Iterator[tuple[str, str]]:
 
 
 def add_legend(figure: Figure | Axes, handles: Sequence[Any], *, below: bool = False, columns: int = 0) -> None:
-    """Put a legend of at most `MAX_LEGEND_ENTRIES` to the right of all axes, or below in a line; enlarge the figure.
-
-    Axes that a caller gave have the legend inside.
-    """
+    """Put a legend to the right of all axes, or below in a line, and enlarge the figure; or into a caller's axes."""
     if not (shown := list(handles)):
         return
     if (hidden := len(shown) - MAX_LEGEND_ENTRIES) > 0:

@@ -70,28 +70,18 @@ class VariantMatch(NamedTuple):
 
 
 def read_bim(file: Path) -> list[Variant]:
-    """Read the variants of a .bim file, with upper-case alleles and chromosomes in PLINK's numbering.
-
-    Raise DataError if the file is missing or empty, or a line is not a variant; the site's log names the first such
-    line.
-    """
+    """Read the variants of a .bim file, alleles in capitals, chromosomes in PLINK's numbering; or raise DataError."""
     if not file.is_file():
-        raise DataError(
-            "the .bim file with the variants does not exist, neither beside the .bed file nor where "
-            "'variants' names it",
-            local=str(file),
-        )
+        where = "neither beside the .bed file nor where 'variants' names it"
+        raise DataError(f"the .bim file with the variants does not exist, {where}", local=str(file))
     variants = []
     for number, line in enumerate(read_text(file, errors="replace").splitlines(), start=1):
         cells = line.split()
         if not cells:
             continue
         if len(cells) != 6 or not cells[3].isdecimal():
-            raise DataError(
-                "a line of the .bim file is not chromosome, name, distance, position and two alleles (the site's log "
-                "says which)",
-                local=f"line {number} of {file}",
-            )
+            cells_text = "chromosome, name, distance, position and two alleles (the site's log says which)"
+            raise DataError(f"a line of the .bim file is not {cells_text}", local=f"line {number} of {file}")
         name = "" if cells[1] == UNNAMED else cells[1]
         variants.append(Variant(_chromosome(cells[0]), int(cells[3]), cells[4].upper(), cells[5].upper(), name))
     if not variants:
@@ -179,7 +169,7 @@ def _genome_order(place: tuple[str, int]) -> tuple[bool, int, str, int]:
 def _allele_pairs(codings: Counter[tuple[str, str]], *, same_strand: bool) -> list[tuple[str, str]]:
     """Return the pairs (counted, other) of alleles at a locus, each in the order that most files use.
 
-    If every file names a single allele, two such alleles are a pair, provided that all files are of the same strand.
+    Where every file names a single allele, two such alleles are a pair if all files are of the ``same_strand``.
     """
     pairs: dict[tuple[str, ...], Counter[tuple[str, str]]] = {}
     for alleles, count in codings.items():
@@ -204,19 +194,15 @@ def join_names(names: Sequence[object], max_names: int = 20) -> str:
 
 
 def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
-    """Return the variants outside the regions of a file: chromosome, first and last position (inclusive) in each line.
-
-    Blank lines and lines from "#" are skipped, and an empty path has no region. Raise DataError for another line.
-    """
+    """Return the variants outside the regions that a file lists (chromosome, first, last); or raise DataError."""
     regions_by_chromosome: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(read_text(Path(regions)).splitlines() if regions else [], start=1):
         cells = line.split()
         if not cells or cells[0].startswith("#"):
             continue
         if len(cells) < 3 or not (cells[1] + cells[2]).isdecimal():
-            raise DataError(
-                f"line {number} of the file of regions is not chromosome, first and last position", local=regions
-            )
+            fault = "is not chromosome, first and last position"
+            raise DataError(f"line {number} of the file of regions {fault}", local=regions)
         regions_by_chromosome.setdefault(_chromosome(cells[0]), []).append((int(cells[1]), int(cells[2])))
     return [
         variant
@@ -226,11 +212,7 @@ def exclude_regions(variants: Sequence[Variant], regions: str) -> list[Variant]:
 
 
 def select_common_variants(files: Sequence[str], *, ambiguous: bool, exclude: str = "") -> list[Variant]:
-    """Return the variants that occur in all .bim files, and print how the files differ to stderr.
-
-    Variants that look the same on both strands are taken only if ``ambiguous``; those in the regions of the file
-    ``exclude`` (empty: none) are left out. Raise DataError if no variant remains.
-    """
+    """Return `common_variants` of .bim files outside regions, and print how files differ; DataError without any."""
     common, lines = common_variants({file: read_bim(Path(file)) for file in files}, ambiguous=ambiguous)
     selected = exclude_regions(common, exclude)
     if exclude:
@@ -264,10 +246,9 @@ def read_bed(
 ) -> tuple[Rows, list[str]]:
     """Read genotypes (people x variants, counts 0 to 2, NaN if missing) and the variants' names from a .bed file.
 
-    The .bim and .fam files are beside it. ``variants`` is the path of another .bim file, which says which variants to
-    take, in which order, and which allele each counts; empty: all variants as the file codes them. Listed variants may
-    look the same on both strands only if ``ambiguous``. Raise ConfigError if ``selection`` names a column, and
-    DataError if the files do not fit each other, or lack a listed variant.
+    ``variants`` is a .bim file of the variants to take, in which order, and which allele each counts; empty: all as
+    they are. Listed ones may look the same on both strands only if ``ambiguous``. Raise ConfigError if ``selection``
+    names a column, and DataError if the .bim and .fam files beside it do not fit, or it lacks a listed variant.
     """
     if selection.keys:
         raise ConfigError(f"'{next(iter(selection.keys))}' names a column, but a .bed file has variants only")
@@ -278,24 +259,17 @@ def read_bed(
         raise DataError("the size of the .bed file does not fit its .bim and .fam files", local=str(file))
     with open(file, "rb") as stream:
         if stream.read(len(MAGIC)) != MAGIC:
-            raise DataError(
-                "the .bed file does not begin like a file that stores variant after variant; plink2 --make-bed writes "
-                "such a file",
-                local=str(file),
-            )
+            fault = "the .bed file does not begin like a file that stores variant after variant"
+            raise DataError(f"{fault}; plink2 --make-bed writes such a file", local=str(file))
     selected = local
     match = VariantMatch(np.arange(len(local)), np.zeros(len(local), dtype=bool))
     if variants:
         selected = read_bim(Path(variants).expanduser())
         match = match_variants(selected, local)
         _require_complete_match(selected, match, ambiguous=ambiguous)
-        swapped = list(compress(selected, match.swapped))
-        if swapped:
-            site_logger.info(
-                "%d variants have swapped alleles at this site; their counts are reversed: %s",
-                len(swapped),
-                join_names(swapped),
-            )
+        if swapped := list(compress(selected, match.swapped)):
+            text = "%d variants have swapped alleles at this site; their counts are reversed: %s"
+            site_logger.info(text, len(swapped), join_names(swapped))
     blocks = partial(_read_blocks, file, match, people, len(local))
     return Blocks(blocks, len(selected), PackedCalls.dtype, count=people, lazy=True), list(map(str, selected))
 
@@ -346,9 +320,7 @@ def _read_blocks(file: Path, match: VariantMatch, people: int, variants: int) ->
         yield PackedCalls(packed, slice(min(step, people - start)))
 
 
-BED = FileFormat(
-    read_bed, settings=("variants", "ambiguous"), row_names=lambda path: read_fam(path.with_suffix(".fam"))
-)
+BED = FileFormat(read_bed, settings=("variants", "ambiguous"), row_names=lambda x: read_fam(x.with_suffix(".fam")))
 
 
 def variants(files: list[str], ambiguous: bool = False, exclude: str = "") -> Report:

@@ -30,10 +30,7 @@ SWAPPED_BYTE = np.array(
 
 
 class PackedCalls:
-    """Calls of m people at d variants as in a .bed file, four people to a byte of ``packed`` (d, bytes).
-
-    ``people`` selects the m whose calls count, among the four times as many as each variant has bytes.
-    """
+    """Calls of m selected `people` at d variants as in a .bed file, four people to a byte of `packed` (d, bytes)."""
 
     dtype = np.dtype(np.float32)
 
@@ -95,12 +92,9 @@ def read_variants(block: Block, part: slice) -> Array:
 
 
 class StandardisedCalls:
-    """Calls of a block of people less a centre, divided by a unit, with a constant for a missing call.
+    """Calls of a block of people less a centre, divided by a unit, with a constant for a missing call (NaN in `calls`).
 
-    The block stands for an array (m, d) in products. An infinite unit makes a variant zero. A missing call, NaN in
-    `calls`, becomes the value `missing`.
-
-    Shapes: calls (m, d), centre, unit, missing (d,).
+    An infinite unit makes a variant zero. Shapes: calls (m, d), centre, unit, missing (d,).
     """
 
     def __init__(self, calls: Block, centre: Array, unit: Array, missing: Array) -> None:

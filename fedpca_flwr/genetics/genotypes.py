@@ -87,10 +87,7 @@ def non_genotype_columns(rows: Rows) -> NDArray[np.int64]:
 
 
 def standardise(rows: Rows, frequencies: Array, excluded: Array | None = None) -> Blocks:
-    """Standardise genotypes (n, d) as (g - 2p) / sqrt(2p(1 - p)) by allele frequencies p (d,); 0 for a missing call.
-
-    Blocks are computed where they are multiplied. A variant with a value other than 0 in `excluded` (d,) becomes zero.
-    """
+    """Standardise genotypes (n, d) lazily by frequencies p (d,); missing calls and `excluded` variants become 0."""
     mean, unit = 2 * frequencies, genotype_deviation(frequencies)
     if excluded is not None and excluded.size:
         unit = np.where(excluded != 0, np.inf, unit)  # division by infinity makes them zero

@@ -24,11 +24,10 @@ GAP_SUMS = 5  # number of sums of `gap_sums` for each variant and neighbour
 
 
 def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
-    """Compute the sum of the products of each variant's genotypes with those of each of the next variants.
+    """Compute the sums of products of ``width`` variants from ``start`` with each of the ``window - 1`` that follow.
 
-    The sum of variants ``start + i`` and ``start + i + 1 + j`` is at ``[i, j]``, for ``width`` variants and windows of
-    ``window`` variants; it is 0 for pairs beyond the last variant. Missing calls are NaN and add nothing.
-    Shapes: rows (n, d) -> (width, window - 1).
+    Sums beyond the last variant are 0. Missing calls are NaN and add nothing. Shapes: rows (n, d) -> (width, window -
+    1).
     """
     sums = np.zeros((width, window - 1))
     for calls in _band(rows, start, width + window - 1):
@@ -46,10 +45,9 @@ def product_sums(rows: Rows, start: int, width: int, window: int) -> Array:
 def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np.int64]) -> Array:
     """Compute sums over the people who miss the call of a variant, for each of its neighbours in a band.
 
-    The band has ``width`` variants from ``start`` and the ``window - 1`` after them; ``gapped`` are those whose missing
-    calls (NaN) are summed over. At ``[:, i, j]`` are, for the people who miss ``gapped[i]``, the sums of the genotypes
-    and of their squares of the variant ``1 + j`` places after it, the same of the variant before it, and the number who
-    miss the one after it too; 0 for neighbours outside the band.
+    The band has ``width`` variants from ``start`` and the ``window - 1`` after them. At ``[:, i, j]`` are, for the
+    people who miss ``gapped[i]``, the sums of the genotypes and of their squares of the variant ``1 + j`` places after
+    it, the same of the one before it, and the number who miss the one after it too; 0 for neighbours outside the band.
     Shapes: rows (n, d), gapped (m,) -> (GAP_SUMS, m, window - 1).
     """
     span, reach = width + window - 1, window - 1
@@ -64,9 +62,8 @@ def gap_sums(rows: Rows, start: int, width: int, window: int, gapped: NDArray[np
             low, high = int(gapped[block].min()) - start, int(gapped[block].max()) - start + 2 * reach + 1
             places = gapped[block] - start + reach - low
             own = missed[:, places + low]
-            of_genotypes, of_squares, of_missing = (
-                own.T @ values for values in (genotypes[:, low:high], genotypes[:, low:high] ** 2, missed[:, low:high])
-            )
+            near = genotypes[:, low:high]
+            of_genotypes, of_squares, of_missing = (own.T @ values for values in (near, near**2, missed[:, low:high]))
             each = np.arange(places.size)[:, None]
             following, preceding = places[:, None] + distances, places[:, None] - distances
             sums[:, block] += [
@@ -98,12 +95,10 @@ def _runs(places: NDArray[np.int64]) -> Iterator[slice]:
 def correlated_pairs(
     products: Array, gaps: Array, gapped: NDArray[np.int64], start: int, counts: AlleleCounts, limit: float
 ) -> NDArray[np.bool_]:
-    """Find the pairs of neighbouring variants with a squared correlation above a limit.
+    """Find the pairs ``start + i`` and ``start + i + 1 + j`` with a squared correlation above a limit, at ``[i, j]``.
 
-    ``products`` and ``gaps`` are `product_sums` and `gap_sums` over all rows, ``gapped`` all variants of the band from
-    ``start`` that miss calls. Whether ``start + i`` and ``start + i + 1 + j`` are correlated is at ``[i, j]``. Raise
-    ValueError if a squared correlation is above 1: no genotypes have such sums.
-    Shapes: products (width, window - 1), gaps (GAP_SUMS, m, window - 1), gapped (m,) -> (width, window - 1).
+    ``products`` and ``gaps`` are `product_sums` and `gap_sums` over all rows. Raise ValueError for a correlation above
+    1. Shapes: products (width, window - 1), gaps (GAP_SUMS, m, window - 1), gapped (m,) -> (width, window - 1).
     """
     shape = products.shape
     dense = np.zeros((GAP_SUMS, sum(shape), shape[1]))
@@ -129,18 +124,14 @@ def correlated_pairs(
 def unrelated_products(counts: AlleleCounts, start: int, shape: tuple[int, int]) -> Array:
     """Return the sums of products of neighbouring variants as they would be without correlation, as whole numbers.
 
-    The band from ``start`` has ``shape`` (variants, neighbours after each). By Cauchy and Schwarz the true sums differ
-    by at most the largest `AlleleCounts.scatter`.
+    By Cauchy and Schwarz the true sums differ by at most the largest `AlleleCounts.scatter`.
     """
     first, second = _pair_values(counts.alleles, start, shape)
     return np.rint(first * second / counts.rows)
 
 
 def _pair_values(values: Array, start: int, shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return a single value of the first and of the second variant of each pair in a band of neighbouring variants.
-
-    The pair at (i, j) has variants ``start + i`` and ``start + i + 1 + j``; ``values`` (d,) is 0 beyond the last.
-    """
+    """Return values (d,), 0 beyond the last, of both variants of pairs, ``start + i`` and ``start + i + 1 + j``."""
     positions = start + np.arange(shape[0])[:, None]
     padded = np.pad(values, (0, sum(shape)))
     return padded[positions], padded[positions + 1 + np.arange(shape[1])]
@@ -152,10 +143,10 @@ def prune_variants(
     """Find the variants that remain after pruning of correlated pairs by the rule of PLINK.
 
     A window of variants moves along each chromosome by a ``step``. Of a correlated pair in it the variant with the
-    rarer minor allele is removed, or the second one if the frequencies are equal. In a pass over the window at most one
-    pair of each variant is resolved; passes are repeated until no pair is left. Variants that do not vary are removed
-    too. ``linked[i, j]``: i and ``i + 1 + j`` are correlated; ``chromosomes``: the first variant of each chromosome.
-    Shapes: linked (d, window - 1), chromosomes (d,) -> (d,).
+    rarer minor allele is removed, or else the second one. In a pass over the window at most one pair of each variant is
+    resolved; passes are repeated until no pair is left. Variants that do not vary are removed too. ``linked[i, j]``: i
+    and ``i + 1 + j`` are correlated; ``chromosomes``: the first variant of each. Shapes: linked (d, window - 1) ->
+    (d,).
     """
     # a variant varies if called * sum of squares > (sum)^2; bit j of partners[i] says that i and i + 1 + j are linked
     retained = counts.called * counts.squares > counts.alleles**2
@@ -174,10 +165,7 @@ def prune_variants(
 def _prune_window(
     retained: NDArray[np.bool_], partners: list[int], next_partners: list[int], major: list[float], start: int, end: int
 ) -> bool:
-    """Remove a variant of a correlated pair for each variant of a window in turn; return whether any was removed.
-
-    Bit j of ``partners[i]``: i and i + 1 + j are correlated; ``next_partners[i]``: first partner of i not yet checked.
-    """
+    """Remove a variant of a correlated pair for each variant of a window in turn; return whether any was removed."""
     changed = False
     present = int.from_bytes(np.packbits(retained[start:end], bitorder="little").tobytes(), "little")
     for first in range(start, end):

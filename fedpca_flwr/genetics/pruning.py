@@ -27,6 +27,7 @@ from fedpca_flwr.questions.row_limits import MAX_ROWS
 if TYPE_CHECKING:
     from fedpca_flwr.questions.rows_client import RowsClient
 
+IMPOSSIBLE = "are such as no genotypes have: the share of one of them is false, or was altered on its way"
 MAX_PAIRS = 2**21  # largest number of pairs of a question: 16 MiB for each number of a pair
 
 WHOLE_NUMBERS = "uint8 or uint16 or uint32 or uint64"
@@ -67,10 +68,7 @@ def linkage_questions() -> Questions:
 
 
 def _local_sums(party: RowsClient, request: Fields) -> Fields:
-    """Return a party's sums over pairs of variants in a band, and marks where chromosomes begin.
-
-    Raise ContractError if the request's ``start`` or ``gapped`` lie outside the variants or the band.
-    """
+    """Return a party's sums over pairs in a band, and marks of chromosomes; ContractError for variants outside it."""
     features, names = party.public.features, party.site.table.names
     start, width, window = int(request["start"]), _width(party.public), int(party.options.prune_window)
     if start >= features:
@@ -126,10 +124,7 @@ def _width(public: Public) -> int:
 
 
 def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Generator[Round, Any, NDArray[np.bool_]]:
-    """Return the mask (d,) of variants that linkage pruning leaves out: all False without the option ``prune``.
-
-    Raise ContractError if no genotypes have such sums, or the parties' variants are of other chromosomes.
-    """
+    """Return the mask (d,) of variants that pruning leaves out; ContractError for sums that no genotypes have."""
     d, reach = public.features, options.prune_window - 1
     if not options.prune:
         return np.zeros(d, dtype=bool)
@@ -149,10 +144,7 @@ def pruned_variants(public: Public, counts: AlleleCounts, options: Any) -> Gener
         try:
             correlated = linkage.correlated_pairs(products, gaps, gapped, start, counts, options.prune)
         except ValueError:
-            raise ContractError(
-                "the parties' sums over pairs of variants are such as no genotypes have: the share of one of them is "
-                "false, or was altered on its way"
-            ) from None
+            raise ContractError(f"the parties' sums over pairs of variants {IMPOSSIBLE}") from None
         linked[start : start + len(correlated)] = correlated[: d - start]
         begins[start : start + len(correlated)] = np.rint(total["chromosomes"])[: d - start]
         parties = total.parties

@@ -28,9 +28,7 @@ SECOND_DEGREE_KINSHIP = 0.0884  # of people above which they are relatives of th
 def kinship(blocks: Iterable[NDArray[np.float32]]) -> Array:
     """Estimate the kinship of all pairs of people by KING-robust (Manichaikul et al. 2010, equation 11).
 
-    A pair is compared at the variants at which both are called (not NaN); 0 if neither is heterozygous at one.
-
-    Shapes: blocks (n, m) -> (n, n).
+    A pair is compared at the variants at which both are called; 0 without a heterozygous one. Shapes: (n, m) -> (n, n).
     """
     both_heterozygous, opposite_homozygous, one_heterozygous = 0.0, 0.0, 0.0
     for calls in blocks:
@@ -66,20 +64,13 @@ def find_relatives(file: Path, limit: float = SECOND_DEGREE_KINSHIP) -> NDArray[
 
 
 def mark_relatives(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Mark the people listed in ``node.apart`` as excluded from the run; they still get scores.
-
-    The list has family and person id in each line. Raise DataError if it names somebody who is not in the .fam file.
-    """
+    """Exclude people whom ``node.apart`` lists, who still get scores; DataError for one not in the .fam file."""
     people = read_fam(Path(node.data).expanduser().with_suffix(".fam"))
     lines = read_text(Path(node.apart).expanduser()).splitlines()
     listed_names = {" ".join(line.split()[:2]) for line in lines if line.strip()}
-    unknown = sorted(listed_names.difference(people))
-    if unknown:
-        raise DataError(
-            f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file: "
-            "write family and person ids as in that file",
-            local=join_names(unknown),
-        )
+    if unknown := sorted(listed_names.difference(people)):
+        fault = f"{len(unknown)} people in the list that node-config 'apart' names are not in this site's .fam file"
+        raise DataError(f"{fault}: write family and person ids as in that file", local=join_names(unknown))
     return table._replace(excluded=np.isin(people, sorted(listed_names)))
 
 

@@ -1,16 +1,11 @@
 """Genotypes (option ``genotypes``): allele counts of all rows first, then the method on standardised genotypes.
 
-Standardising needs the allele frequencies of all rows, and so a question before the method's own. A method knows no
-more of genotypes: the stage puts the question before the method's script and the frequencies into its first request,
-and from then on a party's ``data`` are standardised.
+The stage puts a question for counts before the method's script and the allele frequencies into its first request, and
+from then on a party's ``data`` are standardised. Genotypes are no value of ``scale``, which means the pooled deviation:
+that of genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call needs p first.
 
-Genotypes are an option of the method and not a property of the rows, because a script must follow from the run-config
-alone: a site whose rows are no genotypes refuses. And they are not a value of ``scale``, which means the pooled
-deviation: that of genotypes among relatives or a mixture of peoples is not ``sqrt(2p(1 - p))``, and a missing call
-needs p before anything else can be computed.
-
-The counts are integers, so that masked sums open exactly. The counts give the mean (zero) and the scatter's diagonal
-too: where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
+The counts are integers, so that masked sums open exactly. They give the mean (zero) and the scatter's diagonal too:
+where only sums are shown the sum that `sub-it` needs for these is left out, and `bound` is not needed: it is 2.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -77,9 +72,7 @@ ALLELES: Questions = {
         reply=Payload((COUNT, *(Field(name, ("d",), kind="size") for name in COUNTS))),
         answer=_alleles,
         needs="groups",
-        limits=lambda request, public: {
-            name: np.array(float(factor * MAX_ROWS)) for name, factor in {"count": 1, **COUNTS}.items()
-        },
+        limits=lambda request, public: {x: np.array(float(n * MAX_ROWS)) for x, n in {"count": 1, **COUNTS}.items()},
     )
 }
 
@@ -130,16 +123,11 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Raise ConfigError for other options, ask for allele counts first, and send frequencies with next requests.
-
-        In clear the first request has them. Masked questions, of which each is checked by itself, all have them.
-        """
+        """Put the questions for counts before the others, with frequencies in these; ConfigError for wrong options."""
         options = self.options
         if not options.genotypes:
-            raise ConfigError(
-                f"run-config: 'prune' is {options.prune:g}, 'prune-window' {options.prune_window} and 'prune-step' "
-                f"{options.prune_step}, which go only with genotypes=true"
-            )
+            rest = f"'prune-window' {options.prune_window} and 'prune-step' {options.prune_step}"
+            raise ConfigError(f"run-config: 'prune' is {options.prune:g}, {rest}, which go only with genotypes=true")
         if options.prune_step > options.prune_window:
             raise ConfigError(
                 f"run-config: 'prune-step' is {options.prune_step}, expected at most 'prune-window' = "
@@ -153,18 +141,14 @@ class GenotypesStage(Genotypes, RowsStage):
         ]
         conflicts += [f"transform='' (not '{config.transform}')"] * bool(config.transform)
         if conflicts:
-            raise ConfigError(
-                "run-config: 'genotypes' is true, which standardises by allele frequencies and goes only with "
-                f"{' and '.join(conflicts)}"
-            )
+            rule = f"which standardises by allele frequencies and goes only with {' and '.join(conflicts)}"
+            raise ConfigError(f"run-config: 'genotypes' is true, {rule}")
         bounded = self.method_config(config)
         script = {name: _bounded(question, bounded) for name, question in questions.items() if name != SUMS_QUESTION}
         if last := script.get("project"):
             # its mean follows from the frequencies: it equals no array of an earlier request
-            fields = (
-                replace(field, constant_or_zero="") if field.name == "mean" else field for field in last.request.fields
-            )
-            script["project"] = replace(last, request=Payload(tuple(fields)))
+            fields = tuple(replace(x, constant_or_zero="") if x.name == "mean" else x for x in last.request.fields)
+            script["project"] = replace(last, request=Payload(fields))
         products, extra = (pruning.linkage_questions(), (PRUNED,)) if options.prune else ({}, ())
         masked = {name for name, question in script.items() if not question.closing}
         for name in by_transport(config, clear={next(iter(script))}, masked=masked):
@@ -195,9 +179,8 @@ class GenotypesStage(Genotypes, RowsStage):
                 raise ContractError(f"{SERVER}: 'frequencies' is empty in the first question after the allele counts")
             rarer = np.minimum(frequencies, 1 - frequencies)
             if ((rarer < genotypes.MIN_FREQUENCY) & (rarer != 0)).any():
-                raise ContractError(
-                    f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, expected 0 to 1"
-                )
+                expected = "expected 0 to 1"
+                raise ContractError(f"{SERVER}: 'frequencies' holds numbers that are no shares of alleles, {expected}")
             names = (FREQUENCIES.name, PRUNED.name)
             party.site.state[FREQUENCIES.name] = [request[name] for name in names if name in request]
 
@@ -210,10 +193,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def projection(self, party: RowsClient, request: Fields, projection: Projection) -> Projection:
-        """Return the projection of standardised genotypes.
-
-        Raise ContractError if mean and scale in the request do not follow from the stored frequencies.
-        """
+        """Return the projection of genotypes; ContractError if mean and scale are not as the frequencies say."""
         frequencies = party.site.state[FREQUENCIES.name][0]
         expected = {"mean": 2 * frequencies, "scale": genotypes.genotype_deviation(frequencies)}
         if any(not np.array_equal(request[name], value) for name, value in expected.items()):
@@ -231,10 +211,7 @@ class GenotypesStage(Genotypes, RowsStage):
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for allele counts and pruning, then run the method with frequencies in its requests.
-
-        Loadings of pruned variants are 0. Raise what `pooled_counts` and `pruned_variants` raise.
-        """
+        """Ask for counts and pruning, then run the method with frequencies in requests; pruned loadings are 0."""
         self.counts = counts = yield from pooled_counts()
         self.pruned = yield from pruning.pruned_variants(run.public, counts, self.options)
         broadcast = {"frequencies": counts.frequencies, "left_out": self.pruned.astype(np.float64)}
@@ -264,19 +241,13 @@ class GenotypesStage(Genotypes, RowsStage):
 
 
 def _bounded(question: Question, config: RunConfig) -> Question:
-    """Return the question with limits for standardised genotypes: the bound of ``config`` over the deviations.
-
-    A question without limits stays as it is. The new limits raise ContractError for empty frequencies.
-    """
+    """Return the question with limits for values within the bound of ``config``, divided by the deviations."""
     limits = question.limits
     if limits is None:
         return question
 
     def within(request: Fields, public: Public) -> SumLimits:
-        """Return the limits under the stage's `bound`, for rows divided by the genotypes' deviations.
-
-        Raise ContractError if the request has empty frequencies.
-        """
+        """Return the limits for rows divided by the deviations; ContractError for empty frequencies."""
         if FREQUENCIES.name in request:
             if not request[FREQUENCIES.name].size:
                 raise ContractError(f"{SERVER}: 'frequencies' is empty, and sums of genotypes are limited by them")
@@ -294,17 +265,13 @@ def pooled_counts() -> Generator[Round, Any, genotypes.AlleleCounts]:
     possible = (counts.called <= counts.rows) & (counts.alleles <= 2 * counts.called)
     possible &= (counts.alleles <= counts.squares) & (counts.squares <= 2 * counts.alleles)
     if not possible.all():
-        raise ContractError(
-            f"the parties' allele counts of {(~possible).sum()} variants are such as no genotypes have: the share of "
-            "one of them is false, or was altered on its way"
-        )
+        raise ContractError(f"the parties' allele counts of {(~possible).sum()} variants {pruning.IMPOSSIBLE}")
     return counts
 
 
 def require_genotypes(rows: Rows, names: Sequence[str]) -> None:
     """Raise DataError for rows (n, d) with values other than 0, 1, 2 and missing."""
-    columns = genotypes.non_genotype_columns(rows)
-    if columns.size:
+    if (columns := genotypes.non_genotype_columns(rows)).size:
         raise DataError(
             f"the data hold values other than 0, 1 and 2 in {columns.size} columns, and the run is of genotypes "
             "(genotypes=true): copies of an allele, with NaN for a missing call",

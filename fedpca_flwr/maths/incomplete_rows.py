@@ -131,17 +131,33 @@ def _gap_patterns(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64
 
 
 def inverses(matrices: Array) -> Array:
-    """Invert positive definite matrices (m, u, u), and overwrite them; all NaN if any is not so in float64."""
-    matrices = np.ascontiguousarray(matrices)
-    for matrix in matrices:  # with half the work of `np.linalg.inv`
-        factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+    """Return inverses of positive definite matrices (m, u, u); all NaN if any is not so in float64."""
+    i, j = triangle_indices(matrices.shape[-1])
+    triangles = matrices[:, i, j]
+    invert_triangles(triangles, np.zeros(matrices.shape[:2]))
+    return symmetric_matrices(triangles, matrices.shape[-1])
+
+
+def invert_triangles(triangles: Array, values: Array) -> None:
+    """Overwrite positive definite matrices by their inverses C, and vectors v by C v; all NaN if any is not definite.
+
+    Shapes: triangles (m, u (u + 1) / 2), as `triangle_indices`, values (m, u).
+    """
+    u = values.shape[1]
+    for triangle, value in zip(triangles, values, strict=True):  # with half the work of `np.linalg.inv`
+        factor, failed = lapack.dpftrf(u, triangle, uplo="L", overwrite_a=1)
         if failed:
-            matrices[:] = np.nan
-            return matrices
-        lapack.dpotri(factor, lower=1, overwrite_c=1)
-    i, j = np.tril_indices(matrices.shape[-1], -1)
-    matrices[:, i, j] = matrices[:, j, i]
-    return matrices
+            triangles[:], values[:] = np.nan, np.nan
+            return
+        value[:] = lapack.dpftrs(u, factor, value, uplo="L")[0].ravel()
+        triangle[:] = lapack.dpftri(u, factor, uplo="L", overwrite_a=1)[0]
+
+
+def triangle_indices(u: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows i <= columns j of a triangle's entries, in the order in which LAPACK factors it (format ``TF``)."""
+    numbers, _ = lapack.dtrttf(np.arange(float(u * u)).reshape(u, u), uplo="L")
+    j, i = np.divmod(numbers.astype(np.int64), u)
+    return i, j
 
 
 def fill_by_factors(centred: Array, factors: Array) -> Array:
@@ -166,7 +182,7 @@ def fill_rows(centred: Array, covariance: Array | None, factors: Array | None) -
 def factor_posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s: float) -> tuple[Array, Array, Array]:
     """Return each row's factor posterior: covariance (n, q (q + 1) / 2), minus its log determinant, mean (n, q)."""
     q = W.shape[1]
-    i, j = np.triu_indices(q)
+    i, j = triangle_indices(q)
     grams = selected_grams((~missing).astype(np.float64), W) / s + np.eye(q)
     A: Array = np.asarray(np.linalg.inv(grams), dtype=np.float64)
     logarithms: Array = np.asarray(np.linalg.slogdet(grams)[1], dtype=np.float64)
@@ -175,13 +191,13 @@ def factor_posterior(deviations: Array, missing: NDArray[np.bool_], W: Array, s:
 
 def selected_grams(chosen: Array, W: Array) -> Array:
     """Return for each row of 0 and 1 (n, d) the Gram matrix (q, q) of the loadings of its features with a 1."""
-    i, j = np.triu_indices(W.shape[1])
+    i, j = triangle_indices(W.shape[1])
     return symmetric_matrices(chosen @ (W[:, i] * W[:, j]), W.shape[1])
 
 
 def symmetric_matrices(triangles: Array, q: int) -> Array:
-    """Return symmetric matrices (n, q, q) from their upper triangles (n, q (q + 1) / 2)."""
-    i, j = np.triu_indices(q)
+    """Return symmetric matrices (n, q, q) from their triangles (n, q (q + 1) / 2)."""
+    i, j = triangle_indices(q)
     matrices = np.empty((len(triangles), q, q))
     matrices[:, i, j] = matrices[:, j, i] = triangles
     return matrices

@@ -61,11 +61,10 @@ def components_table(model: FittedPCA, *, sort: bool, blank: float, divisor: str
 
 
 def sampling_intervals(model: FittedPCA) -> Array | None:
-    """Return 95 % intervals (k, 2) of the population's variances, from what the run has measured; None without that.
+    """Return 95 % intervals (k, 2) of the population's variances; None if what the run measured does not give them.
 
-    The intervals are for rows of any distribution if the run measured fourth moments. Kept moments of complete, centred
-    rows that are not adjusted, without levels, give intervals for normal rows. None if the last variance is nearly 0,
-    or the variances are unknown.
+    Fourth moments give intervals for rows of any distribution; kept moments of centred rows without gaps, adjustment
+    and levels give intervals for normal rows.
     """
     values, kurtosis, options = model.explained_variance_, model.log.get("kurtosis"), model.log.get("options", {})
     if np.isnan(values).any() or values[-1] <= MIN_VARIANCE_SHARE * values[0]:

@@ -33,6 +33,11 @@ from fedpca_flwr.model.second_moments import validate_moments
 from fedpca_flwr.state.files import require_writable_folder, utc_time
 from fedpca_flwr.state.store import Schema, Store
 
+UPGRADE_OF_1 = (  # statements that make format 2
+    "ALTER TABLE federation ADD COLUMN id TEXT NOT NULL DEFAULT ''",
+    "UPDATE federation SET id = lower(hex(randomblob(16)))",
+    *(f"ALTER TABLE event ADD COLUMN {x} TEXT NOT NULL DEFAULT ''" for x in ("time", "run", "digest")),
+)
 SCHEMA = Schema(
     name="federation",
     file="federation.sqlite",
@@ -49,16 +54,7 @@ CREATE TABLE event (
 """,
     sealed_tables=("federation", "member", "part", "event"),
     old_patterns=("federation.json", "*.moments"),
-    upgrades=(
-        (
-            1,
-            (
-                "ALTER TABLE federation ADD COLUMN id TEXT NOT NULL DEFAULT ''",
-                "UPDATE federation SET id = lower(hex(randomblob(16)))",
-                *(f"ALTER TABLE event ADD COLUMN {x} TEXT NOT NULL DEFAULT ''" for x in ("time", "run", "digest")),
-            ),
-        ),
-    ),
+    upgrades=((1, UPGRADE_OF_1),),
 )
 # columns of the table of events, with their types
 EVENT_COLUMNS = {"revision": int, "operation": str, "member": str, "rows": int, "time": str, "run": str, "digest": str}
@@ -165,10 +161,8 @@ class Federation:
 
         Raises
         ------
-        ConfigError
-            If the path is a file.
-        ContractError
-            If the state is damaged.
+        ConfigError, ContractError
+            If the path is a file; if the state is damaged.
         """
         return cls(path)
 
@@ -230,10 +224,8 @@ class Federation:
 
         Raises
         ------
-        ConfigError
-            If there is no such member.
-        ContractError
-            If the state is damaged.
+        ConfigError, ContractError
+            If there is no such member; if the state is damaged.
         """
         member, d = self._find_member(key), self.features
         if key in self._unsaved_moments:

@@ -128,10 +128,9 @@ class FittedPCA:
         return float(np.maximum(remaining, 0.0)) * self.divisor / self.n_samples_
 
     def aligned(self, X: ArrayLike) -> Rows:
-        """Return rows (n, d) in the order of the model's features, matched by name if both have names.
+        """Return rows (n, d) in the order of the model's features, matched by name, or raise a DataError.
 
-        Columns of declared categories become indicators; a level that the model does not know counts as 'other', with a
-        warning. Raise DataError if the columns have other names or another number than the model's features.
+        Declared categories become indicators; a level that the model does not know counts as 'other', with a warning.
         """
         names = () if self.feature_names_in_ is None else tuple(self.feature_names_in_)
         levels = open_log(self).get("levels", {})
@@ -146,17 +145,14 @@ class FittedPCA:
     def centred(self, X: ArrayLike) -> Array:
         """Return rows (n, d) after the run's `transform`, minus the mean, over the scale, with missing values filled.
 
-        A model of `em` replaces missing values (NaN) by their expected values, and a model of genotypes by the mean.
-        Raise DataError for other columns than the model's, infinity, text, NaN that the model cannot fill, and values
-        that the `transform` does not take.
+        Raise DataError for other columns, infinity, text, and values that the model cannot fill or transform.
         """
         return self._centre_rows(self.aligned(X))
 
     def _centre_rows(self, aligned: Rows, *, keep_gaps: bool = False) -> Array:
-        """Subtract the mean, fill missing values, and divide by the scale, for rows with columns in the model's order.
+        """Centre aligned rows as `centred` does; with ``keep_gaps`` only a model of `em` fills missing values.
 
-        With ``keep_gaps`` only a model of `em` fills values, and a category that no row of the run lacks is a gap.
-        Raise DataError as `centred`, and ContractError if the run harmonised the parties: each projects its own rows.
+        A category that no row of the run lacks is a gap then. Raise ContractError if the run harmonised the parties.
         """
         _, mean = self.loadings()
         options = open_log(self).get("options", {})
@@ -195,10 +191,9 @@ class FittedPCA:
         return centred if self.scale_ is None else centred / self.scale_
 
     def transform(self, X: ArrayLike) -> Array:
-        """Compute the scores (n, k) of rows (n, d): the centred and scaled rows times the components.
+        """Compute the scores (n, k) of rows (n, d), in chunks: the centred and scaled rows times the components.
 
-        The rows are centred, and made dense, in chunks, so that sparse rows and files need little memory. Raise
-        DataError as `centred`, and ContractError if the loadings lie at the parties.
+        Raise DataError as `centred`, and ContractError if the loadings lie at the parties.
         """
         components, _ = self.loadings()
         return np.vstack([self._centre_rows(part) @ components.T for part in chunks(self.aligned(X))])
@@ -206,8 +201,8 @@ class FittedPCA:
     def seen_scores(self, X: ArrayLike) -> tuple[Array, Array]:
         """Compute the scores (n, k) of rows (n, d) with gaps (NaN) from what they have, and their standard errors.
 
-        A model of `em` fills the gaps, as in `transform`, and its errors are 0. Raise DataError as `centred`, but for
-        gaps in covariates alone.
+        A model of `em` fills the gaps, and its errors are 0. Raise DataError as `centred`, but of gaps for covariates
+        alone.
         """
         from fedpca_flwr.maths.incomplete_rows import least_squares_scores  # of new rows only
 
@@ -235,10 +230,7 @@ class FittedPCA:
 
     @property
     def shrinkage_(self) -> Array:
-        """Size of new rows' scores divided by that of the fitted rows' scores, for each component, shape (k,).
-
-        See `fedpca_flwr.maths.inference.shrinkage`. NaN for components that do not stand out of the noise.
-        """
+        """Size of new rows' scores over that of fitted rows' scores (k,); NaN for components that are noise."""
         from fedpca_flwr.maths.inference import score_shrinkage  # a run with more rows than features needs none of it
 
         components, _ = self.loadings()

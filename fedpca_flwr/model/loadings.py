@@ -46,10 +46,7 @@ class Loadings:
         return self.scaled(X) @ self.components.T
 
     def scaled(self, X: ArrayLike) -> Array:
-        """Transform, centre and scale new rows (n, f) as the run did.
-
-        Raise DataError for other columns, infinity or NaN, and values that the run's `transform` does not take.
-        """
+        """Transform, centre and scale new rows (n, f) as the run did, or raise a DataError."""
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         if self.transform:

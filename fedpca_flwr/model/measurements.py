@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,6 @@ def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
     first = int(numbers["certified_components"])
     complete = first >= model.n_components_
     return certificate_text(numbers["certified_angle_degrees"], first=None if complete else first)
-
-
-def _bound_text(name: str, template: str, *, digits: int = 2) -> LineText:
-    """Return a text function that puts the measured number ``name``, an upper bound, into a template, rounded up."""
-    return lambda numbers, model: template.format(bound=format_upper_bound(numbers[name], digits=digits))
 
 
 def _missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
@@ -131,10 +127,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
-    """Write the largest share of a component from a party, and which components mix or turn most without which party.
-
-    Components of nearly the same variance mix easily, which a party's data need not cause: their angle is not written.
-    """
+    """Write the largest share of a component from a party, and which components turn most without which party."""
     texts = [f"one party holds at most {numbers['influence_component_share']:.1%} of a component"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return texts[0]
@@ -191,15 +184,21 @@ class Measurement:
     text: LineText
 
 
-def define_line(name: str, text: str | LineText, **numbers: str) -> Measurement:
-    """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the meaning of each number that it needs.
+def define_line(name: str, text: str | LineText, *prefixes: str) -> Measurement:
+    """Define a line of a summary, an entry of `MEASUREMENTS`, by its name and the names of the numbers that it needs.
 
-    ``text`` is a function, or a template for `str.format` of the numbers and of `_words`.
+    ``text`` is a template for `str.format` of the numbers and of `_words`; or a function, of numbers with the prefixes.
     """
     if isinstance(text, str):
-        template = text
-        return Measurement(name, numbers, lambda values, model: template.format(**values, **_words(model)))
-    return Measurement(name, numbers, text)
+        template, fields = text, {field for _, field, *_ in Formatter().parse(text)}
+        meanings = {number: meaning for number, meaning in MEANINGS.items() if number in fields}
+        return Measurement(name, meanings, lambda values, model: template.format(**values, **_words(model)))
+    return Measurement(name, {number: text for number, text in MEANINGS.items() if number.startswith(prefixes)}, text)
+
+
+def bound_line(name: str, number: str, template: str, *, digits: int = 2) -> Measurement:
+    """Define a line that puts a number, an upper bound, into a template as ``bound``, rounded up."""
+    return define_line(name, lambda n, _: template.format(bound=format_upper_bound(n[number], digits=digits)), number)
 
 
 CLIPPED_SUMS = ("variances", "joint")  # DP-PCA's sums
@@ -210,13 +209,98 @@ DIVERGENCES = {
     "variances": "relative distance of a party's total variance from the average",
 }
 NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
+MEANINGS = {
+    "certified_angle_degrees": "bound on the largest angle to the exact components; 90 means no bound",
+    "certified_components": "number of first components for which the bound holds",
+    "standing_out_components": "number of components that stand out of the noise",
+    "angle_bound_degrees": "worst case of the largest angle (Davis and Kahan); 90 means no bound",
+    "angle_to_exact_max_degrees": "largest angle to the exact components",
+    "angle_to_exact_mean_degrees": "mean angle to the exact components",
+    "between_parties_variance_share": "share of the variance that averaged covariances leave out",
+    "compression_ratio": "bytes of a full float64 covariance over the bytes that a party sent; mean over the parties",
+    "scatter_error_variance_share": "bound on the spectral norm of the encoding's error, as a share of the variance",
+    "tracked_directions": "number of directions that each party tracks",
+    "truncated_variance_share": "share of the variance outside these directions",
+    "smallest_rank": "smallest and largest rank with which a party's stream ended",
+    "largest_rank": "smallest and largest rank with which a party's stream ended",
+    "running_model_rows": "number of rows that the running model has merged",
+    "running_model_revision": "number of runs that merged rows",
+    "heterogeneity_score": "mean of the next four numbers, each limited to 1; 0 if the parties are alike",
+    "heterogeneity_means": "share of the variance between the parties",
+    "heterogeneity_covariances": "relative distance to the average covariance",
+    "heterogeneity_spectra": "Jensen-Shannon divergence of the normalised spectra, base 2",
+    "heterogeneity_variances": "relative distance of the total variances to their average",
+    "divergence_score": "mean of the next four numbers",
+    **{f"divergence_{name}": f"{text}; limited to 1, mean of the parties" for name, text in DIVERGENCES.items()},
+    "forecast_rounds": 'forecast rounds of the chosen method, `log["chosen"]`',
+    "forecast_bytes_up_per_party": "forecast bytes, mean over the parties",
+    "forecast_bytes_down_per_party": "forecast bytes, mean over the parties",
+    "spent_rounds": "rounds after the survey and before the last round",
+    "spent_bytes_up_per_party": "bytes of these rounds, mean over the parties",
+    "spent_bytes_down_per_party": "bytes of these rounds, mean over the parties",
+    "periods_per_component": "rounds of merging for each component",
+    "iterations": "number of steps of each party",
+    "step_size": "size of each step, for a pooled scatter of trace 1",
+    "mixing_rate": "share of the parties' disagreement that one exchange leaves",
+    "consensus_error_degrees": "largest angle between the estimate of a party and the mean of all estimates",
+    "last_direction_norm": "largest norm of a party's last step",
+    "mu": "strength of the shared components: 0 is local PCA, infinity the PCA of all rows",
+    "held_out_rows": "number of rows on which the run chose mu",
+    "held_out_squared_error_per_row": "squared error with each party's own components",
+    "local_held_out_squared_error_per_row": "squared error with each party's local PCA",
+    "global_held_out_squared_error_per_row": "squared error with the PCA of all rows",
+    "objective_per_row": "objective that the parties' own and the shared components minimise",
+    "objective_iterations": "number of iterations",
+    "own_from_shared_degrees": "root mean square sine between the parties' own and the shared components",
+    "missing_share": "share of all values that are missing",
+    "degrees_ahead": "estimated angle to the final components; not a bound",
+    "epsilon": "epsilon and delta of the whole run, for one row",
+    "delta": "epsilon and delta of the whole run, for one row",
+    "honest_parties": "number of parties that must add their share of the noise (`trust='distributed'`)",
+    **{f"noise_multiplier_{name}": "noise of this sum divided by its sensitivity" for name in NOISED_SUMS},
+    **{f"clipping_norm_{x}": "largest length of a row in this sum, in the unit of the data" for x in CLIPPED_SUMS},
+    "shells": "number of shells of distances from the centre",
+    "mean_sign": "length of the rows' mean direction from the centre, which is 0 at their spatial median",
+    "rows_far_off": "share of the rows with weight 0, because they lie far off along a direction",
+    "unlike_parties": "median difference of the parties' normalised sums, divided by the size of their median",
+    "most_unlike_party": "the same number for the party that differs most",
+    "components_above_noise": "number of components that stand out of the noise",
+    "kept_features": "number of features that stand out of the noise",
+    "members": "number of members of the federation",
+    "member_rows": "number of rows of all members",
+    "members_here": "number of members that took part in this run",
+    "revision": "revision of the stored federation",
+    "unsaved_changes": "number of changes since it was saved",
+    "joined_members": "number of new members",
+    "replaced_members": "number of members with other rows than before",
+    "appended_members": "number of members that added rows",
+    "unchanged_members": "number of members with the same rows",
+    "left_members": "number of members whose rows no longer count",
+    "absent_members": "number of members that took no part; their rows count",
+    "fixed_point_variance_share": "bound on the share of the variance that fixed point rounds off (methods for rows)",
+    "fixed_point_size_share": "the same bound as a share of the largest size of a sum (methods for columns)",
+    "pairwise_masked_parties": "number of parties in every sum",
+    "double_masked_parties": "number of parties in the sum",
+    "expected_parties": "number of parties at the start",
+    "left_out_directions": "number of directions over which the left-out variance is spread",
+    "rows_above_t_squared_limit": "number of rows beyond the limit of T squared, which 1 % of normal rows exceed",
+    "rows_above_spe_limit": "number of rows beyond the limit of SPE; parties with few such rows count 0",
+    "first_variance_low": "lower end of the 95 % interval for the first variance, from fourth moments",
+    "first_variance_high": "upper end of this interval; infinity if there is no upper end",
+    "squared_error_per_row": "squared error after projection, which the parties measured on their own rows",
+    "predicted_squared_error_per_row": "squared error that the eigenvalues predict",
+    "influence_component_share": "largest share of a component's variance that one party holds",
+    "influence_axis_degrees": "largest angle by which the first component turns without one party",
+    "influence_subspace_degrees": "the same angle for the space of the first components",
+    "influence_components": "number of these first components, at most ten",
+    "captured_variance_share": "share of the pooled rows' variance in the components (simulations only)",
+    "angle_to_pooled_max_degrees": "largest angle to scikit-learn's PCA (simulations only)",
+    "angle_to_pooled_mean_degrees": "mean angle to scikit-learn's PCA (simulations only)",
+}
 
 
 def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
-    """Return the names and texts of a summary's lines, in order of `MEASUREMENTS`, for a model's measured numbers.
-
-    Raise ContractError if the log, of a file that no run wrote, lacks an entry that a line needs.
-    """
+    """Return names and texts of the lines of a summary; ContractError if the log lacks an entry that one needs."""
     numbers: Numbers = model.log.get("measured", {})
     texts = []
     for measurement in MEASUREMENTS:
@@ -224,284 +308,92 @@ def measurement_lines(model: FittedPCA) -> list[tuple[str, str]]:
             try:
                 texts.append((measurement.label, measurement.text(numbers, model)))
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-                raise ContractError(
-                    f"the model's history does not say what '{measurement.label}' needs ({type(error).__name__}): no "
-                    "run wrote it"
-                ) from None
+                fault = f"does not say what '{measurement.label}' needs ({type(error).__name__}): no run wrote it"
+                raise ContractError(f"the model's history {fault}") from None
     return texts
 
 
 MEASUREMENTS = (
-    define_line(
-        "certified angle",
-        _angle_certificate_text,
-        certified_angle_degrees="bound on the largest angle to the exact components; 90 means no bound",
-        certified_components="number of first components for which the bound holds",
-    ),
-    define_line(
-        "stand out of the noise",
-        "{standing_out_components} components",
-        standing_out_components="number of components that stand out of the noise",
-    ),
-    define_line(
-        "angle bound",
-        _bound_text("angle_bound_degrees", "{bound} degrees (Davis and Kahan: the worst case)"),
-        angle_bound_degrees="worst case of the largest angle (Davis and Kahan); 90 means no bound",
-    ),
-    define_line(
-        "angle to exact",
-        _angles_text("exact", ", by the server"),
-        angle_to_exact_max_degrees="largest angle to the exact components",
-        angle_to_exact_mean_degrees="mean angle to the exact components",
-    ),
+    define_line("certified angle", _angle_certificate_text, "certified_"),
+    define_line("stand out of the noise", "{standing_out_components} components"),
+    bound_line("angle bound", "angle_bound_degrees", "{bound} degrees (Davis and Kahan: the worst case)"),
+    define_line("angle to exact", _angles_text("exact", ", by the server"), "angle_to_exact_"),
     define_line(
         "between parties",
         lambda numbers, _: f"{share_text(numbers['between_parties_variance_share'])} of the variance, left out",
-        between_parties_variance_share="share of the variance that averaged covariances leave out",
+        "between_parties_variance_share",
     ),
-    define_line(
-        "compression",
-        "{compression_ratio:.1f} times less than a full float64 covariance, on average",
-        compression_ratio="bytes of a full float64 covariance over the bytes that a party sent; mean over the parties",
-    ),
-    define_line(
-        "scatter error",
-        _bound_text("scatter_error_variance_share", "{bound} of the variance at most (spectral norm)"),
-        scatter_error_variance_share="bound on the spectral norm of the encoding's error, as a share of the variance",
-    ),
-    define_line(
-        "tracked directions",
-        "{tracked_directions}, without {truncated_variance_share:.2g} of the variance",
-        tracked_directions="number of directions that each party tracks",
-        truncated_variance_share="share of the variance outside these directions",
-    ),
-    define_line(
-        "ranks on the way",
-        "{smallest_rank} to {largest_rank}",
-        smallest_rank="smallest and largest rank with which a party's stream ended",
-        largest_rank="smallest and largest rank with which a party's stream ended",
-    ),
-    define_line(
-        "running model",
-        "{running_model_rows} rows, revision {running_model_revision}",
-        running_model_rows="number of rows that the running model has merged",
-        running_model_revision="number of runs that merged rows",
-    ),
+    define_line("compression", "{compression_ratio:.1f} times less than a full float64 covariance, on average"),
+    bound_line("scatter error", "scatter_error_variance_share", "{bound} of the variance at most (spectral norm)"),
+    define_line("tracked directions", "{tracked_directions}, without {truncated_variance_share:.2g} of the variance"),
+    define_line("ranks on the way", "{smallest_rank} to {largest_rank}"),
+    define_line("running model", "{running_model_rows} rows, revision {running_model_revision}"),
     define_line(
         "heterogeneity",
         "{heterogeneity_score:.2f} of 1 (means {heterogeneity_means:.2f}, covariances {heterogeneity_covariances:.2f}, "
         "spectra {heterogeneity_spectra:.2f}, variances {heterogeneity_variances:.2f})",
-        heterogeneity_score="mean of the next four numbers, each limited to 1; 0 if the parties are alike",
-        heterogeneity_means="share of the variance between the parties",
-        heterogeneity_covariances="relative distance to the average covariance",
-        heterogeneity_spectra="Jensen-Shannon divergence of the normalised spectra, base 2",
-        heterogeneity_variances="relative distance of the total variances to their average",
+    ),
+    define_line("divergences", _divergences_text, "divergence_"),
+    define_line("chosen", _chosen_method_text, "forecast_"),
+    define_line("spent", _cost_text("spent"), "spent_"),
+    define_line("periods", "{periods_per_component} for each component, {options[variant]}"),
+    define_line("iterations", "{iterations}, step-size {step_size:.3g}"),
+    define_line(
+        "mixing rate", "{mixing_rate:.3f} of the parties' differences stay after an exchange ({options[graph]})"
     ),
     define_line(
-        "divergences",
-        _divergences_text,
-        divergence_score="mean of the next four numbers",
-        **{f"divergence_{name}": f"{text}; limited to 1, mean of the parties" for name, text in DIVERGENCES.items()},
+        "consensus error", "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all"
     ),
-    define_line(
-        "chosen",
-        _chosen_method_text,
-        forecast_rounds='forecast rounds of the chosen method, `log["chosen"]`',
-        forecast_bytes_up_per_party="forecast bytes, mean over the parties",
-        forecast_bytes_down_per_party="forecast bytes, mean over the parties",
-    ),
-    define_line(
-        "spent",
-        _cost_text("spent"),
-        spent_rounds="rounds after the survey and before the last round",
-        spent_bytes_up_per_party="bytes of these rounds, mean over the parties",
-        spent_bytes_down_per_party="bytes of these rounds, mean over the parties",
-    ),
-    define_line(
-        "periods",
-        "{periods_per_component} for each component, {options[variant]}",
-        periods_per_component="rounds of merging for each component",
-    ),
-    define_line(
-        "iterations",
-        "{iterations}, step-size {step_size:.3g}",
-        iterations="number of steps of each party",
-        step_size="size of each step, for a pooled scatter of trace 1",
-    ),
-    define_line(
-        "mixing rate",
-        "{mixing_rate:.3f} of the parties' differences stay after an exchange ({options[graph]})",
-        mixing_rate="share of the parties' disagreement that one exchange leaves",
-    ),
-    define_line(
-        "consensus error",
-        "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all",
-        consensus_error_degrees="largest angle between the estimate of a party and the mean of all estimates",
-    ),
-    define_line(
-        "last direction",
-        "a step of norm {last_direction_norm:.2g} at most",
-        last_direction_norm="largest norm of a party's last step",
-    ),
-    define_line(
-        "mu",
-        _mu_text,
-        mu="strength of the shared components: 0 is local PCA, infinity the PCA of all rows",
-        held_out_rows="number of rows on which the run chose mu",
-    ),
+    define_line("last direction", "a step of norm {last_direction_norm:.2g} at most"),
+    define_line("mu", _mu_text, "mu", "held_out_rows"),
     define_line(
         "held-out error",
         "{held_out_squared_error_per_row:.6g} per row, local {local_held_out_squared_error_per_row:.6g}, "
         "global {global_held_out_squared_error_per_row:.6g}, {square_unit}",
-        held_out_squared_error_per_row="squared error with each party's own components",
-        local_held_out_squared_error_per_row="squared error with each party's local PCA",
-        global_held_out_squared_error_per_row="squared error with the PCA of all rows",
     ),
     define_line(
         "objective",
         "{objective_per_row:.6g} per row, {square_unit}, after {objective_iterations} iterations ({options[solver]})",
-        objective_per_row="objective that the parties' own and the shared components minimise",
-        objective_iterations="number of iterations",
     ),
-    define_line(
-        "own from shared",
-        "{own_from_shared_degrees:.2g} degrees (root mean square sine)",
-        own_from_shared_degrees="root mean square sine between the parties' own and the shared components",
+    define_line("own from shared", "{own_from_shared_degrees:.2g} degrees (root mean square sine)"),
+    define_line("missing values", _missing_values_text, "missing_share", "degrees_ahead"),
+    define_line("privacy", _privacy_text, "epsilon", "delta", "honest_parties"),
+    define_line("noise / sensitivity", _sums_text("noise_multiplier_"), "noise_multiplier_"),
+    define_line("rows clipped to", _sums_text("clipping_norm_"), "clipping_norm_"),
+    define_line("shells", "{shells} of distances from the centre, each with a sum of directions"),
+    define_line("centre", "the mean direction of the rows from it is {mean_sign:.1g} of 1 long"),
+    define_line("far off", "{rows_far_off:.2g} of the rows"),
+    define_line("parties' sums", "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}"),
+    define_line("above the noise", _above_noise_text, "components_above_noise", "kept_features"),
+    define_line("members", "{members} with {member_rows} rows; {members_here} took part in this run"),
+    define_line("revision", _revision_text, "revision", "unsaved_changes"),
+    define_line("joined", _members_text("joined"), "joined_members"),
+    define_line("replaced", _members_text("replaced"), "replaced_members"),
+    define_line("appended", _members_text("appended"), "appended_members"),
+    define_line("unchanged", _members_text("unchanged"), "unchanged_members"),
+    define_line("left", _members_text("left"), "left_members"),
+    define_line("absent", _members_text("absent"), "absent_members"),
+    bound_line("fixed point", "fixed_point_variance_share", "rounds off {bound} of the variance at most", digits=1),
+    bound_line(
+        "fixed point", "fixed_point_size_share", "rounds off {bound} of the largest size that a sum may have", digits=1
     ),
-    define_line(
-        "missing values",
-        _missing_values_text,
-        missing_share="share of all values that are missing",
-        degrees_ahead="estimated angle to the final components; not a bound",
-    ),
-    define_line(
-        "privacy",
-        _privacy_text,
-        epsilon="epsilon and delta of the whole run, for one row",
-        delta="epsilon and delta of the whole run, for one row",
-        honest_parties="number of parties that must add their share of the noise (`trust='distributed'`)",
-    ),
-    define_line(
-        "noise / sensitivity",
-        _sums_text("noise_multiplier_"),
-        **{f"noise_multiplier_{name}": "noise of this sum divided by its sensitivity" for name in NOISED_SUMS},
-    ),
-    define_line(
-        "rows clipped to",
-        _sums_text("clipping_norm_"),
-        **{f"clipping_norm_{x}": "largest length of a row in this sum, in the unit of the data" for x in CLIPPED_SUMS},
-    ),
-    define_line(
-        "shells",
-        "{shells} of distances from the centre, each with a sum of directions",
-        shells="number of shells of distances from the centre",
-    ),
-    define_line(
-        "centre",
-        "the mean direction of the rows from it is {mean_sign:.1g} of 1 long",
-        mean_sign="length of the rows' mean direction from the centre, which is 0 at their spatial median",
-    ),
-    define_line(
-        "far off",
-        "{rows_far_off:.2g} of the rows",
-        rows_far_off="share of the rows with weight 0, because they lie far off along a direction",
-    ),
-    define_line(
-        "parties' sums",
-        "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}",
-        unlike_parties="median difference of the parties' normalised sums, divided by the size of their median",
-        most_unlike_party="the same number for the party that differs most",
-    ),
-    define_line(
-        "above the noise",
-        _above_noise_text,
-        components_above_noise="number of components that stand out of the noise",
-        kept_features="number of features that stand out of the noise",
-    ),
-    define_line(
-        "members",
-        "{members} with {member_rows} rows; {members_here} took part in this run",
-        members="number of members of the federation",
-        member_rows="number of rows of all members",
-        members_here="number of members that took part in this run",
-    ),
-    define_line(
-        "revision",
-        _revision_text,
-        revision="revision of the stored federation",
-        unsaved_changes="number of changes since it was saved",
-    ),
-    define_line("joined", _members_text("joined"), joined_members="number of new members"),
-    define_line(
-        "replaced", _members_text("replaced"), replaced_members="number of members with other rows than before"
-    ),
-    define_line("appended", _members_text("appended"), appended_members="number of members that added rows"),
-    define_line("unchanged", _members_text("unchanged"), unchanged_members="number of members with the same rows"),
-    define_line("left", _members_text("left"), left_members="number of members whose rows no longer count"),
-    define_line(
-        "absent", _members_text("absent"), absent_members="number of members that took no part; their rows count"
-    ),
-    define_line(
-        "fixed point",
-        _bound_text("fixed_point_variance_share", "rounds off {bound} of the variance at most", digits=1),
-        fixed_point_variance_share="bound on the share of the variance that fixed point rounds off (methods for rows)",
-    ),
-    define_line(
-        "fixed point",
-        _bound_text("fixed_point_size_share", "rounds off {bound} of the largest size that a sum may have", digits=1),
-        fixed_point_size_share="the same bound as a share of the largest size of a sum (methods for columns)",
-    ),
-    define_line(
-        "secure aggregation",
-        "pairwise masks, {pairwise_masked_parties} parties",
-        pairwise_masked_parties="number of parties in every sum",
-    ),
-    define_line(
-        "secure aggregation",
-        "double masks, {double_masked_parties} of {expected_parties} parties",
-        double_masked_parties="number of parties in the sum",
-        expected_parties="number of parties at the start",
-    ),
-    define_line(
-        "left out",
-        _left_out_text,
-        left_out_directions="number of directions over which the left-out variance is spread",
-    ),
-    define_line(
-        "odd rows",
-        _outlier_text,
-        rows_above_t_squared_limit="number of rows beyond the limit of T squared, which 1 % of normal rows exceed",
-        rows_above_spe_limit="number of rows beyond the limit of SPE; parties with few such rows count 0",
-    ),
+    define_line("secure aggregation", "pairwise masks, {pairwise_masked_parties} parties"),
+    define_line("secure aggregation", "double masks, {double_masked_parties} of {expected_parties} parties"),
+    define_line("left out", _left_out_text, "left_out_directions"),
+    define_line("odd rows", _outlier_text, "rows_above_"),
     define_line(
         "first variance",
         "{first_variance_low:.3g} to {first_variance_high:.3g} (95 %, by fourth moments), {square_unit}",
-        first_variance_low="lower end of the 95 % interval for the first variance, from fourth moments",
-        first_variance_high="upper end of this interval; infinity if there is no upper end",
     ),
     define_line(
         "squared error per row",
         "{squared_error_per_row:.6g} measured, {predicted_squared_error_per_row:.6g} predicted, {square_unit}",
-        squared_error_per_row="squared error after projection, which the parties measured on their own rows",
-        predicted_squared_error_per_row="squared error that the eigenvalues predict",
     ),
-    define_line(
-        "influence",
-        _influence_text,
-        influence_component_share="largest share of a component's variance that one party holds",
-        influence_axis_degrees="largest angle by which the first component turns without one party",
-        influence_subspace_degrees="the same angle for the space of the first components",
-        influence_components="number of these first components, at most ten",
-    ),
+    define_line("influence", _influence_text, "influence_"),
     define_line(
         "captured variance",
         lambda numbers, _: f"{share_text(numbers['captured_variance_share'])} of that of the pooled rows",
-        captured_variance_share="share of the pooled rows' variance in the components (simulations only)",
+        "captured_variance_share",
     ),
-    define_line(
-        "angle to pooled PCA",
-        _angles_text("pooled"),
-        angle_to_pooled_max_degrees="largest angle to scikit-learn's PCA (simulations only)",
-        angle_to_pooled_mean_degrees="mean angle to scikit-learn's PCA (simulations only)",
-    ),
+    define_line("angle to pooled PCA", _angles_text("pooled"), "angle_to_pooled_"),
 )

@@ -17,14 +17,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.fitted import FittedPCA, leave_log_open, open_log
 from fedpca_flwr.model.notes import name_notes, undivided_notes
-from fedpca_flwr.model.solution import (
-    SCALE_REMEDY,
-    Solution,
-    certainty,
-    solve,
-    undivided_features,
-    variance_fields,
-)
+from fedpca_flwr.model.solution import SCALE_REMEDY, Solution, certainty, solve, undivided_features, variance_fields
 
 if TYPE_CHECKING:
     import pandas
@@ -344,10 +337,8 @@ class PCAModel(FittedPCA):
 
         Raises
         ------
-        DataError
-            If the file does not exist.
-        ContractError
-            If the file does not hold a model, or is too large.
+        DataError, ContractError
+            If the file does not exist; if the file does not hold a model, or is too large.
         """
         from fedpca_flwr.maths.adjustment import Adjustment
         from fedpca_flwr.model import model_file
@@ -387,10 +378,8 @@ class PCAModel(FittedPCA):
 
     def __repr__(self) -> str:
         """Write the model in a line: method, components, features, rows and share of the variance."""
-        method, share = (
-            printable_text(str(open_log(self).get("method", "pooled"))),
-            self.explained_variance_ratio_.sum(),
-        )
+        method = printable_text(str(open_log(self).get("method", "pooled")))
+        share = self.explained_variance_ratio_.sum()
         variance_text = "none above the noise" if np.isnan(share) else f"{share:.2%} of the variance"
         return (
             f"PCAModel({method}: {self.n_components_} components of {self.n_features_in_} features, "
@@ -478,14 +467,10 @@ class PCAModel(FittedPCA):
 
 
 def check_squared_error(model: PCAModel, measured: float, predicted: float, tolerance: float) -> None:
-    """Log the parties' mean squared error per row, and its prediction from the eigenvalues, in the model.
-
-    Raise ContractError if the two differ by more than the tolerance: a party's rows have changed, or are not finite.
-    """
+    """Log the parties' mean squared error per row and its prediction; ContractError if they differ beyond tolerance."""
     difference = abs(measured - predicted)
     if not (np.isfinite(difference) and difference <= tolerance):  # one is NaN where a party has sent such numbers
-        raise ContractError(
-            f"the parties' own rows do not fit the model: their mean squared error is {measured:.9g}, but the "
-            f"eigenvalues say {predicted:.9g}; did a party's data change during the run?"
-        )
+        fault = f"their mean squared error is {measured:.9g}, but the eigenvalues say {predicted:.9g}"
+        advice = "did a party's data change during the run?"
+        raise ContractError(f"the parties' own rows do not fit the model: {fault}; {advice}")
     model.log["measured"] |= {"squared_error_per_row": measured, "predicted_squared_error_per_row": predicted}

@@ -35,7 +35,6 @@ MODEL_FORMAT = 2  # in files of format 1, of the first versions, ``measured`` he
 MODEL_JSON = "model.json"
 # these may be NaN, all of them and the noise variance together: a release that is noise alone has no variances
 VARIANCES = ("explained_variance_", "explained_variance_ratio_", "singular_values_")
-# the arrays that a model's file may hold
 ADJUSTMENT_ARRAYS = ("adjustment_places", "adjustment_slopes")
 MODEL_ARRAYS = ("components_", "mean_", "scale_", *VARIANCES, "scores_", "covariance_", "factors_", *ADJUSTMENT_ARRAYS)
 
@@ -54,10 +53,7 @@ def model_path(path: str | os.PathLike[str]) -> Path:
 def write(
     path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any], access: files.Access
 ) -> Path:
-    """Write a model's arrays and metadata (JSON with a ``log``) completely or not at all; return the file's path.
-
-    A noise variance of NaN becomes null, and infinity a text. Raise ConfigError for the path of a folder.
-    """
+    """Write a model's arrays and metadata completely or not at all, and return the path; ConfigError for a folder."""
     target = model_path(path)
     if np.isnan(metadata.get("noise_variance_", 0.0)):  # JSON has no such number
         metadata = {**metadata, "noise_variance_": None}
@@ -69,11 +65,7 @@ def write(
 def read(
     path: str | os.PathLike[str], most_bytes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], History]:
-    """Read and check a model's arrays, metadata, and log from a file that `write` wrote.
-
-    Raise DataError if there is no such file, ContractError if it holds something else, and TooLargeError if it unpacks
-    to more than ``most_bytes`` (None: `files.read` decides).
-    """
+    """Read and check arrays, metadata and log from a file that `write` wrote, of at most ``most_bytes`` unpacked."""
     target = model_path(path)
     if not target.exists():
         raise DataError(f"there is no model at {target}")

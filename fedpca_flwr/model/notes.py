@@ -17,10 +17,7 @@ SHRINKAGE_NOTE_LIMIT = 0.95  # a note tells of scores that are smaller than this
 
 
 def unit_notes(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Write a note for each party with features whose means suggest another unit of measurement.
-
-    The entries (`fedpca_flwr.model.history.Unit`) are in order of the parties; without names, features have numbers.
-    """
+    """Write a note for each party with features whose means suggest another unit of measurement."""
     notes = []
     for party, group in groupby(entries, key=lambda unit: unit["party"]):
         units = list(group)

@@ -36,9 +36,8 @@ class Output:
     def of(cls, config: RunConfig, run_id: int) -> Output:
         """Choose the paths of the result files by the run-config, and check that they can be written.
 
-        A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder.
-        So a path that is not absolute is placed in the run's own folder. Raise ConfigError if nothing can be written
-        there, or another run's files are there.
+        A SuperLink does not know in which folder somebody typed ``flwr run``, and may have been started in any folder:
+        a path that is not absolute is placed in the run's own folder.
         """
         model = model_path(_run_folder(run_id) / Path(config.output).expanduser())
         output = cls(model, model.with_name(f"{model.stem}-moments.npz"), run_id, config.overwrite)
@@ -74,9 +73,8 @@ class Output:
     def save(self, model: PCAModel) -> tuple[Output, list[str]]:
         """Write the model, and its moments if any; return the files written, and why others could not be written.
 
-        The reserved space is freed first. If another run wrote these files in the meantime, the names get the run's
-        number. If a folder cannot be written, the result goes to the run's folder, or to a new temporary folder. Raise
-        ConfigError if no folder can be written.
+        Names that another run has taken get the run's number. Where a folder cannot be written, the run's folder, then
+        a new temporary one, is taken. Raise ConfigError if none can be written.
         """
         if self.reserved_file:
             self.reserved_file.close()

@@ -51,10 +51,8 @@ def pooled_pca(X: ArrayLike, n_components: int, *, center: bool = True, scale: b
     n, d = data.shape
     is_whole = isinstance(n_components, Integral) and not isinstance(n_components, bool)
     if not is_whole or not 1 <= n_components <= min(n, d):
-        raise ConfigError(
-            f"'n_components' is {value_text(n_components)}, expected a whole number from 1 to {min(n, d)}, since the "
-            f"rows are of shape {data.shape}"
-        )
+        expected = f"expected a whole number from 1 to {min(n, d)}, since the rows are of shape {data.shape}"
+        raise ConfigError(f"'n_components' is {value_text(n_components)}, {expected}")
     scaler = StandardScaler(with_mean=center).fit(data) if scale else None
     rows = data if scaler is None else scaler.transform(data)
     order, mean = np.argsort(-rows.std(axis=0), kind="stable"), np.zeros(d)
@@ -123,10 +121,10 @@ def principal_angles(model: PCAModel, reference: PCAModel) -> Angles:
 
 
 def captured_variance(model: PCAModel, reference: PCAModel, X: ArrayLike) -> float:
-    """Compute the share (0 to 1) of the variance of rows (n, d) that lies in the span of a model's components.
+    """Compute the share (0 to 1) of the variance of rows (n, d) in the span of a model's components.
 
     The reference is a model of these rows: its mean and scale define the variance. The share that the model itself
-    states (``explained_variance_ratio_``) can be wrong: noise has variance too. Rows without variance give 0.
+    states (``explained_variance_ratio_``) can be wrong: noise has variance too.
     """
     centred = reference.centred(X)
     directions = orth(_directions(model))
@@ -140,10 +138,7 @@ def knn_accuracy(
 ) -> float:
     """Compute the accuracy (0 to 1) of a k-nearest-neighbour classifier on the projected rows.
 
-    The accuracy hardly moves with the angle (a random projection of MNIST to 50 dimensions gives 0.939), so it says
-    nothing about exactness.
-
-    Shapes: train (n, d), labels (n,), test (m, d), truth (m,).
+    It hardly moves with the angle, so it says nothing about exactness. Shapes: train (n, d), labels (n,), test (m, d).
     """
     from sklearn.neighbors import KNeighborsClassifier  # it takes a second to import, and few ask for this
 

@@ -350,10 +350,8 @@ class SecondMoments:
 
         Raises
         ------
-        ConfigError
-            If the features' names differ, or a party is in both.
-        ContractError
-            If the numbers of features differ.
+        ConfigError, ContractError
+            If the features' names differ, or a party is in both; if the numbers of features differ.
         """
         self._require_same_features(other)
         twice = sorted(self.parties.keys() & other.parties.keys())
@@ -383,10 +381,8 @@ class SecondMoments:
 
         Raises
         ------
-        ConfigError
-            If the features' names differ.
-        ContractError
-            If the numbers of features differ, or the part cannot be among these rows.
+        ConfigError, ContractError
+            If the features' names differ; if the numbers of features differ, or the part cannot be among these rows.
         """
         self._require_same_features(part)
         if part.n_samples >= self.n_samples:
@@ -395,9 +391,8 @@ class SecondMoments:
         rest = maths.subtract_part(self.moments, part.moments)
         # rounding of the subtraction may leave variances slightly below 0
         if (rest.diagonal() < -1e-9 * self.moments.diagonal() - self.error_bound - part.error_bound).any():
-            raise ContractError(
-                "what is to be taken out varies more than the rows that it is taken out of: it is not part of them"
-            )
+            fault = "varies more than the rows that it is taken out of: it is not part of them"
+            raise ContractError(f"what is to be taken out {fault}")
         bound, features = self.error_bound + part.error_bound, self.features or part.features
         return SecondMoments(rest, features, error_bound=bound, preparation=self.preparation)
 
@@ -472,10 +467,8 @@ class SecondMoments:
 
         Raises
         ------
-        DataError
-            If the file does not exist.
-        ContractError
-            If the file does not hold moments.
+        DataError, ContractError
+            If the file does not exist; if the file does not hold moments.
         """
         target = files.archive_path(path, "a set of moments")
         if not target.exists():
@@ -512,10 +505,7 @@ class SecondMoments:
 
 
 def validate_moments(key: str, data: ArrayLike | Moments) -> Moments:
-    """Compute the moments of a member's rows (n, d), or check given moments: shapes, finite values, variances from 0.
-
-    Raise DataError for rows that are no finite numbers, and ContractError for impossible moments of the member ``key``.
-    """
+    """Return the moments of rows (n, d), or checked given ones; DataError or ContractError that names ``key``."""
     if not isinstance(data, Moments):
         table = check_rows(as_rows(data, f"the data of '{key}'"), column_names(data))
         return Moments.from_rows(require_complete(table))

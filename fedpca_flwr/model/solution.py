@@ -36,8 +36,8 @@ class Certainty(NamedTuple):
 def certainty(pairs: Eigenpairs, *, exact: bool, remedies: Sequence[str]) -> Certainty:
     """Assess whether float64 determines the leading components, and write a note if some are undetermined.
 
-    Components are exact if the method is (``exact``), and rounding turns them by no more than `EXACT_ANGLE_DEGREES`; no
-    basis of tied components is exact. The note names ``remedies``, such as `SCALE_REMEDY`.
+    Components are exact if the method is, and rounding turns them by no more than `EXACT_ANGLE_DEGREES`. ``remedies``,
+    such as `SCALE_REMEDY`, are for the note.
     """
     k, limit = pairs.values.size, resolution(pairs)
     max_resolved = k if pairs.rank is None else min(k, pairs.rank)
@@ -159,10 +159,8 @@ def solve(
 
     Raises
     ------
-    ConfigError
-        For a number of components that the data do not allow.
-    DataError
-        For a single row, or rows without variance.
+    ConfigError, DataError
+        For a number of components that the data do not allow; for a single row, or rows without variance.
     """
     d = diagonal.size
     check_components(n_components, moments.count, d)
@@ -221,10 +219,8 @@ def check_components(n_components: int | float | str, rows: float, features: int
     is_count = isinstance(n_components, int | np.integer) and not isinstance(n_components, bool) and n_components >= 1
     is_share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
     if not (is_count or is_share or n_components == "auto"):
-        raise ConfigError(
-            f"'n-components' is {value_text(n_components)}, expected a number from 1, a fraction between 0 and 1, "
-            "or 'auto'"
-        )
+        expected = "expected a number from 1, a fraction between 0 and 1, or 'auto'"
+        raise ConfigError(f"'n-components' is {value_text(n_components)}, {expected}")
     maximum = min(max_row_count(rows), features)
     if rows < 2:
         raise DataError(f"all parties together have {rows} row; a PCA needs at least 2")
@@ -287,10 +283,7 @@ def require_variance(variance: Array | float, rows: float, mean: Array, *, which
 
 
 def variance_fields(values: Array, total: float, rows: float, features: int, divisor: str = "n-1") -> dict[str, Any]:
-    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace.
-
-    Negative eigenvalues count as 0. Shares are 0 without variance; the noise is 0 if no variance is left out.
-    """
+    """Compute the fields of `FittedPCA` that follow from the scatter's leading eigenvalues (k,) and its trace."""
     scatter = values.clip(min=0.0)
     remaining = min(max_row_count(rows), features) - scatter.size
     freedom = rows if divisor == "n" else max(1, rows - 1)  # a single new row has scores too

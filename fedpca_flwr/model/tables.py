@@ -92,10 +92,7 @@ def component_labels(count: int) -> list[str]:
 
 
 def feature_rows(names: Sequence[str], *columns: ArrayLike, weight: ArrayLike | None = None) -> list[list[object]]:
-    """Return a table's rows, a row for each of d features: its name, or position if unnamed, then its values (d,).
-
-    With a ``weight`` (d,), of more than `MAX_TABLE_ROWS` features those with the largest come first.
-    """
+    """Return a row for each of d features, its name or position and values; of many, the largest ``weight`` first."""
     arrays = [np.asarray(column) for column in columns]
     d = arrays[0].size
     order: Sequence[int] = range(d)
@@ -111,11 +108,10 @@ def largest_features(values: NDArray[Any], names: Sequence[str], count: int = 3)
 
 
 def tables_by_name(parties: Any, log: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """Return a mapping from the parties' names to their tables or files.
+    """Return the tables or files by the parties' names: keys of a mapping, the party column of a frame of scores.
 
-    The keys of a mapping are the names. A list takes the names of the parties in a model's ``log`` if their number is
-    equal, otherwise the names of files, or "party 0", "party 1". A single table is called "rows". A frame of scores
-    (`PCAModel.scores_frame`) has its parties in a column.
+    A list takes the names in a model's ``log`` if there are as many, else those of files, or "party 0", "party 1". A
+    single table is called "rows".
     """
     if isinstance(parties, Mapping):
         return {str(name): table for name, table in parties.items()}

@@ -27,8 +27,7 @@ OWN_RECORDS = ("post", "run-config")  # of a question, which a network does not 
 class PostedQuestion:
     """Question to a site from a file, which anybody may have written.
 
-    Raise ContractError or ConfigError, which name file and site, if the file is damaged, for another site, of another
-    version, or not signed with the coordinator's key, if the site has that.
+    Raise ContractError or ConfigError if the file is damaged, for another site, of another version, or not signed.
     """
 
     def __init__(self, path: Path, node: NodeConfig) -> None:
@@ -84,9 +83,8 @@ class PostedQuestion:
             reply = app(self.message, context)
             files.write(state_file, recorddict_to_proto(context.state).SerializeToString())
             if PENDING_KEY in statement_of(reply):
-                raise ContractError(
-                    "this site was stopped while it computed the answer, and computes each answer once: begin a new run"
-                )
+                rule = "computes each answer once: begin a new run"
+                raise ContractError(f"this site was stopped while it computed the answer, and {rule}")
             if about.message_type != QUERY and "error" not in statement_of(reply):  # a statement may be put right
                 files.write(stored, files.seal(reply)[1])
         return reply

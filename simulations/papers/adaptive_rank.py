@@ -26,11 +26,7 @@ from fedpca_flwr.strategies.sapca.streams import Fixed, Tracker, merge, track
 
 
 def steps(motes: str = "", shrink: int = 1) -> list[Step]:
-    """List the steps (computations with a CSV table each) that reproduce the paper of Grammenos et al. 2019.
-
-    Steps on the sensor network need ``motes``, the folder of its files; DataError if it has none of them. Numbers of
-    rows, features and permutations are divided by ``shrink``.
-    """
+    """List the steps, a table each, of Grammenos et al. 2019; those on sensors need the folder ``motes`` of files."""
     size = {"d": 400 // shrink, "n": 4000 // shrink}
     plan = [Step(f"synthetic-{a}", _on_synthetic, {"alpha": a, **size}) for a in (0.0001, 0.001, 0.5, 1, 2, 3)]
     plan += [Step(f"spectrum-{alpha}", _spectrum, {"alpha": alpha, **size}) for alpha in (0.5, 1, 2, 3)]
@@ -79,9 +75,8 @@ def _spectrum(alpha: float, d: int, n: int) -> Iterable[Row]:
 def _seconds(d: int, n: int) -> Iterable[Row]:
     """Measure CPU seconds of tracking and merging: of all leaves together, and if each leaf had a core (figure 2).
 
-    With a core for each leaf, the time is that of the slowest leaf and of a merge for each level. A leaf's rows are
-    drawn block by block, outside the clock, in the coordinates of their covariance: of no method does the time depend
-    on the basis. Memory is by how much the peak of the process grows, in MB.
+    With a core each, it is the time of the slowest leaf and of a merge for each level. Rows are drawn outside the
+    clock, in the coordinates of their covariance. Memory is by how much the peak of the process grows, in MB.
     """
     rng, deviations, before = np.random.default_rng(300), np.arange(1, d + 1.0) ** -0.5, peak_mb()
     for leaves in (1, 32):
@@ -217,10 +212,7 @@ def _stack(results: Results, prefix: str, column: str) -> list[Row]:
 
 
 def _over_time(target: Path, panels: Mapping[str, list[Row]], names: Sequence[str], *, ranks: bool = False) -> None:
-    """Draw error by number of rows, a panel for each stream; ``ranks`` adds panels of the methods' ranks.
-
-    Values up to 1e-9 of a method's largest are left out.
-    """
+    """Draw error (and ``ranks``) by number of rows, a panel for each stream, without values up to 1e-9 of all."""
     drawn = []
     for quantity, label in [("error", "error per row"), ("rank", "rank")][: 1 + ranks]:
         for title, rows in panels.items():

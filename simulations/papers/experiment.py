@@ -58,10 +58,7 @@ class Paper:
         return command(self.name, self.doc, self.options, reproduce)
 
     def make(self, folder: Path, values: Mapping[str, Any]) -> dict[str, list[Row]]:
-        """Run every step that is not done, and write tables, figures and report to the folder; return all rows by step.
-
-        ``values`` are those of the command's options by name. Raise errors as `run_steps`.
-        """
+        """Run every step that is not done, write tables, figures and report to the folder, and return all rows."""
         results = run_steps(self.steps(**values), folder / "steps")
         sections = self.figures(results, folder)
         parts = [f"# {self.title}", *(f"## {heading}\n\n{text}" for heading, text in sections.items())]
@@ -70,10 +67,7 @@ class Paper:
 
 
 def command(name: str, doc: str | None, options: Mapping[str, Any], callback: Callable[..., None]) -> click.Command:
-    """Return a command whose options are ``--output`` and those of ``options``, a mapping from names to defaults.
-
-    An option has the type of its default: with a list it takes several values, with False it is a switch.
-    """
+    """Return a command with ``--output`` and options of the types of their defaults; a list takes several values."""
     text = "Folder for figures and report."
     output = click.Option(["--output"], type=click.Path(path_type=Path), required=True, help=text)
     parameters: list[click.Parameter] = [output]
@@ -88,10 +82,7 @@ def command(name: str, doc: str | None, options: Mapping[str, Any], callback: Ca
 
 
 def run_steps(steps: Sequence[Step], folder: Path) -> dict[str, list[Row]]:
-    """Run the steps whose tables are missing or have other settings, and return the rows of all steps by name.
-
-    Raise ConfigError if the folder is not writable, or has another file in place of a table.
-    """
+    """Run the steps without a table of these settings, and return all rows by step; ConfigError for other files."""
     require_writable_folder(folder, SHARED)  # before any work
     results = {}
     for step in track(steps, "reproducing", console=Console(stderr=True)):
@@ -139,10 +130,7 @@ def markdown(rows: Sequence[Row], form: str = ".4f") -> str:
 def figure(
     target: Path, lines: int = 1, columns: int = 1, *, figsize: tuple[float, float], sharey: bool = False
 ) -> Iterator[Any]:
-    """Yield an array of axes (lines, columns), and write the figure as PNG at the end, with equal bytes for equal ones.
-
-    The file appears complete or not at all; ``figsize`` is in inches. Raise ConfigError if matplotlib is missing.
-    """
+    """Yield an array of axes (lines, columns), and write the figure, of a size in inches, as PNG at the end."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -24,10 +24,7 @@ PRIORS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
 
 @dataclass(frozen=True)
 class Federation:
-    """Data of the hierarchical model: each party's true components are drawn about common components V.
-
-    Shapes, of m parties: rows (m, n, d), truth (the components) (m, d, r).
-    """
+    """Data of the hierarchical model: rows (m, n, d) of m parties, and true components (m, d, r) about a common V."""
 
     rows: Array
     truth: Array
@@ -35,10 +32,7 @@ class Federation:
 
     @classmethod
     def draw(cls, *, d: int, r: int, m: int, n: int, spread: float, seed: int, prior: str = "gaussian") -> Federation:
-        """Draw common components V (d, r), m parties' components about V, and n rows of each party with noise.
-
-        ``spread`` is the variance of the parties about V, and ``prior`` a name of `PRIORS`.
-        """
+        """Draw V (d, r), components of m parties about V with a variance ``spread``, and n noisy rows of each."""
         rng = np.random.default_rng(seed)
         V = polar_factor(rng.standard_normal((d, r)))
         party_components = V + np.sqrt(spread) * PRIORS[prior](rng, (m, d, r))
@@ -64,10 +58,7 @@ class Federation:
         return float(lost / (self.rows.shape[0] * self.rows.shape[1]) / ((d - r) * NOISE))
 
     def objective(self, U: Array, V: Array) -> float:
-        """Return the paper's objective (equation (4)) of the parties' components U about V, mean over parties.
-
-        Shapes: U (m, d, r), V (d, r).
-        """
+        """Return the objective (equation (4)) of components U (m, d, r) about V (d, r), mean over parties."""
         return float(objective(self.rows, U, V, noise=NOISE, spread=self.spread).mean())
 
     def pooled(self) -> Array:
@@ -87,10 +78,7 @@ class Federation:
 
 
 def closed_form(data: Federation, V: Array, *, times: float = 1.0) -> Array:
-    """Alternate closed-form updates of the parties' components U and of the common V, until V stays; return U.
-
-    The penalty is ``times`` that of the model; there are 100 iterations at most. Shapes: V (d, r) -> U (m, d, r).
-    """
+    """Alternate updates of the parties' components U (m, d, r) and the common V, up to 100 times, and return U."""
     U = np.broadcast_to(V, data.truth.shape)
     for _ in range(100):
         U = personalised.personal_components(data.rows, V, times * data.penalty_strength, U)
@@ -104,10 +92,7 @@ def closed_form(data: Federation, V: Array, *, times: float = 1.0) -> Array:
 def algorithm_1(
     data: Federation, U: Array, V: Array, iterations: int, *, local: int = 1
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield the parties' components U (m, d, r) and the common V (d, r) after each iteration of Algorithm 1.
-
-    Parties take ``local`` steps in each, with the largest rates for which steps are stable.
-    """
+    """Yield U (m, d, r) and V (d, r) after each iteration of Algorithm 1, of ``local`` largest stable steps each."""
     largest = np.linalg.norm(data.rows, 2, axis=(-2, -1)) ** 2
     for _ in range(iterations):
         for _ in range(local):
@@ -118,10 +103,7 @@ def algorithm_1(
 
 
 def ascend(rows: Array, U: Array, iterations: int) -> Iterator[Array]:
-    """Yield components after each gradient step on the likelihood without a penalty, for each party or pooled rows.
-
-    Shapes: rows (m, n, d), U (m, d, r); or rows (n, d), U (d, r).
-    """
+    """Yield U (m, d, r), or of pooled rows (d, r), after each gradient step on the likelihood without a penalty."""
     step = 1 / np.linalg.norm(rows, 2, axis=(-2, -1))[..., None, None] ** 2
     for _ in range(iterations):
         U = stiefel.retract(U, -step * stiefel.tangent_projection(U, personalised.local_gradient(rows, U, U, 0.0)))

@@ -68,15 +68,11 @@ def steps(mnist: str = "", cifar: str = "") -> list[Step]:
 
 
 def _compare(*, dataset: str, partition: str, methods: Sequence[str], **further: Any) -> Iterable[Row]:
-    """Yield angles in degrees, k-NN accuracy and costs of each method on a partition of a data set, a row each.
-
-    ``further`` has arguments of `compare`. Raise ConfigError with the error of a run that fails.
-    """
+    """Yield angles in degrees, k-NN accuracy and costs of each method on a partition; ConfigError if a run fails."""
     options = PARTITIONS[partition]
     spread = {"partitions": [options["kind"]], "alphas": [options.get("alpha", 1.0)]}
-    for record in compare(
-        methods=methods, **{"datasets": [dataset], "n_components": COMPONENTS, "knn": True, **spread, **further}
-    ):
+    settings = {"datasets": [dataset], "n_components": COMPONENTS, "knn": True, **spread, **further}
+    for record in compare(methods=methods, **settings):
         if "error" in record:
             raise ConfigError(f"{record['method']} on {dataset}, {partition}: {record['error']}")
         yield {
@@ -117,10 +113,7 @@ def _stream(*, dataset: str, data_root: str) -> Iterable[Row]:
 
 
 def _overlay(*, dataset: str, data_root: str, partition: str) -> Iterable[Row]:
-    """Yield the first two scores of sample rows by each method and by the pooled PCA, with the mean angle in degrees.
-
-    The signs of a method's scores are those of the pooled PCA.
-    """
+    """Yield the first two scores of sample rows by each method, signed as those of the pooled PCA, and its angle."""
     parts = clients(dataset, data_root, **PARTITIONS[partition])
     source, pooled = pooled_reference(dataset, data_root, COMPONENTS, center=True, scale=False)
     row_numbers = np.linspace(0, len(source.labels) - 1, ROWS).astype(int)

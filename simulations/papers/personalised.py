@@ -42,11 +42,7 @@ TIMES = {"personal": 1.0, "personal 2 mu": 2.0}  # strengths, in units of the mo
 
 
 def steps(datasets: int, shrink: int = 1, mnist: str = "") -> list[Step]:
-    """List the steps of all figures and of real data.
-
-    A point is of ``datasets`` data sets. Numbers of parties and iterations are divided by ``shrink``, and real data
-    need the folder ``mnist``.
-    """
+    """List the steps of all figures, with points of ``datasets`` data sets, and of real data in a folder ``mnist``."""
     many_parties = {"m": max(4, 200 // shrink), "datasets": datasets}
     fewer_parties = {"m": max(4, 100 // shrink), "datasets": min(datasets, 2)}
     fifty = {**SMALL, "m": max(4, 50 // shrink), "n": 20, "datasets": min(datasets, 3)}
@@ -122,15 +118,8 @@ def means(rows: Sequence[Row]) -> Row:
 
 
 # columns that a step's name gives behind the name of its figure
-POINTS: dict[str, tuple[str, ...]] = {
-    "1a": ("spread",),
-    "1b": ("spread",),
-    "1c": ("spread", "rows"),
-    "1d": ("spread", "parties"),
-    "2": ("spread",),
-    "local": ("local iterations",),
-    "prior": ("prior",),
-}
+POINTS: dict[str, tuple[str, ...]] = {"local": ("local iterations",), "prior": ("prior",)}
+POINTS |= dict.fromkeys(("1a", "1b", "2"), ("spread",)) | {"1c": ("spread", "rows"), "1d": ("spread", "parties")}
 
 
 def _tables(results: dict[str, list[Row]]) -> dict[str, list[Row]]:
@@ -178,10 +167,7 @@ def _draw_parties(root: str, parties: int, count: int) -> list[Array]:
 
 
 def _fit_personal(parties: list[Array], components: int) -> tuple[Array, list[Array], Array, float]:
-    """Run the method `personalised`; return pooled mean, each party's components, pooled components, and mu.
-
-    A party without components of its own has the pooled ones. Shapes: parties (n_i, d) -> (d,), (d, k), (d, k).
-    """
+    """Run `personalised`; return the mean (d,), each party's components (d, k), the pooled components, and mu."""
     runs = {}
     for mu in ("held-out", "infinity"):
         options = {"method": "personalised", "n-components": components, "mu": mu, "clients": len(parties)}

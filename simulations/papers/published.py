@@ -152,11 +152,7 @@ def page(every: Sequence[Seed], numbers: Numbers) -> str:
 
 
 def reproduce_all(output: Path, *, quick: bool, **folders: str) -> None:
-    """Reproduce all papers and notes in a folder; ``folders`` has those of data by option, empty ones are left out.
-
-    Write numbers.json and, unless ``quick`` (the quick steps only), published.md. Raise ConfigError as `run_steps`, and
-    SystemExit, before published.md, with a line for each number outside its interval.
-    """
+    """Reproduce all papers, or their quick steps, into a folder; SystemExit for numbers outside their intervals."""
     require_writable_folder(output, SHARED)
     numbers: Numbers = {}
     wrong: list[str] = []

@@ -36,10 +36,7 @@ class Method(Protocol):
 
 
 class PowerMethod:
-    """Memory-limited streaming PCA (Mitliagkas et al. 2013, algorithm 1): a power step for each block of d rows.
-
-    Each block replaces the last estimate, so the error stays that of one block.
-    """
+    """Streaming PCA with a power step for each block of d rows alone (Mitliagkas et al. 2013, algorithm 1)."""
 
     def __init__(self, d: int, rank: int, *, rng: np.random.Generator) -> None:
         """Start from random orthonormal directions."""
@@ -60,10 +57,7 @@ class PowerMethod:
 
 
 class FrequentDirections:
-    """Frequent Directions (Liberty 2013; Ghashami et al. 2016): a sketch of 2 ell rows that shrinks when full.
-
-    ``0 <= A'A - B'B <= |A|^2 / ell`` for the rows A and the sketch B; ell is twice the rank.
-    """
+    """Frequent Directions (Liberty 2013): a sketch B of 4 rank rows of A, with A'A - B'B <= |A|^2 / (2 rank)."""
 
     def __init__(self, d: int, rank: int) -> None:
         """Start with a sketch of zero rows."""
@@ -97,10 +91,7 @@ class FrequentDirections:
 
 
 class Grouse:
-    """GROUSE (Balzano, Nowak and Recht 2010) on whole rows: a geodesic step on the Grassmannian for each row.
-
-    The step at row t is 2 / t; a rotation of a quarter turn or more is left out.
-    """
+    """GROUSE (Balzano, Nowak and Recht 2010) on whole rows: for row t a geodesic step of 2 / t below a right angle."""
 
     def __init__(self, d: int, rank: int, *, rng: np.random.Generator) -> None:
         """Start from random orthonormal directions."""
@@ -122,10 +113,9 @@ class Grouse:
 
 
 class Spirit:
-    """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps the energy between two bounds.
+    """SPIRIT (Papadimitriou et al. 2005): PAST, with a rank that keeps 95 to 98 % of the energy.
 
-    A new direction starts from the next canonical one. At each row all energies are multiplied by ``forgetting``. The
-    rank grows below 95 % of the energy and falls above 98 %; between two changes lies at least one row.
+    A new direction starts from the next canonical one. At each row all energies are multiplied by ``forgetting``.
     """
 
     def __init__(self, d: int, rank: int = 3, *, forgetting: float = 1.0) -> None:
@@ -178,10 +168,7 @@ class Spirit:
 
 
 def synthetic(alpha: float, *, seed: int, d: int, n: int, code: bool = False) -> Array:
-    """Draw rows (n, d) of mean zero with covariance eigenvalues i^-alpha in a random orthonormal basis.
-
-    With ``code`` they are i^-2alpha, as in the paper's code (there also divided by the root of n - 1).
-    """
+    """Draw rows (n, d) of mean 0 with eigenvalues i^-alpha in a random basis; with ``code`` i^-2alpha, as theirs."""
     rng = np.random.default_rng(seed)
     basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
     deviations = np.arange(1, d + 1.0) ** (-alpha if code else -alpha / 2)
@@ -257,10 +244,7 @@ def bounds(X: Array) -> dict[str, Method]:
 
 
 def follow(X: Array, running: Mapping[str, Method]) -> Iterator[Row]:
-    """Update all methods block by block, and yield each one's rank, and error on the rows X (n, d) so far, at 20 times.
-
-    With fewer than 20 blocks it yields after each.
-    """
+    """Update all methods block by block, and yield each one's rank, and error on the rows X (n, d) so far, 20 times."""
     parts = list(row_chunks(X, BLOCK))
     times = set(np.linspace(1, len(parts), min(20, len(parts))).round().astype(int).tolist())
     for i, part in enumerate(parts, start=1):

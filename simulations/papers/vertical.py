@@ -52,10 +52,9 @@ DIGIT = 3  # the images of a study are those of one person; here of one digit
 
 
 def steps(tables: str, mnist: str, shrink: int = 1) -> list[Step]:
-    """List the steps (computations with a single table each) that reproduce the figures of Cheung et al. 2022.
+    """List the steps, a table each, of Cheung et al. 2022; ConfigError if ``tables`` has none of the files.
 
-    ``tables`` is the folder of the structured data sets, ``mnist`` that of MNIST; empty ones are left out. Seeds, rows
-    and columns of synthetic data are divided by ``shrink``. Raise ConfigError if ``tables`` has none of the files.
+    Without ``mnist``, its steps are left out. Seeds, rows and columns of synthetic data are divided by ``shrink``.
     """
     seeds = max(1, 5 // shrink)
     plan: list[Step] = []
@@ -102,11 +101,7 @@ def _vary(name: str, case: Row, sizes: Sequence[Any]) -> list[Step]:
 
 
 def matrix(name: str, path: str = "") -> Array:
-    """Load or draw a data set as a matrix (n, m), with the scaling that the paper uses.
-
-    ``path`` is a folder of tables or of MNIST, and ``"columns rows"`` of the synthetic data "single" and "mixture". Of
-    images the first 180 of `DIGIT` are taken.
-    """
+    """Load (from a folder) or draw (from "columns rows") a data set as a matrix (n, m), scaled as in the paper."""
     if name in {"single", "mixture"}:
         columns, rows = map(int, path.split())
         return densities(name, columns, rows)
@@ -122,10 +117,7 @@ def matrix(name: str, path: str = "") -> Array:
 
 
 def densities(pattern: str, columns: int, rows: int) -> Array:
-    """Draw the authors' data (rows, columns): each column has a Gaussian's density at random points within 3 sigma.
-
-    In "single" all columns have mean 0 and sigma 1; in "mixture" both are drawn from (0, columns) for each.
-    """
+    """Draw the authors' data (rows, columns): densities, at points within 3 sigma, of a Gaussian for each column."""
     rng = np.random.default_rng(0)
     mean, sigma = np.zeros(columns), np.ones(columns)
     if pattern == "mixture":
@@ -135,10 +127,7 @@ def densities(pattern: str, columns: int, rows: int) -> Array:
 
 
 def _curve(*, data: str, path: str, parties: int, seeds: int, **options: Any) -> Iterable[Row]:
-    """Yield the authors' mean distance by period: with vectors of earlier periods in the sum, and without (``lists``).
-
-    ``data`` and ``path`` are the arguments of `matrix`, and ``options`` further ones of `distances`.
-    """
+    """Yield the authors' mean distance by period, with earlier vectors in the sum, and without (``lists``)."""
     X = matrix(data, path)
     for reset, lists in ((False, "as published"), (True, "reset")):
         yield from ({"lists": lists, **row} for row in _by_period(X, parties, seeds, reset=reset, **options))
@@ -164,11 +153,7 @@ def _by_period(X: Array, parties: int, seeds: int, **options: Any) -> Iterable[R
 
 
 def _splits_by_period(*, data: str, path: str, parties: int, seeds: int, split: str) -> Iterable[Row]:
-    """Yield the distance by period where parties hold different columns, or different rows, of a matrix (figure 9).
-
-    With different rows, parties average the leading directions of columns, whose entries differ in sign: the authors'
-    sum of vectors is then far off.
-    """
+    """Yield the distance by period where parties hold different columns, or rows, of a matrix (figure 9)."""
     X = matrix(data, path) if split == "vertical" else matrix(data, path).T
     for signs in ("as they come", "aligned"):
         yield from ({"signs": signs, **row} for row in _by_period(X, parties, seeds, aligned=signs == "aligned"))

@@ -24,12 +24,11 @@ def distances(
     aligned: bool = False,
     seed: int = 0,
 ) -> Array:
-    """Return the distances (periods + 1,) of the parties' merged leading vector to that of all columns, by period.
+    """Return the distances (periods + 1,) of the parties' merged leading vector to that of all columns of X (n, m).
 
-    The first distance is that of the plain mean of the isolated vectors. Columns of X (n, m) that do not divide evenly
-    are dropped. With ``warm`` parties start from the merged vector, with ``scaled`` the sum is weighted by scaled
-    eigenvalues, with ``reset`` it forgets earlier periods, and with ``aligned`` signs are aligned before vectors are
-    added or compared: the authors add vectors of arbitrary sign.
+    The first is that of the mean of the isolated vectors. With ``warm`` parties start from the merged vector, with
+    ``scaled`` the sum is weighted by scaled eigenvalues, with ``reset`` it forgets earlier periods, and with
+    ``aligned`` signs are aligned: the authors add vectors of arbitrary sign.
     """
     rng = np.random.default_rng(seed)
     X = X[:, : X.shape[1] // parties * parties]
@@ -56,10 +55,7 @@ def distances(
 
 
 def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, NDArray[Any]]:
-    """Compute each method's ``X.T @ u`` (m,), and the k-means clusters (m,) of its values, for figures 10 and 11.
-
-    X is (n, m); ``iterations`` are those of the power method. The clusters' names end with " cluster".
-    """
+    """Compute each method's ``X.T @ u`` (m,), and its clusters by k-means, for figures 10 and 11; X is (n, m)."""
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}
     for name, local in (("PCA", _rows_pca), ("AKPCA", _kernel_pca)):
@@ -68,18 +64,16 @@ def images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, NDArra
         pictures[name] = X.T @ u
         pictures[f"VFed{name}"] = X.T @ _merge(pairs)
         pictures[f"VFedAvg{name}"] = X.T @ _merge([(1.0, a) for _, a in pairs])
-        pictures[f"isolated {name}"] = np.concatenate(
-            [block.T @ a for block, (_, a) in zip(blocks, pairs, strict=True)]
-        )
+        alone = [block.T @ a for block, (_, a) in zip(blocks, pairs, strict=True)]
+        pictures[f"isolated {name}"] = np.concatenate(alone)
     return {**pictures, **{f"{name} cluster": _clusters(image) for name, image in pictures.items()}}
 
 
 def kernel_images(X: Array, parties: int) -> dict[str, Array]:
     """Compute the images (m,) of figure 12 by two kernel PCAs, of rows (AKPCA) and of columns (KPCA), of X (n, m).
 
-    AKPCA takes the kernel of the rows and projects on its leading eigenvector u: ``X' u``. KPCA takes the kernel of the
-    columns, m x m, whose leading component is the image. The paper does not say how parties merge that; here each turns
-    its image z into the direction of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
+    The paper does not say how parties merge the components of columns; here each turns its image z into the direction
+    of rows ``X_i z`` that it stands for, and these are merged as AKPCA's are.
     """
     blocks = np.array_split(X, parties, axis=1)
     _, pooled = _kernel_pca(X)
@@ -103,8 +97,7 @@ def kernel_images(X: Array, parties: int) -> dict[str, Array]:
 def graph_images(X: Array, parties: int, *, iterations: int = 100) -> dict[str, Array]:
     """Compute the images (m,) of figure 14: vectors of all columns of X (n, m), merged at a server, or over graphs.
 
-    Over a graph each party merges its vector and its neighbours', once, and projects its columns on that, here with the
-    sign that is nearer to the server's.
+    Over a graph each party merges its vector and its neighbours', once, with the sign that is nearer to the server's.
     """
     blocks = np.array_split(X, parties, axis=1)
     pictures: dict[str, Array] = {}

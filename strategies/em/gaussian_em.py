@@ -22,15 +22,16 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
+from scipy.linalg import blas, eigh
 
 from fedpca_flwr.maths.anderson import Anderson
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.incomplete_rows import (
     MIN_EIGENVALUE,
-    inverses,
     invert_covariance,
+    invert_triangles,
     symmetric_matrices,
+    triangle_indices,
     unit_and_precision,
 )
 from fedpca_flwr.maths.moments import pack, unpack_symmetric
@@ -72,52 +73,55 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
     are of deviations from the mean.
     Shapes: precision (d, d), centre, unit, mean (d,).
     """
-    total = CompletedSums(np.zeros_like(mean), np.zeros_like(precision), np.zeros_like(precision))
-    within, across = np.zeros_like(precision), np.zeros_like(precision)
+    first, *halves = _upper_sums(rows, precision, centre, unit, mean, *np.zeros((2, *precision.shape)))
+    return CompletedSums(first, *(np.triu(half) + np.triu(half, 1).T for half in halves))
+
+
+def _upper_sums(
+    rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array, second: Array, uncertainty: Array
+) -> CompletedSums:
+    """Compute `completed_sums` in the upper halves of two matrices (d, d) of zeros, or of one that gets their sum."""
+    total = CompletedSums(np.zeros_like(mean), second, uncertainty)
     offset = (rows.reference - centre) / unit - mean
     for groups in rows.groups():
-        _add_groups(total, within, across, groups, precision, offset, unit)
-    within /= unit
-    within /= unit[:, None]
-    total.second[:] += within + across + across.T
-    total.uncertainty[:] += np.triu(total.uncertainty, 1).T
+        _add_groups(total, groups, precision, offset, unit)
     return total
 
 
-def _add_groups(
-    total: CompletedSums, within: Array, across: Array, groups: Groups, precision: Array, offset: Array, unit: Array
-) -> None:
-    """Add groups of rows with equal missing features to sums over filled rows, in place.
-
-    The groups' filled means go to ``total``; the scatters of observed values about them to ``within`` (d x d), in the
-    data's unit; the scatters of filled with observed values to ``across`` (d x d), to be added with its transpose.
-    Of ``total.uncertainty`` only the upper triangle is written.
-    """
-    d = offset.size
+def _add_groups(total: CompletedSums, groups: Groups, precision: Array, offset: Array, unit: Array) -> None:
+    """Add groups of rows with equal missing features to the upper halves of sums over filled rows, in place."""
+    d, has_scatter, within, second = offset.size, groups.has_scatter, np.zeros((offset.size,) * 2), total.second
     # E[x_u] = -C (P x)_u with the missing part of x set to 0, P the precision and C = (P_uu)^-1
-    means = np.where(groups.missing, 0.0, groups.means / unit + offset)
-    pull, scaled, flat = means @ precision, precision / unit, precision.ravel("K")  # symmetric: in either order
-    for group in np.flatnonzero(groups.has_scatter & ~groups.missing.any(axis=1)):
+    means = groups.means / unit
+    means += offset
+    means[groups.missing] = 0.0
+    pull, flat = means @ precision, precision.ravel("K")  # symmetric: in either order
+    for group in np.flatnonzero(has_scatter & ~groups.missing.any(axis=1)):
         within += groups.scatter(int(group))
-    has_scatter = groups.has_scatter
     for indices, u in _batches_by_missing_count(groups.missing):
-        i, j = np.triu_indices(u.shape[1])
-        positions = u[:, i] * d + u[:, j]
-        covariances = inverses(symmetric_matrices(flat[positions], u.shape[1]))
-        means[indices[:, None], u] = -(covariances @ pull[indices[:, None], u][:, :, None])[:, :, 0]
-        weights = groups.counts[indices, None] * covariances[:, i, j]
-        np.add.at(total.uncertainty.reshape(-1), positions.ravel(), weights.ravel())
+        i, j = triangle_indices(u.shape[1])
+        positions = (u * d).take(i, axis=1) + u.take(j, axis=1)
+        covariances, values = flat[positions], pull[indices[:, None], u]
+        invert_triangles(covariances, values)
+        means[indices[:, None], u] = -values
         for index in np.flatnonzero(has_scatter[indices]):
-            scatter, missing, covariance = groups.scatter(int(indices[index])), u[index], covariances[index]
+            scatter, missing = groups.scatter(int(indices[index])), u[index]
+            covariance = symmetric_matrices(covariances[[index]], missing.size)[0]
             # with the scatter S of the observed: -C P_uo S of missing by observed, C P_uo S P_ou C among the missing
-            expected = covariance @ (scaled[missing] @ scatter) / -unit
-            quadratic = expected @ precision[:, missing] @ covariance
+            expected = covariance @ ((precision[missing] / unit) @ scatter) / -unit
             within += scatter
-            across[missing] += expected
-            across[np.ix_(missing, missing)] -= quadratic / 2
+            second[missing] += expected
+            second[:, missing] += expected.T
+            second[np.ix_(missing, missing)] -= expected @ precision[:, missing] @ covariance
+        covariances *= groups.counts[indices, None]
+        np.add.at(total.uncertainty.reshape(-1), positions.ravel(), covariances.ravel())
     total.first[:] += groups.counts @ means
-    weighted = np.sqrt(groups.counts)[:, None] * means  # of one array NumPy computes half of the symmetric product
-    total.second[:] += weighted.T @ weighted
+    if has_scatter.any():
+        within /= unit
+        within /= unit[:, None]
+        second += within
+        means *= np.sqrt(groups.counts)[:, None]
+    blas.dsyrk(1.0, means.T, beta=1.0, c=second.T, lower=1, overwrite_c=1)
 
 
 def _batches_by_missing_count(missing: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -159,11 +163,12 @@ def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array)
     precision = _precision(model.covariance.tobytes())
     if precision is None:
         raise ValueError("the covariance is not positive definite")
-    sums = completed_sums(rows, precision, centre, unit, model.mean)
-    return Expected(sums.first, pack(sums.second + sums.uncertainty))
+    products = np.zeros(precision.shape)
+    first, upper, _ = _upper_sums(rows, precision, centre, unit, model.mean, products, products)
+    return Expected(first, pack(upper.T))
 
 
-@lru_cache(maxsize=1)  # parties that share a process are sent the same covariance
+@lru_cache(maxsize=1)  # parties that share a process, with the server too, have the same covariance
 def _precision(covariance: bytes) -> Array | None:
     """Return the inverse of a covariance (d, d), given by its float64 values, or None as `invert_covariance`."""
     values = np.frombuffer(covariance)
@@ -193,7 +198,7 @@ class GaussianEM:
         """Return whether a vector of a mean and a logarithm gives an invertible covariance; store its model."""
         self._candidate = point, _from_vector(point, self.mean.size)
         covariance = self._candidate[1].covariance
-        return bool(np.isfinite(covariance).all()) and invert_covariance(covariance) is not None
+        return bool(np.isfinite(covariance).all()) and _precision(covariance.tobytes()) is not None
 
     @property
     def steps_ahead(self) -> float | None:

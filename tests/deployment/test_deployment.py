@@ -190,22 +190,26 @@ def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_p
 
 
 @pytest.mark.nightly
-def test_a_site_that_is_paused_ends_nothing(hospitals, tmp_path):
+@pytest.mark.parametrize(("question", "is_killed"), [(2, False), (1, True), (2, True), (3, True)])
+def test_a_site_that_is_away_for_a_while_ends_nothing(question, is_killed, hospitals, tmp_path):
     """The fault: the SuperLink gives a question up once a node's heartbeats have stopped, and the run ended with it."""
-    group, options = os.getpgid(hospitals.processes["node1"].pid), {"tolerance": 1e-9, "round_deadline": 200.0}
-    pauses = []
+    group, options = os.getpgid(hospitals.processes["node1"].pid), {"tolerance": 1e-9, "round_deadline": 400.0}
+    returns = []
 
-    def pause(line):
-        if "round 2 of" in line and not pauses:
-            os.killpg(group, signal.SIGSTOP)
-            pauses.append(threading.Timer(90, os.killpg, (group, signal.SIGCONT)))
-            pauses[0].start()
+    def leave(line):
+        if f"round {question} of" in line and not returns:
+            if is_killed:  # the SuperLink takes a dead node for online, and refuses it, for about a minute
+                hospitals.kill_node(1)
+                returns.append(threading.Timer(66, hospitals.spawn_site, (1,)))
+            else:
+                os.killpg(group, signal.SIGSTOP)
+                returns.append(threading.Timer(90, os.killpg, (group, signal.SIGCONT)))
+            returns[0].start()
 
     settings = told("sub-it", features=", ".join(NAMES), n_components=5, output=str(tmp_path / "model"), **options)
-    status, log = hospitals.run(settings, on_line=pause)
+    status, log = hospitals.run(settings, on_line=leave)
     assert status == "finished:completed", log
     model = PCAModel.load(tmp_path / "model")
-    assert max(entry["seconds"] for entry in model.log["rounds"]) > 60
     assert not differences(model, run("sub-it", HOSPITALS, n_components=5, **options))
 
 
