@@ -108,8 +108,7 @@ def _tables_of(files: Iterable[str]) -> dict[str, Any]:
     from fedpca_flwr.site.readers.file_format import file_suffix  # for files only
     from fedpca_flwr.site.readers.files import read
 
-    tables: dict[str, Any] = {}
-    faults = []
+    tables, faults = dict[str, Any](), list[str]()
     for file in map(Path, files):
         stem = file.name[: -len(file_suffix(file))] or file.stem
         name = stem if stem not in tables else f"{stem} {len(tables)}"
@@ -147,14 +146,12 @@ class _Content:
 
 
 def _repetition_notes(tables: Mapping[str, Any], rows_by_party: Sequence[Rows]) -> list[str]:
-    """Return notes if a single party holds all data, or several parties hold the same object or equal bytes."""
+    """Return notes if one party holds all data, or several hold the same object or equal bytes of two rows or more."""
     if len(tables) == 1:
         return ["one party holds all data: pass a table for each party (of FederatedPCA, 'groups' of fit says whose)"]
     groups: dict[Hashable, list[str]] = {}
     for party, rows in zip(tables, rows_by_party, strict=True):
-        key: Hashable = id(tables[party])
-        if isinstance(rows, np.ndarray) and len(rows) > 1:  # single rows may well be equal
-            key = _Content(rows)
+        key: Hashable = _Content(rows) if isinstance(rows, np.ndarray) and len(rows) > 1 else id(tables[party])
         groups.setdefault(key, []).append(party)
     same = [", ".join(names) for names in groups.values() if len(names) > 1]
     return [f"{names} hold the same table, which counts once for each of them" for names in same]
