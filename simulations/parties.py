@@ -116,7 +116,7 @@ def _tables_of(files: Iterable[str]) -> dict[str, Any]:
             tables[name] = read(str(file))
         except FedPCAError as error:
             detail = f" ({error.local})" if error.local and error.local not in str(error) else ""
-            faults.append(f"{file}: {error}{detail}")
+            faults.append(f"read({str(file)!r}): {error}{detail}")
     if faults:
         raise ConfigError("\n".join(faults))
     return tables

@@ -134,8 +134,7 @@ def place_data(datasets: Sequence[str], data_root: str | Path) -> dict[str, str]
 def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], int]:
     """Return the files of parties' tables by data set, and their number; ConfigError if any of ``others`` is set."""
     if refused := [name for name, value in others.items() if value is not None]:
-        names = ", ".join(refused)
-        raise ConfigError(f"comparison: the parties are given, each with rows of its own; leave out {names}")
+        raise ConfigError(f"comparison: the parties have rows of their own; leave out {', '.join(map(repr, refused))}")
     if isinstance(parties, str):
         raise ConfigError(
             f"comparison: 'parties' is {value_text(parties)}, expected tables, or a list of files; a data set is named "
@@ -150,7 +149,7 @@ def place_parties(parties: Any, others: Mapping[str, Any]) -> tuple[dict[str, st
 def place_table(table: Any, label: Any, partitions: Any, others: Mapping[str, Any]) -> tuple[dict[str, str], Any]:
     """Store a table; return its name and the partitions; ConfigError for ``others``, no table, or missing labels."""
     if refused := [name for name, value in others.items() if value is not None]:
-        raise ConfigError(f"comparison: 'table' is given; leave out {', '.join(refused)}")
+        raise ConfigError(f"comparison: 'table' is given; leave out {', '.join(map(repr, refused))}")
     if table is None:
         raise ConfigError("comparison: 'label' is given, but no 'table' that has the labels")
     partitions = partitions or ("iid" if label is None else "dirichlet")

@@ -219,9 +219,10 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
     That is ``(sum w)^2 / sum w^2``. No row may have a larger share than each of ``min-rows`` rows of equal weight.
     """
     if rows < node.min_rows:
+        rounded = f" and 'round-rows' = {node.round_rows}" if node.round_rows > 1 else ""
         raise DisclosureError(
             f"this site has fewer rows than its own minimum for a run (node-config 'min-rows' = {node.min_rows}); add "
-            "rows, or lower 'min-rows': 1 allows any number of rows"
+            f"rows, or lower 'min-rows'{rounded}: 1 allows any number of rows"
         )
     if weights is None:
         return
