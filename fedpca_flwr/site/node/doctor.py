@@ -223,8 +223,10 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
+    part = len(client.selection)
+    rows_text = f"{n:,} rows of {d:,} features" + (f" ({part:,} rows take part)" if part != n else "")
     return (
-        f"{n:,} rows of {d:,} features, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
+        f"{rows_text}, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
         f"this site would take part in {run_config['method']}, whose largest question needs about {needed:,} bytes of "
         f"memory{limit}"
     )
