@@ -63,7 +63,7 @@ class Custodian(Site):
             self.journal.store_secret("rows", f"{table.digest}\n{content}".encode())
         elif digest != table.digest:  # a file with the same bytes may have another time of change
             require_same_rows(content or digest, local_table.file_digest(self.node.data, table.digest))
-        return local_table.adapt(table, self.node, self.config)
+        return table
 
     @cached_property
     @override

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -36,8 +37,25 @@ if TYPE_CHECKING:
     from fedpca_flwr.site.rules.repeats import RepeatRules
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
+"""Function that returns a party's table in a run, after `RUN_STEPS` (`adapt`)."""
 Options = TypeVar("Options", bound=PCAOptions)
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
+
+RUN_STEPS = {
+    "weights": "fedpca_flwr.site.weights:separate_weights",
+    "apart": "fedpca_flwr.genetics.relatives:mark_relatives",
+    "features": "fedpca_flwr.site.readers.columns:order_features",
+    "transform": "fedpca_flwr.site.transform:transform_rows",
+}
+"""Steps from a site's or a caller's table to that in a run, by the key that asks for each: paths of functions."""
+
+
+def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str, str] = RUN_STEPS) -> Table:
+    """Return the table after the steps that keys of the node-config or run-config ask for; no step knows another."""
+    for key, path in steps.items():
+        if getattr(node, key, "") or getattr(config, key, ""):
+            table = load_entry(path)(table, node, config)
+    return table
 
 
 class Site:
@@ -104,13 +122,8 @@ class Site:
 
     @cached_property
     def table(self) -> Table:
-        """Table of the party's rows, loaded and adapted to the run."""
-        table = self.load(self.node, self.config)
-        if not (self.config.weights or self.config.features or self.config.transform):
-            return table
-        from fedpca_flwr.site.local_table import adapt  # with readers of files, which few tables of a caller need
-
-        return adapt(table, self.node, self.config)
+        """Table of the party's rows in the run."""
+        return self.load(self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:
