@@ -23,9 +23,8 @@ FILE_STEPS = {"levels": "fedpca_flwr.site.levels:add_levels", "ids": "fedpca_flw
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
     """Return a party's table in a run: of the site's own data, or of its partition of a simulation's data set.
 
-    In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`). Rows of a database are read
-    each time, and so are rows with indicators of the run's levels. Raise ConfigError or DataError if the data cannot be
-    read, and DisclosureError if a rule of the site refuses the run's keys.
+    In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`); rows of a database, and
+    with indicators of levels, each time. Raise ConfigError, DataError or DisclosureError for faults of data or keys.
     """
     return adapt(_read_table(node, config), node, config)
 

@@ -61,9 +61,8 @@ def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str,
 class Site:
     """A party's side of a run over a caller's rows: its configuration, table, selections and error reports.
 
-    ``load`` loads the table from the node-config and the run-config, and errors name alternatives among ``methods``.
-    The site knows of its node-config only its place in the run and limits of numbers; all other keys are those of a
-    `fedpca_flwr.site.custodian.Custodian`, which has rules, files and a journal.
+    ``load`` loads the table, and errors name alternatives among ``methods``. Of its node-config the site knows its
+    place in the run and limits of numbers; all other keys are those of a `fedpca_flwr.site.custodian.Custodian`.
     """
 
     rows_from_caller = True
@@ -135,7 +134,7 @@ class Site:
     ) -> Selection:
         """Return rows that take part, or those of a mask (n,), which the site examines and journals before an answer.
 
-        A name that was selected before has its first rows. Raise ContractError for a new one after `permit_selections`.
+        A name selected before has its first rows; raise ContractError for a new one after `permit_selections`.
         """
         if name not in self._selections:
             if self._selections_are_final:
@@ -219,9 +218,8 @@ class Site:
         if card.incomplete or any(stage.accepts_missing for stage in options.stages):
             policy.permit_values(self.node, table)
         else:
-            require_complete(
-                table, ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
-            )
+            advice = ", or run a method that takes such rows (method='em'; of genotypes, genotypes=true)"
+            require_complete(table, advice)
 
     def score_file(self, n: int, k: int) -> AbstractContextManager[Callable[[Array], object]]:
         """Open the site's file of scores (n, k), and yield a function that appends scores (m, k); raise ConfigError."""
@@ -263,8 +261,8 @@ class Site:
         """Return an error as a reply without data; details go to the site's own log.
 
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
-        nothing that only its answers could have shown: an error after a first answer (``late``) is one constant text,
-        unless the error is about a configuration or the site's own rules. An earlier error is noted in the journal as a
+        nothing that only its answers could have shown: a ``late`` error, after a first answer, is one constant text,
+        unless it is about a configuration or the site's own rules. An earlier error is noted in the journal as a
         refusal.
         """
         try:
