@@ -72,8 +72,11 @@ MIN_OUTLIER_DIGITS = 10.0
 
 def max_magnitude(fields: Fields) -> float:
     """Return the largest absolute value in all floating-point fields of a reply; 0 without such values."""
-    arrays = [array for array in fields.values() if array.dtype.kind == "f" and array.size]
-    return max((float(max(array.max(), -array.min())) for array in arrays), default=0.0)
+    largest = 0.0
+    for array in fields.values():
+        if array.dtype.kind == "f" and array.size:
+            largest = max(largest, float(max(array.max(), -array.min())))
+    return largest
 
 
 def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:

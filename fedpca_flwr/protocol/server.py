@@ -283,8 +283,8 @@ class PCAServer(Server):
             with remind(log_awaited):
                 for future, client in pending:
                     failure = future.exception()
-                    if failure is None and future.result()[1].status.code == Code.OK:
-                        results.append(future.result())
+                    if failure is None and (result := future.result())[1].status.code == Code.OK:
+                        results.append(result)
                     else:
                         failures.append(NodeFailure(client.cid, failure or RuntimeError()))
         return results, failures
