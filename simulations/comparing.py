@@ -85,14 +85,14 @@ class Comparison(list[Record]):
             lines.append(line)
         return import_pandas().DataFrame(lines)
 
-    def figure(self, over: str = "alpha", result: str = "max angle") -> Figure:
+    def figure(self, over: str = "", result: str = "max angle") -> Figure:
         """Draw a result against alpha, the number of clients or the methods: means over the seeds, with 95 % intervals.
 
         Parameters
         ----------
-        over : {"alpha", "clients", "methods"}
-            Quantity on the horizontal axis. Every combination of other settings has a panel of its own, and over
-            methods a colour.
+        over : {"", "alpha", "clients", "methods"}
+            Quantity on the horizontal axis; by default the first of them that has several values. Every combination of
+            other settings has a panel of its own, and over methods a colour.
         result : str
             Column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
 
@@ -108,6 +108,7 @@ class Comparison(list[Record]):
         """
         from fedpca_flwr.figures import plots  # matplotlib is needed for figures only
 
+        over = over or (*seed_means.axes_with_values(self), "methods")[0]
         panels = seed_means.curves(self, over, result)
         if len(panels) > seed_means.MAX_PANELS:
             raise ConfigError(

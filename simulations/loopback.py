@@ -24,6 +24,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.protocol.quorum import ask_in_threads
 from fedpca_flwr.protocol.server import PCAServer, numerical_libraries
 from fedpca_flwr.simulations.parties import Parties
+from fedpca_flwr.site.site import adapt
 from fedpca_flwr.strategies import FACTORY
 
 Result = TypeVar("Result")
@@ -118,11 +119,12 @@ def site_of_party(site: dict[str, Any], party: int) -> dict[str, Any]:
 def _client_builder(
     context: Context, rows: Rows | Table, names: tuple[str, ...], places: NDArray[np.int64] | None
 ) -> Callable[[], client.Client]:
-    """Return a function that makes a new client of a party, with the party's rows checked once."""
+    """Return a function that makes a new client of a party, whose table in the run is made once."""
 
-    @cache  # every message has a new client, but the rows are checked once
+    @cache  # every message has a new client
     def load(node: NodeConfig, config: RunConfig) -> Table:
-        return (rows if isinstance(rows, Table) else check_rows(rows, names))._replace(row_positions=places)
+        table = rows if isinstance(rows, Table) else check_rows(rows, names)
+        return adapt(table._replace(row_positions=places), node, config)
 
     return lambda: FACTORY.client(context, load).to_client()
 

@@ -130,7 +130,7 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     if over != "methods" and over not in axes_with_values(records):
         values = sorted({record[over] for record in records if record[over] is not None})
         text = ", ".join(map(str, values)) or "nowhere"
-        raise ConfigError(f"the runs have {over} {text}; compare several values of it")
+        raise ConfigError(f"the runs have {over} {text}; compare several values of it, or take over='methods'")
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     names = methods_with(records, result)
     means = [{**record, "methods": names.index(method_text(record))} for record in _with(records, result)]

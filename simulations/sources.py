@@ -41,7 +41,7 @@ def hand_over_table(table: Any, label: Any) -> str:
     if isinstance(label, str):
         popped = pop_column(table, label)
         if popped is None:
-            names = labels_text(column_labels(table)) or "none: it is no data frame"
+            names = labels_text(column_labels(table)) or "none: read a file by pandas.read_csv"
             raise ConfigError(f"comparison: 'label' is {value_text(label)}, expected a column of the table ({names})")
         labels, table = popped
     parties_data = parties_of({"table": table}, "rows", complete=True)

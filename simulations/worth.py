@@ -22,7 +22,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.protocol import fleet
 from fedpca_flwr.simulations.subspace_error import Distance, SubspaceError, estimate_subspace_error
-from fedpca_flwr.site.local_table import adapt, local_table
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.state.files import atomic_file
 from fedpca_flwr.strategies import METHODS
 
@@ -176,8 +176,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
             "a forecast needs a PCA of centred rows that each count once, with a number of components: name "
             "n-components, and leave 'weights' and all options but scale=true out of the run-config"
         )
-    table = adapt(local_table(node, config), node, config)
-    X = np.asarray(to_array(participating_rows(table, node.round_rows)), dtype=np.float64)
+    X = np.asarray(to_array(participating_rows(local_table(node, config), node.round_rows)), dtype=np.float64)
     complete = ~np.isnan(X).any(axis=1)
     if not complete.all():
         raise DataError(f"{int((~complete).sum())} of {len(X)} rows have missing values (NaN): fill or drop them first")

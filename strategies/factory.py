@@ -22,7 +22,7 @@ from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context, SimulatedContext
 from fedpca_flwr.protocol.registry import Registry, require_compatible
 from fedpca_flwr.protocol.strategy import PCAStrategy
-from fedpca_flwr.site.site import LoadTable, Site
+from fedpca_flwr.site.site import LoadTable, Site, adapt
 from fedpca_flwr.transports.choice import party_transport, server_transport
 from fedpca_flwr.transports.recommendation import alternatives, transports_of
 
@@ -100,10 +100,12 @@ class RunFactory:
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
 
         def load(node: NodeConfig, config: RunConfig) -> Table:
-            table = rows()
+            data = rows()
             if config.levels:
-                return encoded(table, config.levels_by_column, "this site", node.min_rows, node.round_rows)
-            return check_rows(as_rows(table, "this site"), column_names(table))
+                table = encoded(data, config.levels_by_column, "this site", node.min_rows, node.round_rows)
+            else:
+                table = check_rows(as_rows(data, "this site"), column_names(data))
+            return adapt(table, node, config)
 
         return self.client(app_context, load)
 

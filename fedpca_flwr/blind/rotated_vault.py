@@ -1,7 +1,6 @@
 """A vault that rotates: moments of a party's rows about a common centre, in a feature space that a secret rotates.
 
-The rows' scatter about the centre is that about their own mean and a product of the difference of the means, so the
-vault wraps another one, and reads no row. Whoever answers from it cannot tell it from the other.
+The scatter about the centre follows from that about the rows' own mean, so the vault wraps another, and reads no row.
 """
 
 from dataclasses import dataclass
@@ -40,10 +39,7 @@ def centred_scatter(vault: Vault, centre: Head) -> Array:
 
 
 class RotatedVault(Vault):
-    """Vault that offers the moments of rotated rows, as shares of the variance of all parties' rows, and no more.
-
-    ``noise`` is the standard deviation off the diagonal; ``noise_key`` is empty for a party that adds no noise.
-    """
+    """Vault of the rotated rows' moments, as shares of all parties' variance; without a noise key it adds no noise."""
 
     def __init__(
         self, vault: Vault, motion: Motion, rotation_key: bytes, state: State, *, noise_key: bytes, noise: float

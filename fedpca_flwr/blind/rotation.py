@@ -90,9 +90,9 @@ class HaarRotation:
 
 
 def symmetric_noise(key: bytes, d: int) -> Array:
-    """Return the packed triangle (d (d + 1) / 2,) of a random symmetric matrix whose distribution no rotation changes.
+    """Return the packed triangle of a random symmetric matrix (d, d) whose distribution no rotation changes.
 
-    Entries are normal, of variance 2 on the diagonal and 1 elsewhere. The 32-byte key serves for one stream only.
+    Entries are normal, of variance 2 on the diagonal and 1 elsewhere. The key serves for one stream only.
     """
     noise = secret_normals(key, packed_size(d))
     noise[diagonal_positions(d)] *= np.sqrt(2.0)
@@ -110,10 +110,7 @@ def vector_integers(vectors: Array) -> NDArray[np.int64]:
 
 
 def sign_products(signs: Array, matrix: NDArray[np.int64], vectors: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Multiply signs R, a matrix T and vectors W of integers without rounding: ``R T W'``, as Python integers.
-
-    Shapes: signs (m, d), matrix (d, d), vectors (k, d) up to 2^52, d up to 4,096 -> (m, k).
-    """
+    """Multiply integers without rounding: ``R T W'``, for R (m, d), T (d, d), W (k, d) up to 2^52, d up to 4,096."""
     products = np.zeros((len(signs), len(vectors)), object)
     columns = [_digit(vectors.T, j, _VECTOR_DIGITS, _VECTOR_DIGIT_BITS) for j in range(_VECTOR_DIGITS)]
     for i in range(_MATRIX_DIGITS):

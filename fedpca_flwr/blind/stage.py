@@ -68,8 +68,7 @@ from fedpca_flwr.site.rows.vault import Vault
 MAX_FEATURES = 4096  # largest number of features for which a party draws the rotation, a square matrix
 
 NOISE = 2.0**-44
-"""Standard deviation of the noise in an entry of the rotated scatter, as a share of the trace (docs/security/sums.md
-says why)."""
+"""Standard deviation of the noise in an entry of the rotated scatter, as share of the trace: docs/security/sums.md."""
 
 COUNT_BITS = 64  # bits of the number of rows after the point: the sum of weights is no whole number
 SUM_BITS = 160  # bits of a sum of rows after the point, if `bound` is below 1: sums of squares have twice as many
@@ -148,10 +147,7 @@ class BlindStage(Blind, RowsStage):
 
     @override
     def store_request(self, party: RowsClient, request: Fields) -> None:
-        """Open the sums that the server hands back, and store centre, units, trace and slopes for the run.
-
-        Raise ContractError for sums that no rows have, and DataError if nothing is left to analyse.
-        """
+        """Open the sums that the server hands back, and store centre, units, trace and slopes for the run."""
         public, state, columns = party.public, party.site.state, _columns(party)
         if SUMS_FIELD.name in request:
             head, squares = read_sums(public, open_sum(party, "sums", request[SUMS_FIELD.name], _sum_limits(public)))
@@ -169,24 +165,15 @@ class BlindStage(Blind, RowsStage):
         if MOTION_NAME not in party.site.state:
             return vault
         motion, _ = _stored_motion(party)
-        is_first = party.site.node.partition_id == 0
-        return RotatedVault(
-            vault,
-            motion,
-            secret_key(party, b"rotation"),
-            party.site.state,
-            noise_key=secret_key(party, b"noise") if is_first else b"",
-            noise=NOISE,
-        )
+        noise_key = b"" if party.site.node.partition_id else secret_key(party, b"noise")
+        rotation_key, state = secret_key(party, b"rotation"), party.site.state
+        return RotatedVault(vault, motion, rotation_key, state, noise_key=noise_key, noise=NOISE)
 
     # The server
 
     @override
     def fit(self, run: PCAStrategy, fitting: Fitting) -> Fitting:
-        """Ask for the first sums, hand them back, and decompose the rotated scatter in place of the method.
-
-        Raise ConfigError for too many features or components, and ContractError for an impossible number of rows.
-        """
+        """Ask for the first sums, hand them back, and decompose the rotated scatter in place of the method."""
         fitting.close()
         features = run.public.features
         require_features(features)
@@ -231,15 +218,13 @@ def require_plain(options: Any) -> None:
     }
     chosen = options.model_dump(exclude_defaults=True).keys() - {"n_components", "scale", "genotypes"}
     chosen -= {"adjust_for", "numbers"}
-    faults = [
-        f"'{name.replace('_', '-')}' {reasons.get(name, 'is no option of a blind run')}" for name in sorted(chosen)
-    ]
+    no_option = "is no option of a blind run"
+    faults = [f"'{name.replace('_', '-')}' {reasons.get(name, no_option)}" for name in sorted(chosen)]
     if options.n_components == "auto":
         faults.append("n-components='auto' needs the variance of each feature, which the server does not have")
     if faults:
-        raise ConfigError(
-            "\n".join(f"run-config: 'blind' is true, and {fault}: leave out one of them" for fault in faults)
-        )
+        lines = [f"run-config: 'blind' is true, and {fault}: leave out one of them" for fault in faults]
+        raise ConfigError("\n".join(lines))
 
 
 def require_features(features: int) -> None:
@@ -273,9 +258,8 @@ def _sizes(public: Public) -> dict[str, int]:
 
 def _sealed_question(answer: Answer, *request: Field) -> Question:
     """Return a question whose sum the parties alone can open; its integers have limits of their own, none in floats."""
-    return Question(
-        request=Payload(request), reply=SEALED, answer=answer, needs="files", sizes=_sizes, limits=lambda *_: {}
-    )
+    keys: dict[str, Any] = {"needs": "files", "sizes": _sizes, "limits": lambda *_: {}}
+    return Question(request=Payload(request), reply=SEALED, answer=answer, **keys)
 
 
 def _stages(options: Any) -> list[RowsStage]:
@@ -373,8 +357,8 @@ def make_motion(
 ) -> tuple[Motion, int]:
     """Compute what is done with rows (centre, slopes, units and trace), and a bound on the rank of their scatter.
 
-    ``squares`` (d,) or () are squared deviations; ``products`` (q, d) are those of the covariates in ``columns`` (q,)
-    with all features about the centre. Raise DataError if nothing is left to analyse.
+    `squares` (d,) or () are squared deviations, `products` (q, d) those of the covariates with all features. Raise
+    DataError if nothing is left to analyse.
     """
     d, rows, mean = public.features, centre.n, centre.mean
     scatter = np.zeros((d, d))  # of which the slopes need these rows
@@ -436,11 +420,9 @@ def _local_products(party: RowsClient, request: Fields) -> Fields:
 
 
 def require_components(party: RowsClient, request: Fields, rank: int) -> None:
-    """Raise DisclosureError for components that are not the leading eigenvectors of the sum that the parties have sent.
+    """Raise DisclosureError for components (k, d) that are no leading eigenvectors of the parties' rotated scatter.
 
-    Whoever publishes a model of others tells the server directions of its choice. The request has the components (k, d)
-    of the rotated scatter, their ``shares`` of the variance, and the sealed products; ``rank`` bounds that of the
-    scatter.
+    Whoever publishes a model of others tells the server directions of its choice. `rank` bounds that of the scatter.
     """
     components, shares = request["components"], request["shares"]
     k, d = components.shape
@@ -471,17 +453,9 @@ def _finish(party: RowsClient, request: Fields) -> Fields:
     turned_back = rotation.turned_back(request["components"].T)
     turned_back[motion.explained] = 0.0  # where nothing is left, noise is no loading
     vectors = fix_signs(turned_back)
-    model = party_model(
-        party,
-        Eigenpairs(
-            request["shares"] * motion.total,
-            vectors,
-            float(request["following"]) * motion.total,
-            rank,
-            error=noise_norm(len(vectors)) * motion.total,
-        ),
-        motion,
-    )
+    values, following = request["shares"] * motion.total, float(request["following"]) * motion.total
+    pairs = Eigenpairs(values, vectors, following, rank, error=noise_norm(len(vectors)) * motion.total)
+    model = party_model(party, pairs, motion)
     if party.site.node.model:
         model.save(Path(party.site.node.model).expanduser() / f"model-{party.site.run_id}.npz", private=True)
     components, mean = model.loadings()

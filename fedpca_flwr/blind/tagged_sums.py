@@ -1,10 +1,8 @@
 """Sums of integers in a prime field with a linear tag, which reveals changes by anybody without the key.
 
-Parties that share a key, and a server that adds up for them: each party sends integers x and the tag ``a . x`` for a
-secret vector a of the field, all of them hidden by pads. The sum over all parties has the tag ``a . sum x``. Whoever
-does not know a, and adds anything to the sum, has to guess the tag's change: it is right with a probability of 1 over
-the prime. Integers and tags are in one field, so that no number changes an integer and leaves its tag, as a multiple of
-another modulus would.
+Each party sends integers x and the tag ``a . x`` for a secret vector a, hidden by pads; the sum has the tag ``a . sum
+x``. Whoever does not know a guesses the tag of a changed sum with a probability of 1 over the prime. Integers and tags
+are in one field, so that no multiple of another modulus leaves the tag.
 
 The prime is the Mersenne prime 2^521 - 1: it holds sums of squares of float64 numbers without rounding, and 521 bits of
 a stream are uniform in it but for one value.

@@ -93,10 +93,8 @@ def _derived_key(secret: bytes, *labels: bytes) -> bytes:
 def open_sum(party: Party, phase: str, sealed: NDArray[np.uint8], limits: Sequence[int]) -> list[int]:
     """Return the n integers of a sealed sum that the server hands back; raise DisclosureError for a changed sum.
 
-    The sum must be that of one answer of each party to the earlier question `phase`, and no integer may exceed its
-    public limit in size. Raise ContractError if this site did not answer that question.
-
-    Shapes: sealed (n + 1, ELEMENT_BYTES).
+    No integer may exceed its public limit in size. Raise ContractError if this site did not answer `phase`. Shapes:
+    sealed (n + 1, ELEMENT_BYTES).
     """
     secret, context = require_secret(party, "secret"), require_secret(party, _context_name(phase))
     refusal = DisclosureError(
@@ -140,17 +138,12 @@ class Blind(Masked):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the questions for the secret, then the method's, with masked replies where they are not sealed.
-
-        Raise ConfigError if the method's first sum is not sealed, or a question is no sum.
-        """
+        """Return the questions for the secret, then the method's, masked if not sealed; ConfigError for others."""
         self.method_questions = require_summable(method, questions)
         first = next(iter(questions))
         if questions[first].reply != SEALED:
-            raise ConfigError(
-                f"run-config: 'blind' is true, and '{method}' begins with a sum that the server would open: leave out "
-                "'blind'"
-            )
+            text = f"'{method}' begins with a sum that the server would open: leave out 'blind'"
+            raise ConfigError(f"run-config: 'blind' is true, and {text}")
         script = dict(SECRET_QUESTIONS)
         for name, question in questions.items():
             script[name] = question if question.reply == SEALED else mask_question(question)
@@ -166,10 +159,7 @@ class SealedSum:
         self.elements: Elements = []
 
     def add(self, fields: Fields, sender: str) -> None:
-        """Add the numbers in a party's field "sealed"; ``sender`` names the party in errors.
-
-        Raise ContractError if there are more or fewer than in the first answer.
-        """
+        """Add the numbers in a party's field "sealed"; ContractError for more or fewer than in the first answer."""
         elements = [int.from_bytes(row.tobytes(), "little") for row in fields["sealed"]]
         self.elements = self.elements or [0] * len(elements)
         if len(elements) != len(self.elements):
@@ -213,10 +203,7 @@ class BlindParty(Blind, MaskedParty):
 
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Answer a round for the secret, a sealed sum, or any other question as the masked transport does.
-
-        Raise DisclosureError if keys, contributions or signatures are not right.
-        """
+        """Answer a round for the secret, a sealed sum, or another question; DisclosureError for wrong requests."""
         if phase == "secrets":
             return self._encrypt_contribution(party, request)
         if phase == "agree":
@@ -240,10 +227,7 @@ class BlindParty(Blind, MaskedParty):
         return {"encrypted": encrypted}
 
     def _sign_secret(self, party: Party, encrypted: NDArray[np.uint8]) -> Fields:
-        """Derive the secret from all contributions and store it, and return a signature on its digest.
-
-        Raise DisclosureError for a contribution that was altered on its way.
-        """
+        """Derive and store the secret of all contributions, and sign its digest; DisclosureError for altered ones."""
         contributions = [require_secret(party, "contribution")]
         for member, text in enumerate(encrypted):
             if member != self._partition:

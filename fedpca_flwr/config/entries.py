@@ -21,8 +21,7 @@ def load_entry(path: str) -> Any:
 class Entries(UserDict[str, Entry]):
     """Mapping from names to objects, each of which is imported from its path (`load_entry`) at its first use.
 
-    A package that is installed beside this one adds an object by an entry point of the ``group``, and a program adds
-    one to the mapping. No entry point replaces an object of the ``paths``.
+    An installed package adds an object by an entry point of the ``group``, and replaces none of the ``paths``.
     """
 
     def __init__(self, paths: Mapping[str, str], group: str = "") -> None:

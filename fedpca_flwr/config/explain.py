@@ -17,8 +17,7 @@ COLLECTIONS: dict[Any, str] = {list: "list", dict: "JSON object"}
 def explain_faults(fields: Mapping[str, FieldInfo], faults: Sequence[Any], source: str, *, shows_values: bool) -> str:
     """Return a line for each key that pydantic refused, with its value, and the allowed values or the nearest key.
 
-    `fields` has the fields by key in kebab-case, `faults` the entries of `ValidationError.errors`; each line begins
-    with `source`. Unless `shows_values`, a line shows a value only if the value is a number.
+    `faults` are entries of `ValidationError.errors`. Unless `shows_values`, a line shows a value only of a number.
     """
     lines: list[str] = []
     by_key: dict[str, list[Any]] = {}

@@ -22,7 +22,7 @@ from fedpca_flwr.errors import ConfigError, FedPCAError, combine_errors, removal
 Options = TypeVar("Options", bound=Config)
 Scalar = bool | int | float | str
 RUN_KEYS = RunConfig.keys()
-SHARED_KEYS = ("features", "weights", "levels", "transform", "seed")
+SHARED_KEYS: tuple[str, ...] = ("features", "weights", "levels", "transform", "seed")
 SHARED_KEYS += ("secure-aggregation", "bound", "blind", "survivors", "minimum")
 """Keys of the run on which answers depend."""
 

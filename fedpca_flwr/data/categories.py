@@ -1,8 +1,8 @@
 """Columns of categories as indicators, for the principal components of mixed tables (FAMD) and of categories (MCA).
 
-A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` for every other
-level, and ``column=missing``. All parties declare the same levels. A level that fewer rows of a party have than its
-minimum counts as other, and so is never told, in no run and by no difference of two runs.
+A column with levels a, b becomes four columns of 0 and 1: ``column=a``, ``column=b``, ``column=other`` and
+``column=missing``. All parties declare the same levels. A level that fewer rows of a party have than its minimum counts
+as other, and so is never told, in no run and by no difference of two runs.
 """
 
 import math
@@ -30,17 +30,12 @@ Levels = Mapping[str, Sequence[str]]
 
 def indicator_names(levels: Levels) -> tuple[str, ...]:
     """Return the names of the 0/1 indicator columns: by column its levels, ``column=other``, ``column=missing``."""
-    return tuple(
-        f"{column}={level}" for column, declared in levels.items() for level in (*declared, OTHER_LEVEL, MISSING_LEVEL)
-    )
+    all_levels = {column: (*declared, OTHER_LEVEL, MISSING_LEVEL) for column, declared in levels.items()}
+    return tuple(f"{column}={level}" for column, declared in all_levels.items() for level in declared)
 
 
 def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows: int = 1) -> Table:
-    """Encode a data frame as a table of numbers: its numeric columns, then 0/1 indicators of its categories.
-
-    A level of fewer than ``min_rows`` rows counts as 'other'; the last rows, beyond a multiple of ``round_rows``,
-    do not count for this.
-    """
+    """Encode a data frame as numbers: its numeric columns, then 0/1 indicators; levels of few rows count as 'other'."""
     opened = open_frame(frame)
     if opened is None:
         raise DataError(f"{name} has no names of columns, and the run declares levels of some: give a data frame")
@@ -50,10 +45,8 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
         raise DataError(f"{name} lacks columns whose levels the run declares: {labels_text(absent)}")
     numeric = [column for column in columns if column not in levels]
     data = opened.values()
-    parts = [
-        _indicator_columns(_column_cells(data, column), declared, min_rows, round_rows)
-        for column, declared in levels.items()
-    ]
+    cells = [(_column_cells(data, column), declared) for column, declared in levels.items()]
+    parts = [_indicator_columns(*pair, min_rows, round_rows) for pair in cells]
     if numeric:
         parts = [as_array(data.select(numeric).to_native(), name), *parts]
     return check_rows(np.column_stack(parts), (*numeric, *indicator_names(levels)))
@@ -107,11 +100,8 @@ def level_of(cell: Any) -> str | None:
 def frequent_levels(cells: Sequence[Any], min_rows: int) -> list[str]:
     """Return the levels of a column that at least ``min_rows`` cells have, but 'other' and 'missing', sorted."""
     counts = Counter(map(level_of, cells))
-    return sorted(
-        level
-        for level, count in counts.items()
-        if level is not None and count >= min_rows and level not in {OTHER_LEVEL, MISSING_LEVEL}
-    )
+    reserved = {None, OTHER_LEVEL, MISSING_LEVEL}
+    return sorted(level for level in counts.keys() - reserved if level is not None and counts[level] >= min_rows)
 
 
 def levels_of_frames(frames: Mapping[str, Any], columns: Sequence[str], min_rows: int) -> dict[str, list[str]]:
@@ -196,8 +186,7 @@ def _column_cells(data: Any, column: str) -> list[Any]:
 def _indicator_columns(cells: Sequence[Any], declared: Sequence[str], min_rows: int, round_rows: int) -> Array:
     """Return 0/1 indicators (n, m + 2) of m ``declared`` levels, 'other' (rare ones too), and 'missing'.
 
-    Levels of few rows are rare, and then the rarest levels until the rare ones have enough rows together. If rare
-    levels depended on the run, two runs that declare different levels could differ by few rows.
+    The rarest levels are rare too until those have enough rows together: whatever runs declare, few rows do not differ.
     """
     levels = [*map(level_of, declared), OTHER_LEVEL, MISSING_LEVEL]
     if None in levels or len(set(levels)) < len(levels):

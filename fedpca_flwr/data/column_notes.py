@@ -1,7 +1,6 @@
 """Notes on columns that a person should read before a run: codes for missing values, running numbers, identifiers.
 
-Values that are isolated from all other values of their column are such codes (-999), or slips of a unit. Codes are the
-only values of the rows that a text here has.
+Codes (-999) and slips of a unit lie far from all other values; only codes are values of rows that a text here has.
 """
 
 import re
@@ -44,8 +43,7 @@ def column_fault_notes(
 ) -> list[str]:
     """Write notes, if any, on columns with far-off values, codes, running numbers or identifiers, in this order.
 
-    The keys are the parties' names, empty for a single party. With ``same_columns`` values that are constant at one
-    party are compared with the other parties' values.
+    The keys are the parties' names, or empty. ``same_columns`` compares a party's constant values with other parties'.
     """
     faults = {party: find_faults(table) for party, table in tables.items()}
     examined = {party: table for party, table in tables.items() if same_columns and _are_numbers(table)}
@@ -70,19 +68,14 @@ def column_fault_notes(
         codes = [code for found in faults.values() for code in found.codes.values()]
         marks = sorted({mark for _, marks in codes for mark in marks})
         text = ", ".join(str(int(mark)) if mark == int(mark) else repr(mark) for mark in marks)
-        notes.append(
-            f"{sum(count for count, _ in codes)} values of {listing} are repeated and far from all others of their "
-            f"column: codes for missing values? Make them NaN (of a file: missing='{text}')"
-        )
+        values = f"{sum(count for count, _ in codes)} values of {listing} are repeated and far from all others"
+        notes.append(f"{values} of their column: codes for missing values? Make them NaN (of a file: missing='{text}')")
     for is_running, text in (
         (True, "a running number is in {}: leave it out (of a file, leave_out='...') if it numbers the rows"),
         (False, "each row has a whole number of its own in {}: leave it out if it is an identifier"),
     ):
-        columns_of = {
-            party: [column for column, running in found.identifiers.items() if running == is_running]
-            for party, found in faults.items()
-        }
-        if listing := columns_text(columns_of):
+        identifiers = {party: found.identifiers for party, found in faults.items()}
+        if listing := columns_text({x: [c for c in ids if ids[c] == is_running] for x, ids in identifiers.items()}):
             notes.append(text.format(listing))
     return notes
 
@@ -107,10 +100,7 @@ def class_code_notes(parties: Mapping[str, Rows], names: Sequence[str], covariat
 
 
 def _are_class_codes(column: NDArray[Any]) -> bool:
-    """Return whether values may be codes: 3 to 12 whole numbers, or identifiers of which most occur several times.
-
-    Identifiers recur evenly, or lie so far apart that amounts would not recur.
-    """
+    """Return whether values may be codes: 3 to 12 whole numbers, or identifiers that recur evenly or lie far apart."""
     values, counts = np.unique(column[np.isfinite(column)].astype(np.float64), return_counts=True)
     if len(values) < 3 or (values % 1).any() or np.abs(values).max() > 2**53 or np.mean(counts > 1) <= 0.5:
         return False
@@ -120,10 +110,7 @@ def _are_class_codes(column: NDArray[Any]) -> bool:
 
 
 def find_faults(table: Table) -> ColumnFaults:
-    """Find the columns of a table that may not be what they seem; none of booleans, packed rows and large images.
-
-    Extremes and a sample, from the pass that checked the rows, choose the columns that are read in full.
-    """
+    """Find columns that may not be what they seem, by extremes and a sample; none of booleans or of many bytes."""
     faults, summary, n = ColumnFaults({}, {}, {}), table.summary, len(table.rows)
     if summary is None or not _are_numbers(table) or n < MIN_CONSTANT:
         return faults
@@ -157,10 +144,7 @@ def _are_numbers(table: Table) -> bool:
 
 
 def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
-    """Return masks (3, d) of columns with a wide gap, with far extremes, and of different whole numbers only.
-
-    Extremes and a sorted ``sample`` (d, m) tell; all values that are not in it can only divide gaps.
-    """
+    """Return masks (3, d) of columns with a wide gap, far extremes, or different whole numbers in a sorted sample."""
     low, high, columns = summary.low, summary.high, np.arange(len(sample))
     last = np.maximum(0, sample.shape[1] - np.isnan(sample).sum(axis=1) - 1)
     steps, above = np.diff(sample, axis=1, prepend=low[:, None]), high - sample[columns, last]
@@ -192,10 +176,8 @@ def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, 
 def one_column_notes(components: NDArray[Any], names: Sequence[str]) -> list[str]:
     """Write a note if one of three or more columns has 99 % of a component's squared loadings (k, d), else none."""
     shares = np.square(components)
-    if shares.shape[1] < 3 or not shares.size:
-        return []
-    single = [(k, int(row.argmax())) for k, row in enumerate(shares) if row.max() >= SINGLE_COLUMN_SHARE]
-    if not single:
+    single = [(k, int(row.argmax())) for k, row in enumerate(shares) if row.max(initial=0) >= SINGLE_COLUMN_SHARE]
+    if shares.shape[1] < 3 or not single:
         return []
     text = ", ".join(f"{k + 1} ({names[c]!r})" if len(names) else f"{k + 1} (column {c})" for k, c in single[:10])
     return [
@@ -243,8 +225,7 @@ def _end_codes(values: Array, counts: NDArray[np.int64]) -> tuple[int, list[floa
 def _are_codes(codes: NDArray[Any], times: NDArray[Any], rest: NDArray[Any], counts: NDArray[Any]) -> bool:
     """Return whether values at an end, which occur ``times``, are codes for missing values, far from the ``rest``.
 
-    The ``counts`` are of all values. A nine among numbers of one digit is a code if these are answers: several, of
-    which none has most rows.
+    The ``counts`` are of all values. A nine among digits is a code if these are answers, of which none has most rows.
     """
     gap, reach = max(rest[0] - codes[-1], codes[0] - rest[-1]), rest[-1] - rest[0]
     if gap < reach:
@@ -279,9 +260,8 @@ def constant_codes(tables: Mapping[str, Table]) -> dict[str, dict[int, tuple[int
         values = summary.low
         distance = np.fmax(lowest - values, values - highest)
         negative = (values < 0) & (lowest >= 0) & (values % 1 == 0)
-        is_code = (
-            ~vary & np.isfinite(values) & varies.any(axis=0) & (distance > np.where(negative, 0, highest - lowest))
-        )
+        is_far = distance > np.where(negative, 0, highest - lowest)
+        is_code = ~vary & np.isfinite(values) & varies.any(axis=0) & is_far
         for column in np.flatnonzero(is_code).tolist():
             count = summary.count - int(summary.missing[column])
             codes.setdefault(party, {})[column] = count, [float(values[column])]
@@ -296,10 +276,7 @@ def _differ_by_chance(first: float, last: float, n: int) -> bool:
 
 
 def _count_isolated(sample: Array, values: Array) -> int:
-    """Count the values beyond gaps of more than ten times the range of the middle; 0 if they are many.
-
-    The sorted ``sample`` of the values shows where they are close together. Only values beyond that range are sorted.
-    """
+    """Count the values beyond gaps of ten times the range of the middle of a sorted ``sample``; 0 if they are many."""
     sample = sample[np.isfinite(sample)]
     outer = int(MAX_ISOLATED_SHARE * len(sample))
     low, high = _extend_range(sample, outer, len(sample) - outer)

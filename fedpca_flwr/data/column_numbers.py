@@ -1,7 +1,4 @@
-"""Numbers of a single column: of narwhals, of Arrow, or of objects; or the kind of what the column holds instead.
-
-Booleans, nullable integers and decimals are numbers; whole numbers that float64 does not hold are none.
-"""
+"""Numbers of a column of narwhals, Arrow or objects, or the kind of what it holds; decimals count, if exact."""
 
 from __future__ import annotations
 

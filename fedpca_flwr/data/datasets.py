@@ -1,7 +1,4 @@
-"""Data sets: bundled tables, images, synthetic data (for a site's own file see `fedpca_flwr.site.readers.files`).
-
-A run never downloads. ``fedpca download mnist --data-root DEST`` does it once, before.
-"""
+"""Data sets: bundled tables, images, synthetic data. A run never downloads: ``fedpca download mnist`` does, before."""
 
 import os
 import re
@@ -10,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +19,7 @@ from fedpca_flwr.errors import ConfigError, DataError, excerpt, value_text
 from fedpca_flwr.maths.description import represent_by_shapes
 from fedpca_flwr.state.files import SHARED, atomic_file
 
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 VISION_ADVICE = "install the extra: pip install '.[vision]' in the repository"
 
 
@@ -50,9 +49,8 @@ def load(name: str, root: str = ".") -> Dataset:
             rows, labels, names = archive["rows"], archive["labels"], tuple(map(str, archive["names"]))
         return Dataset(labels, rows.__getitem__, names=names)
     if name not in DATASETS:
-        raise ConfigError(
-            f"run-config: 'dataset' is {value_text(name)}, expected one of: {', '.join(DATASETS)}, openml:NAME"
-        )
+        expected = f"expected one of: {', '.join(DATASETS)}, openml:NAME"
+        raise ConfigError(f"run-config: 'dataset' is {value_text(name)}, {expected}")
     return DATASETS[name](Path(root).expanduser())
 
 
@@ -164,17 +162,11 @@ def _decoded_rows(folder: Path, files: list[Path]) -> NDArray[np.uint8]:
 def _image_files(folder: Path) -> tuple[list[Path], NDArray[np.int64]]:
     """Return the image files in a folder's subfolders, and their subfolders' numbers; raise DataError if none."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    pairs = [
-        (file, label)
-        for label, group in enumerate(classes)
-        for file in sorted(group.iterdir())
-        if file.suffix.lower() in {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
-    ]
-    if not pairs:
-        raise DataError(
-            "data-root holds no images: expected one subfolder a class, with image files in it", local=str(folder)
-        )
-    return [file for file, _ in pairs], np.array([label for _, label in pairs])
+    files = [[file for file in sorted(group.iterdir()) if file.suffix.lower() in IMAGE_SUFFIXES] for group in classes]
+    if not any(files):
+        fault = "data-root holds no images: expected one subfolder a class, with image files in it"
+        raise DataError(fault, local=str(folder))
+    return list(chain.from_iterable(files)), np.repeat(np.arange(len(files)), list(map(len, files)))
 
 
 def _decode(files: list[Path]) -> Iterator[NDArray[np.uint8]]:
@@ -247,10 +239,8 @@ def download(name: str, data_root: Annotated[str, Option(metavar="FOLDER")]) -> 
 
     Raises
     ------
-    ConfigError
-        If the data set cannot be downloaded.
-    DataError
-        If a data set of OpenML has columns that are no numbers.
+    ConfigError, DataError
+        If the data set cannot be downloaded, or has columns that are no numbers.
     """
     if name.startswith(OPENML_PREFIX):
         from sklearn.datasets import fetch_openml

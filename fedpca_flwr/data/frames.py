@@ -1,9 +1,8 @@
 """Arrays and data frames that a user hands over: their numbers, and the labels of their columns and rows.
 
-Data frames are those that narwhals knows (pandas, polars, Arrow, DuckDB, Dask and others, lazy frames too), AnnData,
-arrays of xarray with labels, and datasets of Hugging Face, which Flower Datasets gives. No library is imported here
-that the caller has not imported. What is no number (`fedpca_flwr.data.column_numbers`) is refused by the names of its
-columns, all at once. Columns are matched by their labels with those of a run or a model.
+Data frames are those of narwhals (pandas, polars, Arrow, DuckDB, Dask and others, lazy ones too), AnnData, labelled
+arrays of xarray, and datasets of Hugging Face. Their libraries are not imported here. What is no number is refused by
+the names of its columns, all at once.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class Frame:
 
 
 def open_frame(X: Any) -> Frame | None:
-    """Return an object's labels and a function that reads its values; None for an object without labels.
-
-    Raise DataError for columns of the same name, and a data set with images or lists beside other columns.
-    """
+    """Return an object's labels and a function that reads its values; None without labels, DataError for equal ones."""
     kind = type(X)
     if isinstance(X, np.ndarray | Blocks | Table | list | tuple | str | bytes | dict | None) or sparse.issparse(X):
         return None
@@ -186,10 +182,7 @@ def labels_text(labels: Sequence[object]) -> str:
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
-    """Convert a labelled table to an array or sparse matrix (n, d); an AnnData gives its ``X``.
-
-    Raise DataError, which calls the table ``name``, and names all columns without numbers or with repeated labels.
-    """
+    """Convert a labelled table to an array or sparse matrix (n, d); DataError lists all columns that are no numbers."""
     if duplicates := _duplicates_text(frame.labels):
         raise DataError(f"{name} has columns of the same name: {duplicates}; {UNIQUE_NAMES_ADVICE}")
     data = frame.values()
@@ -220,10 +213,8 @@ def stack_columns(columns: Sequence[NumbersOrKind], labels: Sequence[Hashable], 
         elif dtype.kind == "f" and inexact_integers(column).any():
             by_kind.setdefault(INEXACT_INTEGERS, []).append(label)
     if by_kind:
-        faults = "; ".join(
-            f"{kind} in {labels_text(kind_labels)} ({NON_NUMERIC_KINDS[kind]})" for kind, kind_labels in by_kind.items()
-        )
-        raise DataError(f"{name} has columns that cannot be taken as numbers: {faults}. Or leave them out")
+        faults = [f"{kind} in {labels_text(named)} ({NON_NUMERIC_KINDS[kind]})" for kind, named in by_kind.items()]
+        raise DataError(f"{name} has columns that cannot be taken as numbers: {'; '.join(faults)}. Or leave them out")
     return np.column_stack(arrays) if arrays else np.empty((rows, 0))
 
 
@@ -237,10 +228,7 @@ def as_array(X: Any, name: str) -> NDArray[Any]:
 
 
 def as_rows(X: Any, name: str) -> Rows:
-    """Convert a table of any supported type to an array, or to blocks if sparse; raise DataError for anything else.
-
-    An array may have another number of axes than 2, and another dtype than of numbers.
-    """
+    """Convert a table of any type to an array of any shape and dtype, or to blocks if sparse; DataError for others."""
     if isinstance(X, Table):
         return X.rows
     if isinstance(X, Blocks):
@@ -334,8 +322,8 @@ def align_rows(
 ) -> Rows:
     """Return rows (n, width) with their columns in a fitted model's order, matched by their names if both have names.
 
-    ``digest`` is that of names of which only the digest is known. Raise DataError for other names, another number of
-    columns, no rows, and several tables; warn if only one side has names. Texts have ``name`` and ``model_name``.
+    ``digest`` is that of unknown names. Raise DataError for other names or shapes, and for several tables; warn if only
+    one side has names.
     """
     several = isinstance(X, list | tuple) and not is_table(X) and any(map(is_table, X))
     if several or (isinstance(X, Mapping) and not sparse.issparse(X)):
@@ -354,9 +342,8 @@ def align_rows(
     if labels and not expected and not digest:
         warnings.warn(f"{name} has feature names, but {model_name} was fitted without feature names", stacklevel=4)
     if not labels and (expected or digest):
-        warnings.warn(
-            f"{name} does not have valid feature names, but {model_name} was fitted with feature names", stacklevel=4
-        )
+        fault = f"{name} does not have valid feature names, but {model_name} was fitted with feature names"
+        warnings.warn(fault, stacklevel=4)
     comparison = match_labels(labels, expected) if labels and expected else Match((), (), None)
     if comparison.missing or comparison.unexpected:
         lines = ["The feature names should match those that were passed during fit."]

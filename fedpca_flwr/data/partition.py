@@ -16,10 +16,7 @@ MIN_PARTY_ROWS = 10  # of a party, or an even share if fewer, to which an uneven
 
 
 def split_columns(features: int, parties: int, how: str, names: Sequence[str] = ()) -> Parts:
-    """Split features among parties; raise ConfigError if ``how`` does not fit them.
-
-    ``how`` is "even" (sizes differ by 1 at most), sizes ("20 20 24"), or names of columns in parts ("a, b; c, d").
-    """
+    """Split features: ``how`` is "even", sizes ("20 20 24"), or names of columns ("a, b; c, d"); else ConfigError."""
     if how == "even":
         if parties > features:
             raise ConfigError(f"{parties} parties cannot share {features} features: use at most {features} parties")
@@ -37,9 +34,8 @@ def split_columns(features: int, parties: int, how: str, names: Sequence[str] = 
     if not names or len(groups) != parties or sorted(every) != sorted(names):
         faults = sorted(set(every) ^ set(names)) or sorted({name for name in every if every.count(name) > 1})
         fault = f"; at fault: {value_text(faults[:5])}" if names and faults else ""
-        expected = (
-            "every name of the data set once" if names else "sizes, or 'even': the data set's columns have no names"
-        )
+        nameless = "sizes, or 'even': the data set's columns have no names"
+        expected = "every name of the data set once" if names else nameless
         raise ConfigError(
             f"run-config: 'columns' names {len(every)} columns in {len(groups)} groups, expected {parties} groups "
             f"(separated by ';') with {expected}{fault}"
@@ -57,9 +53,9 @@ def split(
 ) -> Parts:
     """Split rows among parties at random; raise ConfigError for more parties than rows, or another ``kind``.
 
-    ``iid`` cuts into equal parts. ``dirichlet`` shares out the rows of each label by a draw from Dirichlet(alpha) (Hsu,
-    Qi and Brown 2019, arXiv:1909.06335). ``shards`` sorts by label and deals out equal shards (McMahan et al. 2017).
-    ``quantity`` draws sizes from Dirichlet(alpha), and rows at random.
+    ``iid``: equal parts. ``dirichlet``: the rows of each label by a draw from Dirichlet(alpha) (Hsu, Qi and Brown 2019,
+    arXiv:1909.06335). ``shards``: equal shards of sorted labels (McMahan et al. 2017). ``quantity``: sizes from
+    Dirichlet(alpha), and rows at random.
     """
     if parties > len(labels):
         raise ConfigError(f"{parties} parties cannot share {len(labels)} rows: use at most {len(labels)} parties")

@@ -88,9 +88,8 @@ class ColumnSummary:
     def require_squares(self, names: Sequence[str]) -> None:
         """Raise DataError for no rows or columns, infinite values, and columns whose squares overflow or vanish."""
         if 0 in (self.count, len(self.low)):
-            raise DataError(
-                f"the data have shape {(self.count, len(self.low))}, expected at least one row and one feature"
-            )
+            shape = (self.count, len(self.low))
+            raise DataError(f"the data have shape {shape}, expected at least one row and one feature")
         sizes = np.nan_to_num(np.fmax(-self.low, self.high), nan=0.0, posinf=np.inf)
         too_large = (
             f"values that are too large to be squared (beyond {MAX_MAGNITUDE:g} in size): fill or drop them if they "
@@ -153,10 +152,7 @@ class Table(NamedTuple):
 
 
 def participating_rows(table: Table, round_rows: int) -> Rows:
-    """Return the rows (n, d) of a table that take part in a run, with their weights if the table has weights.
-
-    Without weights the last rows beyond a multiple of ``round_rows`` are left out.
-    """
+    """Return the rows (n, d) that take part in a run: with weights, or without the rest beyond ``round_rows``."""
     included = slice(None) if table.excluded is None else ~table.excluded
     rows = table.rows if table.excluded is None else table.rows[included]
     if table.weights is not None:
@@ -188,10 +184,7 @@ def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
 
 
 def check_rows(rows: Rows, names: Sequence[str] = (), *, sampled: bool = False) -> Table:
-    """Check that rows (n, d) are numbers that can be squared, or NaN if missing, and return them as a `Table`.
-
-    If ``sampled``, it has the summary of its columns, from which notes on them follow.
-    """
+    """Check that rows (n, d) are numbers that can be squared, or NaN; if ``sampled``, the table has its summary."""
     if rows.ndim != 2:
         advice = "X.reshape(len(X), -1) makes each item a row"
         if rows.ndim < 2:
@@ -220,8 +213,7 @@ def require_complete(table: Table, advice: str = "") -> Rows:
 def _check_blocks(rows: Blocks, names: tuple[str, ...], sampled: bool) -> Table:
     """Check rows that are read in blocks as `check_rows` does, and keep the blocks in memory if they are small.
 
-    Of packed (`lazy`) blocks, never kept, only missing values are counted; sparse rows with many entries become
-    dense blocks.
+    Of packed (`lazy`) blocks, never kept, missing values are counted; sparse rows with many entries become dense.
     """
     summary = ColumnSummary.empty(rows.width, sampled=sampled)
     if rows.lazy:  # a few bits are numbers that float64 holds, whatever they are

@@ -76,8 +76,7 @@ def transform_array(rows: NDArray[np.generic], name: str, columns: Sequence[obje
 def transform_table(table: Table, name: str) -> Table:
     """Return a table after a function of each row, applied whenever blocks are read; zeros stay, except in clr.
 
-    Raise DataError for packed genotypes, and for values that the function does not take; only the site's own log has
-    their columns.
+    Raise DataError for packed genotypes, and for values that the function does not take, in columns for the own log.
     """
     blocks = as_blocks(table.rows, CACHE_ELEMENTS)
     if blocks.lazy:

@@ -95,7 +95,7 @@ def _shares_text(model: FittedPCA) -> str:
 
 
 def _short_summary(model: FittedPCA) -> str:
-    """Write three lines: what the model is, how much variance it explains, and how certain this is."""
+    """Write what the model is, how much variance it explains, how certain this is, and the first doubt of the data."""
     log, lines = model.log, dict(measurements.measurement_lines(model))
     assurances = [f"{label} {lines[label]}" for label in ASSURANCES if label in lines]
     sure = ["the components of all rows together, up to rounding"] if log["exact"] else []
@@ -106,7 +106,8 @@ def _short_summary(model: FittedPCA) -> str:
     if intervals is not None:
         low, high = intervals[0]
         sure.append(f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}")
-    if count := len(log.get("notes", [])):
+    notes = log.get("notes", [])
+    if count := len(notes):
         sure.append(f"{count} note{'s' * (count > 1)} in summary(full=True)")
     parties = len(log["parties"])
     transform_text = f"; transform: {log['transform']}" if log.get("transform") else ""
@@ -117,6 +118,8 @@ def _short_summary(model: FittedPCA) -> str:
         "how much": _shares_text(model),
         "how sure": "; ".join(sure),
     }
+    if doubts := [note for note in notes if "?" in note]:  # those that ask about the data
+        texts["look at"] = doubts[0]
     return "\n".join(f"  {name:<10}{printable_text(text)}" for name, text in texts.items())
 
 

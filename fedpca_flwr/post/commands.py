@@ -52,7 +52,10 @@ def start(
 
     names, values = split_names(sites), parse_config_text(run_config, "--run-config")
     if idle := sorted(IDLE_KEYS & values.keys()):
-        raise ConfigError(f"--run-config has {', '.join(map(repr, idle))}, which a run by post has not there")
+        raise ConfigError(
+            f"--run-config has {', '.join(map(repr, idle))}: leave it out; the method, with its options, is --method "
+            "('em scale=true'), and the sites are --sites"
+        )
     config = METHODS.run_config({**values, "method": method, "clients": len(names)})
     exchanges = FACTORY.strategy(config).rounds + 1  # the first asks for statements
     if exchanges > MAX_EXCHANGES and not many:

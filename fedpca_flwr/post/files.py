@@ -68,7 +68,9 @@ def is_signed(message: Message, public_key: str) -> bool:
 
 def read_message(path: Path, max_bytes: int = MAX_MESSAGE_BYTES) -> Message:
     """Read a message of at most `max_bytes`; raise ContractError for another file, or one that was cut or changed."""
-    size = path.stat().st_size if path.is_file() else 0
+    if not path.is_file():
+        raise ContractError("there is no such file: check its name")
+    size = path.stat().st_size
     if not 0 < size <= max_bytes:
         raise ContractError(f"it has {size:,} bytes, expected 1 to {max_bytes:,}: have the file sent again")
     try:

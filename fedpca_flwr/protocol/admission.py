@@ -32,8 +32,7 @@ MESSAGES = 3
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-"""Characters that a site's error text never contains (`fedpca_flwr.errors`). A client that sends them runs other
-code."""
+"""Characters that a site's error text never contains (`fedpca_flwr.errors`)."""
 
 
 class PartyInfo(Config):
@@ -131,10 +130,7 @@ def version_advice(messages: object) -> str:
 
 
 def parse_info(metrics: dict[str, Any], sender: str = "a client") -> PartyInfo | ErrorReport:
-    """Parse the metrics of a reply of ``sender``, which may hold anything, as its statement or as an error report.
-
-    Raise ContractError if the metrics are neither, or if the text of an error holds control characters.
-    """
+    """Parse a reply's metrics, which may hold anything; raise ContractError for other keys and control characters."""
     try:
         info = (ErrorReport if "error" in metrics else PartyInfo).parse(metrics, source=f"the reply of {sender}")
     except ConfigError as error:
@@ -174,9 +170,7 @@ def reported_errors(infos: Sequence[PartyInfo | ErrorReport]) -> list[FedPCAErro
 def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same_features: bool) -> list[FedPCAError]:
     """Return all faults in the clients' statements at the start of a run; empty if the clients fit together.
 
-    If any claimed number of features is missing or too large, these are the only faults. Else they are mismatches,
-    duplicate partitions and, with `same_features`, different numbers of features. `partitions` is None if any number of
-    parties may take part.
+    Missing and too large numbers of features come alone. `partitions` is None if any number of parties may take part.
     """
     faults: list[FedPCAError] = []
     for info in infos:
@@ -201,11 +195,7 @@ def admission_faults(infos: Sequence[PartyInfo], *, partitions: int | None, same
 
 
 def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> list[FedPCAError]:
-    """Return a ConfigError for each mismatch of a client's statement with the run; empty without mismatches.
-
-    `partitions` is None if any number of parties may take part. Clients whose column names, if they have any, are not
-    those of the majority are at fault.
-    """
+    """Return a ConfigError for each mismatch of a statement with the run; `partitions` None allows any number."""
     infos = sorted(infos, key=attrgetter("partition_id"))
     owner = next((info.sender for info in infos if not info.simulated), "")
     mismatches = []
@@ -223,9 +213,8 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
         if info.covariates != first.covariates:
             text = (
                 f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
-                "parties have, in one order"
             )
-            mismatches.append((info, text))
+            mismatches.append((info, f"{text}parties have, in one order"))
     infos_with_names = list(filter(attrgetter("columns"), infos))
     if infos_with_names:
         witness, dissenters = _disagreeing_parties(infos_with_names, "columns")
@@ -260,10 +249,7 @@ def duplicate_faults(infos: Sequence[PartyInfo]) -> list[FedPCAError]:
 
 
 def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
-    """Return the error if more clients joined than the run expects; `infos` has their statements by node.
-
-    The error names the clients that have no partition of their own, or all clients if each has one, with their nodes.
-    """
+    """Return the error for more clients than expected: it names those without a partition of their own, or else all."""
     times = Counter(info.partition_id for info in infos.values())
     extra = {cid: info for cid, info in infos.items() if info.partition_id >= expected or times[info.partition_id] > 1}
     ordered = sorted((extra or infos).items(), key=lambda entry: (entry[1].partition_id, entry[0]))
@@ -277,10 +263,9 @@ def surplus_error(infos: Mapping[str, PartyInfo], expected: int) -> QuorumError:
 def impersonation_faults(
     nodes: Sequence[str], infos: Sequence[PartyInfo | ErrorReport], partition_by_node: Mapping[str, int]
 ) -> list[FedPCAError]:
-    """Return a ContractError for each client that claims a partition other than before, or another client's.
+    """Return a ContractError for each client that claims a partition other than its first, or another client's.
 
-    `nodes` and `infos` are in the same order, `partition_by_node` has the first claim of each node. The partition -1 of
-    an error report claims nothing.
+    `partition_by_node` has the first claim of each node. The partition -1 of an error report claims nothing.
     """
     owners = {party: node for node, party in partition_by_node.items()}
     faults: list[FedPCAError] = []

@@ -1,8 +1,4 @@
-"""Cards and options of methods, and the base class of stages.
-
-A method states everything about itself once, on its `MethodCard`: code, tests and pages of the documentation read the
-same card.
-"""
+"""Cards and options of methods, and the base class of stages; code, tests and documentation read the same cards."""
 
 from __future__ import annotations
 
@@ -28,9 +24,7 @@ Components = Annotated[Count | Fraction, Field(union_mode="left_to_right")]
 class PCAOptions(Config):
     """Options that every method has.
 
-    Tests try every value of an option that is a flag or lists its values. Of another option they try the `examples` of
-    its field, or nothing if there are none. In these, "k", "n" and "d" stand for the components, rows and features of
-    the data that are tried (`tests/options.py`).
+    Tests try all values of flags and choices, and the `examples` of other fields, with "k", "n" and "d" for sizes.
     """
 
     unavailable: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -304,14 +298,14 @@ class MethodCard:
         Parameters
         ----------
         config : RunConfig
-            Configuration of the run, whose keys select the stages without options.
+            Configuration, whose keys select the stages without options.
         options : PCAOptions
             Options of the method, which select the others.
 
         Returns
         -------
         tuple of Stage
-            A new stage each. A stage that composes takes the place of those that the options select.
+            New ones. A stage that composes takes the place of those that the options select.
         """
         keys = config.non_defaults
         kinds: list[type[Stage]] = []
@@ -324,11 +318,7 @@ class MethodCard:
 
 
 class Stage:
-    """Base of stages: optional steps before or after a method, which are independent of the method.
-
-    A run composes the stages that its options select (`option_names`), and enters no other. A stage is made for each
-    run and side.
-    """
+    """Base of stages: optional steps before or after a method, which a run's options select, new for each run."""
 
     Options: ClassVar[type[PCAOptions]] = PCAOptions
     """Class of the stage's options."""
@@ -375,8 +365,5 @@ class Stage:
         return config
 
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add the stage's questions and fields to the script of the method and of earlier stages; the base adds none.
-
-        Raise ConfigError if options contradict the stage.
-        """
+        """Add the stage's questions and fields to a script; raise ConfigError if options contradict the stage."""
         return questions

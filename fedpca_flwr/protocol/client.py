@@ -156,10 +156,7 @@ class Site(Protocol):
         """Record in the journal that answers over the selected rows leave in clear."""
 
     def report(self, error: Exception, *, late: bool = False) -> dict[str, Any]:
-        """Return a report of an error (`ErrorReport`), by key and without data, and log the details at the site.
-
-        `late` says that an answer of the run has left before.
-        """
+        """Return an error's report (`ErrorReport`) without data, and log details; `late`: after an answer has left."""
 
 
 class PartyClient(NumPyClient):
@@ -190,10 +187,9 @@ class PartyClient(NumPyClient):
 
 
 class PCAClient(PartyClient):
-    """Base of every method's client (a party's half): answers the questions of the run's script, and no others.
+    """Base of every method's client: answers the questions of the run's script, and no others.
 
-    `make_transport` returns the party's transport for the site, the card and the options; it is called at the first
-    use.
+    `make_transport` makes the party's transport at the first use, from site, card and options.
     """
 
     def __init__(self, card: MethodCard, site: Site, make_transport: Callable[..., PartyTransport]) -> None:
@@ -232,10 +228,7 @@ class PCAClient(PartyClient):
         """Raise a FedPCAError if no sum without the dropped parties may be unmasked; the base allows every sum."""
 
     def permit_sum(self, members: Sequence[str]) -> None:
-        """Raise DisclosureError if a sum over parties (public keys) less an earlier one shows a single summand.
-
-        A differentially private method refuses none: the noise hides the difference.
-        """
+        """Raise DisclosureError if a sum over parties (public keys) less an earlier one shows one summand, no noise."""
         if not self.card.differentially_private:
             self.site.permit_sum(members, self.card.split)
 
@@ -356,11 +349,7 @@ class PCAClient(PartyClient):
             self.site.permit_selections(self.card, sums_only=self.transport.sums_only)
 
     def _permit_parties(self, parties: str) -> None:
-        """Raise ContractError if too few parties take part, this party is not among them, or they have changed.
-
-        `parties` are partitions, separated by spaces. The journal holds the digest of those of the run's first
-        question.
-        """
+        """Raise ContractError if these partitions are too few, lack this party's, or are not the run's first ones."""
         minimum, members = self.site.config.minimum, set(parties.split())
         are_partitions = all(member.isascii() and member.isdecimal() for member in members)
         if not are_partitions or len(members) < minimum or str(self.site.node.partition_id) not in members:
@@ -400,11 +389,7 @@ class PCAClient(PartyClient):
         return self.site.report(error, late=late)
 
     def _repeated_reply(self, phase: str, digest: str) -> tuple[list[NDArray[Any]], int, dict[str, Any]] | None:
-        """Return the last reply byte for byte if its question comes again, as it may be lost; None for a new question.
-
-        Nothing is computed. If another process of the site still computes the answer, the statement has `PENDING_KEY`
-        only.
-        """
+        """Return the last reply again if its question comes again; while it is computed, `PENDING_KEY`; else None."""
         progress = self.site.journal.progress(digest, self.site.settings_digest)
         if progress == "computing":
             return [], 0, {PENDING_KEY: True}
@@ -449,8 +434,7 @@ class PCAClient(PartyClient):
     def _answer(self, phase: str, request: Fields, rows: int) -> list[NDArray[Any]]:
         """Compute, check and record the reply to a question, and return its arrays in the order of the payload.
 
-        After the script's last question the journal is complete. Raise the errors of `_permit_sizes`, and ContractError
-        for fields that are not those of the question.
+        Raise the errors of `_permit_sizes`, and ContractError for fields that are not those of the question.
         """
         question = self.script[phase]
         sizes = question.reply_sizes(request, self.public)
@@ -478,10 +462,7 @@ class PCAClient(PartyClient):
 
 
 class RefusingClient(PartyClient):
-    """Client of a site that cannot take part, which answers every question with an error report.
-
-    Nothing is raised where Flower makes a client, since an exception's text would travel.
-    """
+    """Client of a site that cannot take part: an exception where Flower makes clients would travel; a report may."""
 
     def __init__(self, report: dict[str, Any]) -> None:
         super().__init__()

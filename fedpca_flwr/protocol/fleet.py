@@ -17,9 +17,8 @@ def parse_config_text(text: str, what: str) -> dict[str, Any]:
     try:
         return dict(parse_config_args([text]))
     except Exception as error:  # of the command line or of a file
-        raise ConfigError(
-            f"the {what} cannot be read ({type(error).__name__}): expected key=value key='text'"
-        ) from None
+        kind = type(error).__name__
+        raise ConfigError(f"the {what} cannot be read ({kind}): expected key=value key='text'") from None
 
 
 def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
@@ -28,11 +27,10 @@ def make_context(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) 
 
 
 def require_registered(superlink: str, certificate: Path | None, key: Path) -> None:
-    """Raise FedPCAError unless the SuperLink at an address answers and knows this SuperNode's key.
+    """Raise FedPCAError unless a SuperLink answers and knows this SuperNode's key; ConfigError for a wrong key file.
 
-    The function asks the SuperLink to activate the node with a heartbeat interval that the SuperLink does not allow.
-    The SuperLink complains of the interval only if it knows the key; no node becomes active. Without a certificate the
-    connection has no TLS. Raise ConfigError for a key file that `_load_private_key` refuses.
+    The SuperLink is asked to activate the node with a heartbeat interval that it does not allow. It complains of the
+    interval only if it knows the key; no node becomes active. Without a certificate the connection has no TLS.
     """
     try:
         import httpx

@@ -21,9 +21,7 @@ from fedpca_flwr.protocol.payload import read_array, write_array
 
 ENDED_TEXT = "this site answers no more in this run; its own log says why"
 RUN_OVER_TEXT = "the run was over for this site, or silent for so long that another one has begun since; begin anew"
-CONFIGURATION_CHANGED_TEXT = (
-    "the server sends another configuration of this run than with its first question; a run has one"
-)
+CONFIGURATION_CHANGED_TEXT = "the server sends another configuration than with its first question; a run has one"
 
 REPLY_NAME = "reply"
 """Name of the secret that stores the last reply until the next question, so that a lost reply can be sent again."""
@@ -57,9 +55,8 @@ class Journal(ABC):
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question before its answer, if `permit` accepts the phases that were answered before.
 
-        `digest` is that of the question's fields, `configuration` that of the run-config which came with the question.
-        Raise ContractError if this party answers no more, or began with another configuration, and the error of
-        `permit`.
+        The digests are of its fields and of the run-config. Raise the error of `permit`, and ContractError if this
+        party answers no more, or began with another configuration.
         """
 
     @abstractmethod
@@ -76,11 +73,7 @@ class Journal(ABC):
 
     @abstractmethod
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
-        """Record a noise multiplier before the noise is drawn; if `permit` raises an error, only raise that.
-
-        The multiplier is the noise's standard deviation, divided by the sensitivity. `relation` says which data are
-        neighbours.
-        """
+        """Record a noise multiplier (deviation by sensitivity) before its noise is drawn, unless `permit` raises."""
 
     @property
     @abstractmethod
@@ -89,10 +82,7 @@ class Journal(ABC):
 
     @abstractmethod
     def remember(self, kind: str, data: str, decide: NoteDecision) -> None:
-        """Record the text that `decide` makes from the notes of this kind in all runs; an empty text is not recorded.
-
-        `data` is the digest of this site's data. An error of `decide` refuses the run.
-        """
+        """Record the text, if any, that `decide` makes from the notes of a kind; raise its error to refuse the run."""
 
     @abstractmethod
     def record_refusal(self, why: str) -> None:
@@ -162,10 +152,7 @@ class State:
 
 
 class StateJournal(Journal):
-    """Journal that lasts for a single run, in the state that Flower keeps for a party.
-
-    Simulations use this journal alone. At a site with a journal of its own it holds how far that journal was read.
-    """
+    """Journal of a single run in Flower's state; beside a site's own journal it holds how far that was read."""
 
     def __init__(self, state: RecordDict) -> None:
         records = state.config_records

@@ -9,21 +9,13 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.question import Public, Questions, answer_cost, min_sizes
 
 SITE_FACTOR = 3.5
-"""Bytes of a site's process for each byte of its largest reply, or of the largest array behind it, beyond libraries.
-
-``python -m fedpca_flwr.simulations.benchmarks peaks`` measures 3.1 in clear and 2.5 with masks (P-COV, 3,000 features).
-"""
+"""Bytes of a site's process a byte of its largest array; the benchmark `peaks` measures 3.1 in clear, 2.5 masked."""
 
 SERVER_FACTOR = 3.0
-"""Bytes of the server's process for each byte of a reply, besides the replies that it holds, and beyond libraries.
-
-Measured in the same way with three parties: 2.9 in clear, where the server holds all replies, and 2.8 with masks, where
-it holds the sum and a reply.
-"""
+"""Bytes of the server's process a byte of a reply, besides replies that it holds: 2.9 in clear, 2.8 masked."""
 
 MAX_HELD_REPLIES = 9
-"""Number of replies in clear whose memory the server's sums need at most: a running sum and the sums of random
-groups."""
+"""Replies in clear whose memory the server's sums need at most: a running sum and the sums of random groups."""
 
 CONTAINER_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")
 """File of Linux with the memory limit of a container."""
@@ -41,8 +33,7 @@ def available_memory() -> int | None:
 
 
 Alternatives = Callable[[Public, int, int], str]
-"""Function of the public parameters, a party's number of rows, and a number of bytes, that returns the end of an error:
-methods with smaller replies."""
+"""Function of the public parameters, a party's rows and a number of bytes: the end of an error, with other methods."""
 
 
 def no_alternatives(public: Public, rows: int, max_bytes: int) -> str:
@@ -58,8 +49,7 @@ def site_memory(largest: int) -> int:
 def server_memory(script: Questions, public: Public) -> tuple[int, float]:
     """Return the estimated bytes of the server's process, and these as a multiple of the reply that takes most.
 
-    Replies in clear are held, unless they are so many that their sums take less (`MAX_HELD_REPLIES`). Masked replies
-    are added up as they come.
+    Replies in clear are held, or their sums if these take less (`MAX_HELD_REPLIES`); masked ones are added at once.
     """
     nbytes, largest_factor = 0, 1.0
     for question in script.values():
@@ -73,11 +63,7 @@ def server_memory(script: Questions, public: Public) -> tuple[int, float]:
 
 
 def require_party_memory(method: str, largest: int, alternatives: Callable[[int], str]) -> None:
-    """Raise ConfigError if this party's memory is known, and less than the answers are estimated to need.
-
-    `alternatives` returns the end of the error: methods whose arrays have at most so many bytes. The size of this
-    machine's memory stays in the site's own log.
-    """
+    """Raise ConfigError if this party's memory, which only its own log says, is less than the answers may need."""
     available, nbytes = available_memory(), site_memory(largest)
     if available is not None and nbytes > available:
         raise ConfigError(
@@ -88,10 +74,7 @@ def require_party_memory(method: str, largest: int, alternatives: Callable[[int]
 
 
 def require_server_memory(method: str, script: Questions, public: Public, alternatives: Alternatives) -> None:
-    """Raise ConfigError if the server's memory is known, and less than the replies are estimated to need.
-
-    `alternatives` returns the end of the error: methods with smaller replies.
-    """
+    """Raise ConfigError, with methods of smaller replies, if the server's memory is less than the replies may need."""
     available, (nbytes, factor) = available_memory(), server_memory(script, public)
     if available is not None and nbytes > available:
         raise ConfigError(

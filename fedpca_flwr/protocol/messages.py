@@ -95,11 +95,7 @@ class GridNodes(SimpleClientManager):
         return {str(node_id): Node(str(node_id)) for node_id in self.grid.get_node_ids()}
 
     def ask_properties(self, clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float) -> list[Any]:
-        """Ask nodes for their statements, all at once, since a thread for each of 10,000 nodes is too many.
-
-        Wait at most `timeout` seconds. Return for each node, in order, its statement, unchecked, or the exception in
-        its place.
-        """
+        """Return each node's statement, unchecked, or the exception in its place; all nodes are asked at once."""
         messages = [
             Message(RecordDict({"config": ConfigRecord(dict(question.config))}), int(client.cid), QUERY, ttl=timeout)
             for client in clients
@@ -123,10 +119,7 @@ def question_message(node: str, question: FitIns, fields: Sequence[str], server_
 
 
 def fit_result(reply: Message) -> FitRes:
-    """Return arrays, number of rows and statement of a node's reply, unchecked.
-
-    Raise RuntimeError if the node's app failed or no reply came, and KeyError if the reply lacks a record.
-    """
+    """Return a node's reply, unchecked; raise RuntimeError if its app failed or is silent, KeyError without records."""
     # each record by its name: a view of one kind of records, as `array_records`, would hold the arrays in a circle of
     # references, until the collector comes
     content: Any = _content(reply)
@@ -137,10 +130,7 @@ def fit_result(reply: Message) -> FitRes:
 
 
 def answer_message(message: Message, client: PartyClient) -> tuple[Message, Loadings | None]:
-    """Return a client's reply to a `QUERY` or `TRAIN` message, and the party's loadings after the last question.
-
-    Before, the loadings are None.
-    """
+    """Return a client's reply to a `QUERY` or `TRAIN` message, and, after the last question, the party's loadings."""
     config: dict[str, Any] = dict(question_config(message) or {})
     if message.metadata.message_type == QUERY:
         statement: dict[str, Any] = client.get_properties(config)

@@ -1,8 +1,7 @@
 """Numbers about runs, for whoever watches a server or a site, in two files beside each other.
 
-`NAME.prom` is OpenMetrics text with the numbers of the latest run and counts over all of them, and is replaced whole:
-Prometheus gets it by the textfile collector of its node exporter, or by a web server. `NAME.jsonl` has a line of JSON
-for each record: at the server one after each round and at the end, at a site one for each run.
+`NAME.prom` is OpenMetrics text of the latest run with counts over all (for the textfile collector of Prometheus' node
+exporter), replaced whole. `NAME.jsonl` has a line of JSON a round and an end at the server, at a site one a run.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Record:
 
 @contextmanager
 def measured(strategy: PCAStrategy, run: int) -> Iterator[None]:
-    """Write metrics files of a run at the server, after each round and at the end, if its run-config names a file.
+    """Write metrics files of a run after each round and at its end, if its run-config names a file.
 
     Raise ConfigError, before anything is computed, for a missing package, a relative path or a folder that cannot be
     written to. A failure to write later is only logged.

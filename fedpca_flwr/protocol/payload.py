@@ -1,7 +1,4 @@
-"""Payloads: named fields with shapes and dtypes, which are checked once, on arrival.
-
-The party also checks its own reply before sending, so that a fault is named where it arises.
-"""
+"""Payloads: named fields with shapes and dtypes, checked on arrival, and by a party before it sends its own."""
 
 import hashlib
 import io
@@ -31,10 +28,7 @@ HEADER = re.compile(
     rb"'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,
 )
-"""Header of a plain array, with dtype (no objects), order and shape, as NumPy writes it in version 1.0 of its format.
-
-NumPy parses it as a Python expression, which before Python 3.11.8 may fail in one thread while another one parses.
-"""
+"""Header of a plain array, as NumPy writes it: NumPy's own parser may fail in threads before Python 3.11.8."""
 
 ORTHONORMALITY_TOLERANCE = 1e-5
 """Largest difference of inner products of orthonormal vectors from 0 and 1. It allows for vectors in float32."""
@@ -73,7 +67,7 @@ class Field:
         Returns
         -------
         tuple of int
-            Length of each axis; 0 for a length that only the decoder can judge, the limit for one "at most".
+            0 for a length that only the decoder can judge, the limit for one "at most".
         """
         return tuple(map(_axis_length, self.shape, repeat(sizes)))
 
@@ -111,7 +105,6 @@ class Payload:
         Returns
         -------
         list of ndarray
-            An array for each field.
         """
         return [np.asarray(values[name]) for name in self.names]
 
@@ -128,7 +121,6 @@ class Payload:
         Returns
         -------
         dict of str to ndarray
-            The arrays.
 
         Raises
         ------
@@ -156,12 +148,11 @@ class Payload:
         Returns
         -------
         dict of str to ndarray
-            The arrays.
 
         Raises
         ------
         ContractError
-            If the arrays are not those that the payload declares; the error names the sender and the field.
+            If the payload declares other arrays; the error names the sender and the field.
         """
         if len(arrays) != len(self.fields):
             raise self._count_error(len(arrays), sender)
@@ -170,9 +161,8 @@ class Payload:
             if array.dtype not in field.dtypes:
                 raise ContractError(f"{sender}: field '{field.name}' has dtype {array.dtype}, expected {field.dtype}")
             if array.ndim != len(field.shape):
-                raise ContractError(
-                    f"{sender}: field '{field.name}' has {array.ndim} axes, expected {len(field.shape)}"
-                )
+                axes = f"{array.ndim} axes, expected {len(field.shape)}"
+                raise ContractError(f"{sender}: field '{field.name}' has {axes}")
             values[field.name] = array
         return values
 
@@ -203,7 +193,6 @@ class Payload:
         Returns
         -------
         int
-            Number of bytes.
         """
         nbytes = HEADER_BYTES * len(self.fields)
         for field in self.fields:
@@ -251,19 +240,17 @@ class Payload:
         if "count" in values:
             sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
-            array = values[field.name]
+            array, name = values[field.name], f"{sender}: field '{field.name}'"
             expected = tuple(map(_axis_length, field.shape, repeat(sizes), array.shape))
             if array.shape != expected and not (field.optional and array.size == 0):
-                raise ContractError(
-                    f"{sender}: field '{field.name}' has shape {array.shape}, expected {expected}{reference}"
-                )
+                raise ContractError(f"{name} has shape {array.shape}, expected {expected}{reference}")
             if array.size == 0:
                 continue
             low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
             if not (np.isfinite(low) and np.isfinite(high)):
-                raise ContractError(f"{sender}: field '{field.name}' holds NaN or infinite values")
+                raise ContractError(f"{name} holds NaN or infinite values")
             if field.kind != "real":
-                _check_kind(field, array, low, high, f"{sender}: field '{field.name}'")
+                _check_kind(field, array, low, high, name)
 
 
 def _array_view(tensor: bytes) -> NDArray[Any]:
@@ -321,11 +308,10 @@ def check_together(
     sizes: Mapping[str, int],
     earlier_claims: Mapping[str, int | None] = MappingProxyType({}),
 ) -> None:
-    """Raise ContractError for the first faulty reply among all replies to a question, by sender.
+    """Raise ContractError for the first faulty reply, by sender, of a question; `sizes` has no symbols ``d`` and ``n``.
 
-    A number of features other than the most frequent one is a fault, and comes first: it may cause other wrong sizes.
-    `earlier_claims` has, by sender, the numbers of features of replies that were consumed before, None for a reply
-    without. `sizes` has the symbols other than ``d`` and ``n``.
+    A number of features other than the most frequent one comes first: it may cause other wrong sizes. `earlier_claims`
+    has, by sender, those of replies that were consumed before, None for a reply without.
     """
     if not replies:
         return
@@ -344,8 +330,7 @@ def check_together(
 def _axis_length(symbol: str, sizes: Mapping[str, int], present: int | None = None) -> int:
     """Return the expected length of an axis from its symbol ("d", "<=b", "any", "7") and the actual length.
 
-    Without a present length, an upper limit counts as the length, and a length that only the decoder can judge as 0.
-    Raise KeyError for a symbol without a size.
+    Without a present length, "<=b" gives its limit, and "any" 0. Raise KeyError for a symbol without a size.
     """
     if symbol == "any":
         return present or 0
@@ -383,6 +368,4 @@ def _check_kind(field: Field, array: NDArray[Any], low: Any, high: Any, name: st
         if diagonal.min() < 0:
             raise ContractError(f"{name} has a negative diagonal: it is not a scatter")
         if max(-low, high) > diagonal.max() * (1 + 1e-9):
-            raise ContractError(
-                f"{name} has an entry that its diagonal does not allow: it is not positive semidefinite"
-            )
+            raise ContractError(f"{name} has an entry beyond its diagonal: it is not positive semidefinite")

@@ -1,8 +1,4 @@
-"""Progress of a run: log lines for each round that name the parties without an answer.
-
-Whoever shows the lines adds a handler: the ServerApp prints each line, `fedpca_flwr.simulations.progress` shows the
-latest while a run from Python takes long.
-"""
+"""Progress of a run: log lines for each round that name the parties without an answer, shown by others' handlers."""
 
 import logging
 from collections.abc import Iterator
@@ -19,10 +15,7 @@ def log_progress(text: str, *values: object) -> None:
 
 @contextmanager
 def route_to(handler: logging.Handler) -> Iterator[None]:
-    """Send the lines of `log_progress` only to this handler, inside a with statement.
-
-    Without that, a library that calls `logging.info` would print each line a second time.
-    """
+    """Send the lines of `log_progress` to this handler alone inside a with statement: `logging.info` adds another."""
     LOGGER.addHandler(handler)
     before, LOGGER.propagate = LOGGER.propagate, False
     try:

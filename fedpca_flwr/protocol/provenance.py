@@ -14,11 +14,7 @@ PACKAGES = ("fedpca-flwr", "flwr", "numpy", "scipy")
 
 
 def describe_run(grid: Grid, settings: str) -> dict[str, Any]:
-    """Return the log entries about a run that the server knows at the start of the run.
-
-    These are ``run`` (Flower's number), ``began`` (time), ``settings`` (a digest), ``versions`` by package, and, if
-    Flower knows them, ``app`` (name and version), ``app_hash`` and ``account`` (who started the run).
-    """
+    """Return the entries of a model's log that the server knows at a run's start: number, app, settings, versions."""
     run = grid.run
     versions = {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
     texts = {

@@ -122,7 +122,6 @@ class Question:
         Returns
         -------
         int
-            Largest number of times.
         """
         return self.times if isinstance(self.times, int) else self.times(public)
 
@@ -139,7 +138,7 @@ class Question:
         Returns
         -------
         Layout
-            Positions and digits of each field's values. A limit with fewer axes than its field holds for each entry.
+            Positions and digits of values. A limit with fewer axes than its field holds for each entry.
         """
         assert self.limits is not None
         limits, sizes = dict(self.limits(request, public)), self.reply_sizes(request, public)
@@ -167,7 +166,6 @@ class Question:
         Returns
         -------
         int
-            Number of bytes.
         """
         if self.plain_reply is None:
             return self.reply.nbytes(sizes, with_optional=with_optional)
@@ -200,7 +198,6 @@ class Question:
         Returns
         -------
         dict of str to int
-            Values of the symbols.
         """
         sizes = {"d": public.features} if public.features else {}
         sizes |= {"n": public.rows} if public.rows else {}
@@ -219,7 +216,6 @@ class Question:
         Returns
         -------
         dict of str to int
-            Values of the symbols.
         """
         sizes = self.request_sizes(public)
         for name, axis, symbol in self.request.bounded_axes:
@@ -233,10 +229,7 @@ Questions = Mapping[str, Question]
 
 
 def require_next(script: Questions, answered: Sequence[str], phase: str, public: Public) -> None:
-    """Raise ContractError for a question that the script lacks, has at another place, or does not allow so often.
-
-    `answered` has the phases of earlier questions, the last one last.
-    """
+    """Raise ContractError for a question that the script lacks, has elsewhere, or allows less often than it came."""
     max_times = script[phase].max_times(public) if phase in script else 0
     if not max_times:
         raise ContractError(
@@ -255,15 +248,12 @@ def require_next(script: Questions, answered: Sequence[str], phase: str, public:
 
 
 def _allowed_names(script: Questions, public: Public) -> str:
-    """Return the names of the questions that a run may ask, for an error."""
+    """Return the names of the questions that a run may ask."""
     return ", ".join(name for name, question in script.items() if question.max_times(public))
 
 
 def require_unchanged(payload: Payload, request: Fields, state: State) -> None:
-    """Raise ContractError if a constant of the run, such as its centre, differs from an earlier question.
-
-    The first value of each constant is stored in `state`.
-    """
+    """Raise ContractError if a constant of the run, such as its centre, is not the first one, which `state` stores."""
     for entry in payload.fields:
         if not (entry.constant or entry.constant_or_zero):
             continue
@@ -298,11 +288,7 @@ def min_sizes(question: Question, public: Public, rows: int) -> dict[str, int]:
 
 
 def max_reply_cost(script: Questions, public: Public, rows: int) -> tuple[int, int]:
-    """Return lower limits on the bytes of a run's largest reply, and of the largest array behind a reply.
-
-    The array is the reply itself, or what a party of `rows` rows holds while it answers. Optional questions do not
-    count.
-    """
+    """Return lower limits on the bytes of a run's largest reply that must come, and of the largest array behind one."""
     nbytes = largest = 0
     for question in script.values():
         if not question.optional:
@@ -321,17 +307,14 @@ def by_transport(config: RunConfig, *, clear: Kind, masked: Kind, surviving: Kin
     ----------
     config : RunConfig
         Configuration of the run.
-    clear : object
-        Value for answers in clear.
-    masked : object
-        Value for masked answers.
+    clear, masked : object
+        Values for answers in clear, and for masked ones.
     surviving : object, optional
         Value for masked answers of a run that continues without some parties; as ``masked`` if None.
 
     Returns
     -------
     object
-        The value.
     """
     return {"clear": clear, "masked": masked, "surviving": masked if surviving is None else surviving}[config.transport]
 

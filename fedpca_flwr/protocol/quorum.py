@@ -1,9 +1,7 @@
 """Quorum of a run: each expected party answers once in each round, and errors name absent or faulty parties.
 
-Only a run with ``survivors`` or ``minimum`` continues without parties that do not answer, while enough others do.
-
-Flower samples whoever has registered when a round starts, which would silently give the PCA of a part of the data. A
-failure that Flower reports does not say whose it was.
+Flower samples whoever has registered when a round starts, and does not say whose failure it reports. Only a run with
+``survivors`` or ``minimum`` continues without parties that do not answer, while enough others do.
 """
 
 import re
@@ -57,10 +55,7 @@ def require_pca_name(name: object) -> str:
 def ask_in_threads(
     clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
 ) -> list[Any]:
-    """Ask each client in a thread for its properties; return these, or Flower's exception, in the clients' order.
-
-    At most `max_workers` clients are asked at the same time; 0 stands for all.
-    """
+    """Return each client's properties, or Flower's exception, asked by at most `max_workers` threads (0: one each)."""
 
     def ask(client: ClientProxy) -> Any:
         try:
@@ -75,9 +70,8 @@ def ask_in_threads(
 class Quorum:
     """Parties of a run: waits for exactly the expected clients and matches their replies.
 
-    `settings` (JSON of `shared_settings`) goes to each client that joins, and a client refuses other settings than its
-    own. With `open_membership` any ``expected`` parties may take part, each under a name of its own, and not only those
-    that hold all partitions of the data. With `same_features` all parties must hold the same features.
+    `settings` (JSON of `shared_settings`) goes to each client that joins, and a client refuses others. With
+    `open_membership` any ``expected`` parties may take part, each under a name of its own, without all partitions.
     """
 
     def __init__(
@@ -115,9 +109,8 @@ class Quorum:
     def gather(self, client_manager: ClientManager) -> list[ClientProxy]:
         """Return the run's clients, in order of their ids, once all are online; the first call checks their statements.
 
-        Later calls return only these clients, whoever else signs in, and wait for a client that is absent. With
-        ``survivors`` or ``minimum``, the clients that are present when the join-deadline passes suffice, if they are
-        enough; else raise QuorumError. Faults of the statements are raised as `admission.raise_all` does.
+        Later calls return only these clients, whoever else signs in. With ``survivors`` or ``minimum``, so many clients
+        suffice when the join-deadline passes; else raise QuorumError, and faults as `admission.raise_all` does.
         """
         deadline = time.monotonic() + self.config.join_deadline
         if not self._member_ids:
@@ -126,11 +119,10 @@ class Quorum:
         return [clients[cid] for cid in sorted(clients)]
 
     def match_replies(self, results: Results, failures: Sequence[Any]) -> list[Reply]:
-        """Return the replies of a round, whose arrays are not read yet, in order of the partitions.
+        """Return the replies of a round, unread, in order of the partitions, and empty `results` to free payloads.
 
-        `results` is emptied, so that no payload outlives its use. Raise the errors that parties report, QuorumError for
-        a reply that is missing or doubled, ConfigError for one that does not fit the run, and ContractError for one of
-        another party or with another number of rows than before.
+        Raise the errors that parties report, QuorumError for a reply that is missing or doubled, ConfigError for one
+        that does not fit the run, and ContractError for one of another party or number of rows.
         """
         nodes, infos = list[str](), list[PartyInfo | ErrorReport]()
         party_infos: list[PartyInfo] = []  # all infos, unless a report is raised
@@ -239,10 +231,7 @@ class Quorum:
         return self._missing_parties(present, ())
 
     def _admit(self, client_manager: ClientManager, deadline: float) -> None:
-        """Ask every client for a statement until all expected have joined; set members and features.
-
-        Faults of clients that are present are raised at once; further clients are asked as they join.
-        """
+        """Ask clients as they join for statements until all expected have joined, and raise faults of those present."""
         statements: dict[str, PartyInfo | ErrorReport | str] = {}
         before = -1
         while before < len(statements) < max(self.expected, 1):  # if some suffice, until nobody comes any more
@@ -253,29 +242,22 @@ class Quorum:
         if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
             self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
         self.features = _smallest_mode(map(attrgetter("features"), infos))
-        self._member_ids = frozenset(
-            self.partition_by_client if len(self.partition_by_client) >= self.expected else statements
-        )
+        has_all = len(self.partition_by_client) >= self.expected
+        self._member_ids = frozenset(self.partition_by_client if has_all else statements)
 
     def _admit_new_clients(
         self, client_manager: ClientManager, statements: dict[str, PartyInfo | ErrorReport | str]
     ) -> None:
-        """Add the statements of new clients to `statements`, by id, and raise the faults of all statements together.
-
-        The majority decides: a client that disagrees is at fault, and so is a silent client that is needed
-        (QuorumError).
-        """
+        """Add the statements of new clients to `statements`, by id, and raise the faults of all: a majority decides."""
         clients = client_manager.all()
         new = sorted(set(clients) - set(statements))
         question = GetPropertiesIns({PCA_KEY: self.pca_name, "settings": self.settings})
         answers = self.ask_properties([clients[cid] for cid in new], question, self.config.join_deadline)
         for cid, answer in zip(new, answers, strict=True):
-            is_failure = isinstance(answer, BaseException)
-            statements[cid] = (
-                failure_reason(answer, "join-deadline")
-                if is_failure
-                else admission.parse_info(answer, self._label(cid))
-            )
+            if isinstance(answer, BaseException):
+                statements[cid] = failure_reason(answer, "join-deadline")
+            else:
+                statements[cid] = admission.parse_info(answer, self._label(cid))
         infos, reports, silences = dict[str, PartyInfo](), list[ErrorReport](), list[str]()
         for cid, statement in statements.items():
             if isinstance(statement, PartyInfo):
@@ -295,10 +277,8 @@ class Quorum:
             if len(party_infos) > self.expected:
                 faults.append(admission.surplus_error(infos, self.expected))
             else:
-                partitions = None if self.open_membership else self.initial_parties
-                faults += admission.admission_faults(
-                    party_infos, partitions=partitions, same_features=self.same_features
-                )
+                partitions, same_features = None if self.open_membership else self.initial_parties, self.same_features
+                faults += admission.admission_faults(party_infos, partitions=partitions, same_features=same_features)
         admission.raise_all(faults)
         if silent and not (self.config.survivors or self.config.minimum):
             if missing := self._missing_parties({statement.partition_id for statement in party_infos}, party_infos):
@@ -308,8 +288,7 @@ class Quorum:
     def _missing_parties(self, answered: set[int], infos: Sequence[PartyInfo | ErrorReport]) -> list[int]:
         """Return the expected partitions that have not answered, sorted; without `open_membership`, less those dropped.
 
-        With it, if no missing one is known, return -1 for each. All are known if all PartyInfos in `infos` state
-        `expected`.
+        With it, if none is known, return -1 for each: all are if all PartyInfos in `infos` state `expected`.
         """
         if not self.open_membership:
             return sorted(set(range(self.initial_parties)) - set(self.dropped) - answered)

@@ -30,12 +30,9 @@ class Method(NamedTuple):
 class Registry(Mapping[str, Method]):
     """Mapping from names to methods, whose modules are imported on first use.
 
-    `locations` has ``"module:class"`` of each strategy in `package`, by the method's name. The class attribute
-    ``party`` is the method's client. Classes of a method with successors find these in their attribute ``registry``:
-    methods import none. `compose` returns a method's own card with the stages that fit.
-
-    A package that is installed beside this one adds a method by an entry point of the group `ENTRY_POINT_GROUP`, which
-    has the method's name and gives a `Method`. No method of this project is replaced.
+    `locations` has ``"module:class"`` of each strategy in `package`, by name. The class attribute ``party`` is the
+    method's client; ``registry`` is set for methods with successors. `compose` adds to a card the stages that fit. An
+    installed package adds a method, and replaces none, by an entry point `ENTRY_POINT_GROUP` that gives a `Method`.
     """
 
     def __init__(
@@ -80,9 +77,8 @@ class Registry(Mapping[str, Method]):
     def name_of(self, method: Any) -> Any:
         """Return the name of a strategy's class, which becomes a method of this process; any other value unchanged.
 
-        A class of the same name as an earlier one takes its place, as when a cell of a notebook is run again. Raise
-        ConfigError if the class is no strategy, lacks a card or `aggregate`, or has the name of an installed method, or
-        one that is not of small letters, digits and '-' (at most `MAX_KEY_CHARACTERS`).
+        A class replaces an earlier one of its name, as when a cell of a notebook is run again. Raise ConfigError for a
+        class that is no strategy, lacks a card or `aggregate`, or has a name that is wrong or an installed method's.
         """
         if not isinstance(method, type):
             return method
@@ -106,10 +102,7 @@ class Registry(Mapping[str, Method]):
         return self._classes.get(name)
 
     def parse_method(self, text: str, source: str = "run-config") -> Method:
-        """Return the method that a text such as "sub-it block-size=10" names; capitals and underscores do not matter.
-
-        Raise ConfigError for an unknown name, with all names and the nearest, or with what replaces a former method.
-        """
+        """Return the method of a text such as "sub-it block-size=10", in any case; ConfigError names the nearest."""
         name = split_method_text(text, source)[0]
         spelling = name.lower().replace("_", "-")
         if method := self._loaded_methods.get(spelling):
@@ -126,10 +119,7 @@ class Registry(Mapping[str, Method]):
         )
 
     def run_config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config from keys of the run and options of a method, in kebab-case, with ``method``.
-
-        Raise ConfigError for an unknown method, a key that is neither, an option given twice, or a value not allowed.
-        """
+        """Return a run-config from keys of the run and options of a method; raise ConfigError for any fault in them."""
         card = self.parse_method(values["method"]).strategy.card
         return make_run_config(card.name, card.options, values)
 
@@ -184,12 +174,7 @@ def _load_entry_point(point: EntryPoint) -> Method:
 
 
 def require_compatible(config: RunConfig, card: MethodCard, options: PCAOptions, methods: Mapping[str, Method]) -> None:
-    """Raise ConfigError for keys of the run-config that the method or its options do not support.
-
-    Such keys are `features`, `minimum`, `weights`, `levels`, `transform`, `blind` and `max-share`. Most errors list the
-    methods that accept the key. Every site applies these rules too: a rule of the server's half alone would protect no
-    row.
-    """
+    """Raise ConfigError, at server and sites, for keys of the run-config that the method or its options do not take."""
     if config.features and card.split != "rows":
         raise ConfigError(
             f"run-config: 'features' names columns that all sites have, but with '{card.name}' each site has other "

@@ -1,9 +1,8 @@
 """Replies to a question: checked and added up on arrival, and guarded against numbers that no server can compute with.
 
-Replies that only need to be added up are consumed on arrival, so that a server holds few at a time; all others are
-stored until the last has come. Every reply is finite. Yet numbers that are 1e300 times too large, or no part of
-anything, can let a sum, a product or an eigenvalue solver fail. Then the run ends in one sentence, which names the
-party whose numbers are out of all proportion to those of the others.
+Replies that need only be added up are consumed on arrival, so that a server holds few. Every reply is finite, yet
+numbers that are 1e300 times too large can let a sum, a product or an eigenvalue solver fail: then the run ends in one
+sentence, which names the party whose numbers are out of all proportion.
 """
 
 import re
@@ -81,18 +80,12 @@ def max_magnitude(fields: Fields) -> float:
 
 
 def overflow_handling(max_value: float, action: Literal["raise", "ignore"]) -> AbstractContextManager[object]:
-    """Return a context in which overflows, invalid operations and divisions by zero raise or are ignored.
-
-    For values up to `MAX_SAFE_MAGNITUDE` the context does nothing.
-    """
+    """Return a context that handles overflows and invalid operations; up to `MAX_SAFE_MAGNITUDE` it does nothing."""
     return nullcontext() if max_value <= MAX_SAFE_MAGNITUDE else np.errstate(over=action, invalid=action, divide=action)
 
 
 class Magnitudes:
-    """Largest absolute value in each party's reply, by round, to find a party with absurd numbers.
-
-    If the server has `sums_only`, no party can be named.
-    """
+    """Largest absolute value in each party's reply, by round, to find absurd numbers; `sums_only` names no party."""
 
     def __init__(self, *, sums_only: bool) -> None:
         self.sums_only = sums_only
@@ -101,10 +94,7 @@ class Magnitudes:
 
     @contextmanager
     def guard(self, phase: str, sizes: Mapping[str, float]) -> Iterator[None]:
-        """Compute with a round's replies inside a with statement; an error names the party with outlying numbers.
-
-        `sizes` has the largest number of each reply, by sender. ArithmeticError and ValueError become ContractError.
-        """
+        """Compute with replies in a with statement; errors are FedPCAErrors, with the party of outlying `sizes`."""
         self._rounds.append((phase, dict(sizes)))
         self._max_magnitude = max(self._max_magnitude, *sizes.values(), 0.0)
         try:
@@ -118,8 +108,7 @@ class Magnitudes:
     def explain(self, error: FedPCAError, *, at_server: bool = False) -> FedPCAError:
         """Return the error with the name of the party whose numbers differ by many orders of magnitude; else unchanged.
 
-        Other parties may have computed with these numbers. If the server itself (`at_server`) finds an option wrong,
-        the error remains a ConfigError, and the option comes first.
+        If the server itself (`at_server`) finds an option wrong, that ConfigError comes first.
         """
         digits, sender, text = self._largest_deviation()
         if self.sums_only or digits < MIN_OUTLIER_DIGITS or self._max_magnitude <= MAX_SAFE_MAGNITUDE:
@@ -128,20 +117,15 @@ class Magnitudes:
         return combine_errors([error, sizes] if at_server and isinstance(error, ConfigError) else [sizes, error])
 
     def _largest_deviation(self) -> tuple[float, str, str]:
-        """Return the largest difference in log10 from the other parties' median, its party, and a text.
-
-        Zeros count as 1e-324. Without replies, return 0 and empty texts.
-        """
+        """Return the largest difference in log10 (0: 1e-324) from the other parties' median, its party, and a text."""
         deviations: list[tuple[float, str, str]] = []
         for phase, sizes in self._rounds:
             with np.errstate(divide="ignore"):
                 digits: dict[str, Any] = {sender: max(float(np.log10(size)), -324.0) for sender, size in sizes.items()}
             for sender, magnitude in digits.items():
                 typical = median([peer for name, peer in digits.items() if name != sender] or [magnitude])
-                text = (
-                    f"its reply to '{phase}' holds numbers up to {sizes[sender]:.3g} in size, "
-                    f"the others' {10.0**typical:.3g}"
-                )
+                scales = f"up to {sizes[sender]:.3g} in size, the others' {10.0**typical:.3g}"
+                text = f"its reply to '{phase}' holds numbers {scales}"
                 deviations.append((abs(magnitude - typical), sender, text))
         return max(deviations, default=(0.0, "", ""))
 
@@ -192,10 +176,9 @@ class StreamingSum:
 
 @dataclass(eq=False)
 class ReplyCollector:
-    """Collector of the replies to a question: checks each, and passes its fields to `consume`.
+    """Collector of the replies to a question: checks each, and passes its fields and sender to `consume`.
 
-    `sizes` has the values of symbols in shapes. `consume` receives the fields and the sender (`Round.consume`).
-    `digest` returns the digest of a reply's arrays for the log; without `digest` there are none.
+    `sizes` has the values of symbols in shapes, and `digest` returns that of a reply's arrays for the log, if any.
     """
 
     payload: Payload
@@ -209,10 +192,7 @@ class ReplyCollector:
     _claims: dict[str, int | None] = field(default_factory=dict)  # by sender: number of features of a consumed reply
 
     def receive(self, result: FitRes) -> None:
-        """Check a reply on arrival, pass its fields to `consume`, and release its arrays; do nothing without `consume`.
-
-        Raise no fault: a faulty reply is not consumed, and `check` raises the faults of all parties together.
-        """
+        """Check a reply on arrival, pass its fields to `consume`, if any, and release them; `check` raises faults."""
         if self.consume is None or "error" in result.metrics:
             return
         try:
@@ -227,11 +207,8 @@ class ReplyCollector:
         except FedPCAError:
             return
         self._claims[reply.sender] = claim
-        small_fields = {}
-        for entry in self.payload.fields:
-            if all(map(str.isdigit, entry.shape)):
-                small_fields[entry.name] = fields[entry.name]
-        self._consumed[reply.party] = reply.nbytes, small_fields
+        small = [entry.name for entry in self.payload.fields if all(map(str.isdigit, entry.shape))]
+        self._consumed[reply.party] = reply.nbytes, {name: fields[name] for name in small}
         result.parameters = Parameters([], "")
 
     def mark_consumed(self, replies: Sequence[Reply]) -> None:
@@ -241,10 +218,7 @@ class ReplyCollector:
             reply.fields = dict(small_fields)
 
     def check(self, replies: Sequence[Reply]) -> None:
-        """Read and check the replies that were not consumed on arrival, set their fields, and release their bytes.
-
-        Raise ContractError if any reply is wrong.
-        """
+        """Read and check replies that were not consumed, and set their fields; ContractError for wrong ones."""
         remaining = [reply for reply in replies if not reply.consumed_bytes]
         fields_by_sender = {reply.sender: self.payload.read(reply.tensors, reply.sender) for reply in remaining}
         check_together(self.payload, fields_by_sender, self.sizes, self._claims)

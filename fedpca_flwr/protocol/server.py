@@ -30,10 +30,7 @@ POLL_FRACTION = 0.1
 """Share of the waiting time by which the server may notice a reply late."""
 
 FIRST_REPEAT_SECONDS = 300.0
-"""Seconds without a reply after which a message is sent again, or a quarter of the round's time if that is less.
-
-The pause doubles each time: a message too many starts a process at a site, which an overloaded machine can ill afford.
-"""
+"""Seconds without a reply until a message is sent again, or a quarter of the round if that is less; they double."""
 
 LOST_CODES = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 """A SuperLink's errors in the place of a reply that may still come to the same question, once its node is back."""
@@ -53,11 +50,7 @@ FIRST_REMINDER_SECONDS = 30.0
 
 @contextmanager
 def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
-    """Collect exceptions of a Flower grid inside a with statement, and make Flower's grids poll by `ReplyPoller`.
-
-    No party has raised these exceptions. A grid keeps a `send_and_receive` that is not Flower's. At the end the grid is
-    as before.
-    """
+    """Collect exceptions of a grid, of no party, in a with statement; Flower's grids poll by `ReplyPoller`."""
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
     send_and_receive = ReplyPoller(grid).send_and_receive if is_flowers else grid.send_and_receive
@@ -118,12 +111,11 @@ class PendingReply:
 class ReplyPoller:
     """Poller for the replies of one Flower grid, which asks for all pending messages at once.
 
-    Flower's grid polls for each message separately, and sleeps for three seconds between polls, longer than most rounds
-    take. Here the pause grows with the time waited. A message whose reply does not come is sent again from time to
-    time: a SuperNode whose reply the SuperLink could not store does not send it again by itself, and a party answers
-    the same question with the same bytes. While other replies still come, no message is sent again: thousands of
-    simulated parties wait for their turn. A SuperLink that has lost a message, or whose node is offline, gives it up
-    (`LOST_CODES`): the message is sent again soon, and at the deadline this error, as the node's, is the reply.
+    Flower's grid polls for each message separately, every three seconds, longer than most rounds take. Here the pause
+    grows with the time waited. A message whose reply does not come is sent again from time to time, unless other
+    replies still come: a SuperNode does not repeat a reply that the SuperLink could not store, and a party answers the
+    same question with the same bytes. A message that a SuperLink gives up (`LOST_CODES`) is sent again soon, and at the
+    deadline this error, as the node's, is the reply.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -133,10 +125,9 @@ class ReplyPoller:
         self._failing_since: float | None = None
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send messages now, and return an iterator of the replies on arrival.
+        """Send messages now, and return an iterator of the replies on arrival, or that raises a lasting error.
 
-        Replies that come later than `timeout` seconds are left out; None sets no limit. The iterator raises an error of
-        the connection that does not pass.
+        Replies that come later than `timeout` seconds are left out; None sets no limit.
         """
         since, messages = time.monotonic(), list(messages)
         until = math.inf if timeout is None else since + timeout
@@ -153,10 +144,7 @@ class ReplyPoller:
         return _in_order_of_arrival([entry.reply for entry in sent])
 
     def _poll(self) -> None:
-        """Ask the grid for replies until none is pending, with pauses that grow with the time waited.
-
-        An error that lasts `RETRY_SECONDS`, or of `FINAL_ERRORS`, becomes the outcome of all pending replies.
-        """
+        """Ask the grid for replies until none is pending; a lasting or final error becomes the outcome of all."""
         while True:
             with self._lock:
                 self._pending = pending = [entry for entry in self._pending if not entry.reply.done()]
@@ -202,9 +190,8 @@ class ReplyPoller:
                 entry.again, entry.pause = now + entry.pause, 2 * entry.pause
                 message, metadata = entry.message, entry.message.metadata
                 ttl = max(1.0, min(entry.until - now, metadata.ttl))
-                again = Message(
-                    message.content, metadata.dst_node_id, metadata.message_type, group_id=metadata.group_id, ttl=ttl
-                )
+                place = metadata.dst_node_id, metadata.message_type
+                again = Message(message.content, *place, group_id=metadata.group_id, ttl=ttl)
                 entry.ids += self._grid.push_messages([again])
 
 
@@ -248,10 +235,7 @@ FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, Fit
 
 
 class PCAServer(Server):
-    """Flower's `Server`, which runs rounds until the strategy is done, with all clients in parallel.
-
-    `while_clients_work` gives a context to enter while parties that share this process compute.
-    """
+    """Flower's `Server`, which runs rounds until the strategy is done; a context `while_clients_work` is entered."""
 
     def __init__(
         self, strategy: PCAStrategy, while_clients_work: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -299,21 +283,14 @@ class PCAServer(Server):
             with remind(log_awaited):
                 for future, client in pending:
                     failure = future.exception()
-                    if failure is not None:
-                        failures.append(NodeFailure(client.cid, failure))
+                    if failure is None and (result := future.result())[1].status.code == Code.OK:
+                        results.append(result)
                     else:
-                        reply = future.result()[1]
-                        if reply.status.code == Code.OK:
-                            results.append((client, reply))
-                        else:
-                            failures.append(NodeFailure(client.cid, RuntimeError()))
+                        failures.append(NodeFailure(client.cid, failure or RuntimeError()))
         return results, failures
 
 
 @cache
 def numerical_libraries() -> ThreadpoolController:
-    """Return the controller of the threads of BLAS libraries, found once per process and cached.
-
-    NumPy's BLAS and SciPy's are imported with the methods, before anything asks for the libraries here.
-    """
+    """Return the controller of the threads of BLAS libraries, which are imported with the methods, before this call."""
     return ThreadpoolController()

@@ -1,8 +1,4 @@
-"""Loggers of a site: each of their records is one printable line of limited length.
-
-A record may quote a message of the server, a run-config or a file. A line feed in such a text would forge a line of the
-log, and a text of megabytes would fill the disk.
-"""
+"""Loggers of a site: each record is one printable line of limited length, whatever a server's message holds."""
 
 import logging
 

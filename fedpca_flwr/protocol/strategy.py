@@ -1,8 +1,7 @@
 """`PCAStrategy`: Flower's side of every method, which drives the method's program, a question in each round.
 
-The strategy waits for exactly the expected parties, refuses a partial round, checks every reply before use, and records
-the bytes of each round. A method adds `aggregate`, straight-line code that yields questions
-(`fedpca_flwr.protocol.question`).
+The strategy waits for exactly the expected parties, refuses a partial round, and checks every reply. A method adds
+`aggregate`, straight-line code that yields questions (`fedpca_flwr.protocol.question`).
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ class KeywordSignature:
 class PCAStrategy(Strategy):
     """Base of every method's strategy: asks the method's questions, a question in each Flower round.
 
-    Keywords are the method's options and the run's keys, as in ``PooledCovariance(n_components=5, clients=3)``. Wrong
-    ones raise ConfigError.
+    Keywords are the method's options and the run's keys: ``PooledCovariance(n_components=5, clients=3)``.
     """
 
     card: ClassVar[MethodCard]
@@ -101,10 +99,7 @@ class PCAStrategy(Strategy):
         return strategy
 
     def prepare(self, config: RunConfig, options: PCAOptions, transport: ServerTransport) -> None:
-        """Set configuration, options, transport and the empty state of a new run.
-
-        Raise ConfigError if the transport refuses the method (`Transport.script`).
-        """
+        """Set configuration, options and transport of a new run; ConfigError if the transport refuses the method."""
         self.config = config
         self.options = options
         self.transport = transport
@@ -169,10 +164,7 @@ class PCAStrategy(Strategy):
         return 8 * d * ((k if isinstance(k, int) else d) + 8 + matrices * (d + 3)) + 2**20  # and its history
 
     def certainty(self, pairs: Eigenpairs) -> Certainty:
-        """Return exactness, the number of components that rounding leaves resolved, and notes for the model's reader.
-
-        If noise hides rounding, only exactness is stated, with no number.
-        """
+        """Return exactness, number of components that rounding leaves resolved (unknown beside noise), and notes."""
         if self.card.differentially_private:
             return Certainty(self.exact, [])
         ways = [SCALE_REMEDY] if self.options.could_scale else []
@@ -183,8 +175,7 @@ class PCAStrategy(Strategy):
     def history(self, certainty: Certainty, notes: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
         """Return the model's ``log``, by key: method, options, parties, rounds, measurements, notes and more.
 
-        The keys of `measured` are names of `fedpca_flwr.model.measurements`. ``levels``, ``transform`` and
-        ``provenance`` are there if the run has them. A party's ``rows`` are None if the server does not see them.
+        The keys of `measured` are names of `fedpca_flwr.model.measurements`. Unseen ``rows`` of a party are None.
         """
         parties, config = self.transport.parties(self.quorum), self.config
         measured = dict(measured)
@@ -229,10 +220,7 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
-        """Return the client of a party whose rows (n, d) a user's own ClientApp loaded.
-
-        `keywords` are those of the strategy; wrong ones raise ConfigError. The run-config of the context is not used.
-        """
+        """Return the client of a party whose rows (n, d) a user's own ClientApp loaded, with a strategy's keywords."""
         with cls._python_spelling():
             run_config = cls._run_config(keywords)
         return cls.factory.client_of_rows(context, lambda: rows, run_config)
@@ -251,14 +239,9 @@ class PCAStrategy(Strategy):
 
     @classmethod
     def _run_config(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a run-config for this method from Python keywords, such as n_components=3.
-
-        Raise ContractError before `fedpca_flwr.strategies` is imported, and ConfigError for wrong keywords.
-        """
+        """Return the run-config of Python keywords; ContractError before `fedpca_flwr.strategies` is imported."""
         if not hasattr(cls, "factory"):  # a class of another package, which needs no registry to be defined
-            raise ContractError(
-                f"{cls.__name__} cannot be created before the registry: first import fedpca_flwr.strategies"
-            )
+            raise ContractError(f"{cls.__name__} cannot be created yet: first import fedpca_flwr.strategies")
         values = {key.replace("_", "-"): value for key, value in keywords.items()}
         return make_run_config(cls.card.name, cls.card.options, {**values, "method": cls.card.name})
 
@@ -268,9 +251,7 @@ class PCAStrategy(Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Return empty parameters; raise ContractError if the strategy has run already."""
         if self._program is not None:
-            raise ContractError(
-                f"this strategy of '{self.card.name}' has already run: make a new strategy for another run"
-            )
+            raise ContractError(f"this strategy of '{self.card.name}' has already run: make a new one for another run")
         return ndarrays_to_parameters([])
 
     def __repr__(self) -> str:
@@ -283,7 +264,7 @@ class PCAStrategy(Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Return the current question for each client, none after the end; the first call waits for all clients.
 
-        It raises the errors of `Quorum.gather`, and ConfigError for too few features or too little memory.
+        Raise the errors of `Quorum.gather`, and ConfigError for too few features or too little memory.
         """
         if self.done:
             return []
@@ -342,10 +323,7 @@ class PCAStrategy(Strategy):
     def aggregate_fit(
         self, server_round: int, results: Results, failures: Sequence[Any]
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """Check a round's replies and pass them to the program, which asks the next question; return (None, {}).
-
-        Raise the FedPCAError of a faulty reply, or of the program.
-        """
+        """Check a round's replies and pass them to the program, which asks the next question; raise their errors."""
         try:
             replies = self._check_replies(results, failures)
         except FedPCAError as error:
@@ -410,14 +388,9 @@ class PCAStrategy(Strategy):
         last_place = self.quorum.initial_parties
         sent = [(self.quorum.partition_by_client.get(cid, last_place), size) for cid, size in self._sent_bytes.items()]
         sent += [(party, 0) for party in self.quorum.dropped.keys() - dict(sent).keys()]
-        entry: dict[str, Any] = {
-            "round": len(self.round_log) + 1,
-            "phase": phase,
-            "up": [size for _, size in sorted(up.items())],
-            "down": [size for _, size in sorted(sent)],
-            "seconds": round(time.monotonic() - self._round_start, 3),
-        }
-        self.round_log.append(entry)
+        ups, downs = [size for _, size in sorted(up.items())], [size for _, size in sorted(sent)]
+        seconds, number = round(time.monotonic() - self._round_start, 3), len(self.round_log) + 1
+        self.round_log.append({"round": number, "phase": phase, "up": ups, "down": downs, "seconds": seconds})
 
 
 def _serialize(fields: Fields) -> dict[str, bytes]:

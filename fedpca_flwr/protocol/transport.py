@@ -49,10 +49,7 @@ class Party(Protocol):
 
 
 def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
-    """Run a program, with each of its questions replaced by those of the program ``ask(question)``.
-
-    `program` continues with the return value of ``ask(question)``. Return what `program` returns.
-    """
+    """Run a program, with each of its questions replaced by ``ask(question)``, whose result the program receives."""
     answer = None
     while True:
         try:
@@ -64,10 +61,7 @@ def relay(program: Program, ask: Callable[[Round], Program]) -> Program:
 
 
 def sum_parts(answer: Fields | Sequence[Fields]) -> Fields:
-    """Add up the parts of a party's answer, field by field; an answer without parts is returned unchanged.
-
-    A field that a part lacks is zero in that part.
-    """
+    """Add up the parts of a party's answer, field by field (a part may lack some); a whole answer is unchanged."""
     if isinstance(answer, Mapping):
         return answer
     names = dict.fromkeys(name for part in answer for name in part)
@@ -85,10 +79,7 @@ class Transport(ABC):
 
     @abstractmethod
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the method's questions as they travel, and further questions, for example for keys, in order.
-
-        Raise ConfigError, which names `method`, if its answers cannot travel in this way.
-        """
+        """Return a method's questions as they travel, with others such as for keys; ConfigError if they cannot."""
 
 
 class ServerTransport(Transport):

@@ -41,8 +41,7 @@ MAX_MEAN_RATIO = 2.0**10  # largest mean of an earlier run, in bounds of rows th
 def _reach(options: ColumnsOptions | None, public: Public, *, scaled: bool = False) -> float:
     """Return the largest absolute value of an entry of the centred and scaled columns, from the public `bound`.
 
-    Scaled columns that are centred are at most as large as the root of the number of rows. Without options (None) the
-    columns are centred, and if `scaled` divided, by the numbers of an earlier run.
+    Scaled, centred columns are at most the root of the rows. Options None stand for an earlier run's centre and scale.
     """
     if options is None:
         return MAX_SCALED_SIZE if scaled else MAX_MEAN_RATIO * public.config.bound
@@ -78,10 +77,7 @@ LOCAL_ENERGY = LocalStatistic((Field("energy", (), kind="size"),), _local_energy
 
 
 def rows_questions(config: RunConfig, energy: Question, *party_statistics: LocalStatistic) -> Questions:
-    """Return the first questions of a run for columns: ``rows``, and with secure sums ``energy`` (`energy_question`).
-
-    In clear a party sends its energy with its first reply. Raise ConfigError if secure sums lack a `bound`.
-    """
+    """Return ``rows``, in clear with the energy, and with secure sums ``energy``; these need a `bound`."""
     require_bound(config)
     masked = {"rows": replace(clear_rows_questions(*party_statistics)["rows"], in_clear=True), "energy": energy}
     return by_transport(config, clear=clear_rows_questions(*party_statistics, LOCAL_ENERGY), masked=masked)
@@ -108,13 +104,8 @@ def energy_question(options: ColumnsOptions | None, *request: Field) -> Question
         """Return the public limit of the energy, from the largest absolute value of an entry."""
         return {"energy": public.rows * product_limit(options, public, scaled=bool(request.get("scaled", 0)))}
 
-    return Question(
-        request=Payload(request),
-        reply=Payload((Field("energy", ()),)),
-        answer=_local_energy,
-        limits=limits,
-        words=ENERGY_WORDS,
-    )
+    reply = Payload((Field("energy", ()),))
+    return Question(request=Payload(request), reply=reply, answer=_local_energy, limits=limits, words=ENERGY_WORDS)
 
 
 def component_sizes(public: Public) -> dict[str, int]:
@@ -174,10 +165,7 @@ def aligned_rows(run: ColumnsRun) -> Generator[Round, Any, list[Reply]]:
 
 
 def total_energy(run: ColumnsRun, replies: list[Reply], **request: Array) -> Generator[Round, Any, None]:
-    """Store the energy of all columns for the run: from the replies in clear, else by asking with ``request``.
-
-    Raise ConfigError if `bound` is too far above the data, and DataError if the energy is 0.
-    """
+    """Store the energy of all columns, from replies in clear or by asking; raise errors for `bound` and no energy."""
     if "energy" not in run.script:
         run.set_total(math.fsum(float(reply.fields["energy"]) for reply in replies))
         return
@@ -193,11 +181,7 @@ def rows_and_energy(run: ColumnsRun) -> Generator[Round, Any, None]:
 
 
 def sum_in_digits(run: ColumnsRun, name: str, request: Fields, size: float = 0.0) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, with enough fixed-point digits to resolve a value of this size.
-
-    Size 0 stands for the energy of all columns. The run records the largest rounding of its sums. Raise ConfigError if
-    no digits suffice.
-    """
+    """Return the sum of a question's replies, in digits that resolve this size, or else the energy of all columns."""
     sums = yield from digits.sum_in_digits(run, name, request, size or run.total, run.bound_advice)
     run.rounding = max(run.rounding, *(float(np.max(error_bound)) for error_bound in sums.error_bounds.values()), 0.0)
     return sums

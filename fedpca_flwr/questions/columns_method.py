@@ -1,8 +1,4 @@
-"""All names that a method for data split by columns needs, like `fedpca_flwr.questions.method` for rows.
-
-``from fedpca_flwr.questions import columns_method as method``. The statistics of such data are in
-`fedpca_flwr.questions.columns`.
-"""
+"""All names that a method for data split by columns needs: ``from fedpca_flwr.questions import columns_method``."""
 
 # ruff: noqa: F401 (methods import these names from here)
 # mypy: implicit-reexport

@@ -60,16 +60,11 @@ class ColumnsClient(PCAClient):
 
     @override
     def require_ready(self) -> None:
-        """Raise ConfigError without a `bound` or a needed journal, and DataError for too many rows or columns.
-
-        Raise DisclosureError for what the site's rules forbid, or too many products.
-        """
+        """Raise ConfigError, DataError or DisclosureError for a `bound`, sizes or products that a run cannot have."""
         if self.uses_fixed_point:
             permit_fixed_point(self)
             if self.selection.shape[1] > MAX_COLUMNS // self.site.node.num_partitions:
-                raise DataError(
-                    f"this site has more columns than its part of {MAX_COLUMNS:,}, the most in a secure sum"
-                )
+                raise DataError(f"this site has more columns than its part of the {MAX_COLUMNS:,} of a secure sum")
         self._permit_products(counted=False)
 
     @cached_property
@@ -110,10 +105,7 @@ class ColumnsClient(PCAClient):
             append(scores if row_order is None else scores[row_order])
 
     def _permit_products(self, *, counted: bool) -> None:
-        """Raise what `permit_products` raises if products X X' Q could reveal X X', at a site that shows scores only.
-
-        With ``counted`` the products are added to the site's count. A sum has a column or more of each other party.
-        """
+        """Raise as `permit_products` if products X X' Q could show X X', or with ``counted`` count them, for scores."""
         node, columns = self.site.node, self.selection.shape[1]
         products = self.options.max_gram_columns(len(self.selection))
         if node.data and node.may_show == "scores" and products:

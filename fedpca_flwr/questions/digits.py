@@ -1,7 +1,7 @@
 """Number of digits of a secure sum: few digits if these resolve the variance, and more otherwise.
 
 Limits are public, and far above sums of most rows (`fedpca_flwr.questions.row_limits`). So two questions are for the
-same sum, in few and in more digits. Which one the run asks follows from sums that opened before.
+same sum, of which the run asks one by sums that opened before.
 """
 
 from collections.abc import Generator
@@ -22,10 +22,7 @@ FINE_PREFIX = "finer_"
 
 
 def digits_questions(config: RunConfig, name: str, question: Question) -> Questions:
-    """Return the question by ``name`` in clear; with secure sums one with 2 words a value, and one with `FINE_WORDS`.
-
-    The second is named ``FINE_PREFIX + name``.
-    """
+    """Return the question by ``name`` in clear; with secure sums one of 2 words a value, and a finer one."""
     words = {name: 2, FINE_PREFIX + name: FINE_WORDS}
     masked = {key: replace(question, optional=True, words=number) for key, number in words.items()}
     return by_transport(config, clear={name: question}, masked=masked)
@@ -34,10 +31,7 @@ def digits_questions(config: RunConfig, name: str, question: Question) -> Questi
 def sum_in_digits(
     run: PCAStrategy, name: str, request: Fields, variance: float, advice: str = ""
 ) -> Generator[Round, Any, Total]:
-    """Return the sum of the replies to a question, in digits that resolve ``variance`` (times rows) in fixed point.
-
-    Raise ConfigError, which ends with ``advice``, if no digits resolve the variance: `bound` is too far above the data.
-    """
+    """Return the sum of the replies to a question, in digits that resolve ``variance``; ConfigError if none do."""
     if FINE_PREFIX + name in run.script:
         if _rounding_bound(run, name, request) > MAX_ROUNDING_SHARE * variance:
             name = FINE_PREFIX + name

@@ -1,21 +1,15 @@
 """Base of DSA and FAST-PCA: parties that talk only to their neighbours in a graph, which Flower's server simulates.
 
-Flower has a hub, so the server relays: a party's messages go unchanged to its neighbours, and the server adds nothing
-up. The network is simulated, and the server sees all that passes.
+The server relays a party's messages unchanged to its neighbours, adds nothing up, and sees all that passes.
 
-Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows.
-After as many rounds as the graph's diameter each party knows all K heads, hence the pooled mean ``m``. Then party i
-works with::
+Centring is exact. In the first rounds every party forwards all heads (count, mean, trace of the scatter) that it knows,
+until after as many rounds as the graph's diameter each knows all K heads, hence the pooled mean ``m``. Then party i
+works with A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / (trace of the pooled scatter), whose mean over the parties has
+trace one, so that ``step-size`` has no unit. With ``auto`` the step follows from the largest eigenvalue that any A_i
+may have, which heads bound by one number more, and from how fast the graph mixes (`graph.safe_step`).
 
-    A_i = K (S_i + n_i (m_i - m)(m_i - m)^T) / trace of the pooled scatter
-
-whose mean over the parties is the pooled scatter with trace one, so that ``step-size`` has no unit. With ``auto`` the
-step follows from the largest eigenvalue that any A_i may have, and from how fast the graph mixes (`graph.safe_step`).
-Heads bring a bound on that eigenvalue, the largest eigenvalue of S_i and ``n_i |m_i - m|^2``: one number a party, and
-no further round.
-
-The model is the mean of the parties' estimates, with the variances of all rows along it. The parties project
-their rows with their own estimates.
+The model is the mean of the parties' estimates, with the variances of all rows along it. The parties project their rows
+with their own estimates.
 """
 
 import math
@@ -116,33 +110,18 @@ def _relay_rounds(graph: graphs.Adjacency) -> int:
     return max(1, graphs.diameter(graph)) - 1
 
 
-HEADS = Payload(
-    (
-        Field("counts", ("parties",), "int64", kind="size"),  # 0: not known yet
-        Field("traces", ("parties",), kind="size"),
-        Field("tops", ("parties",), kind="size"),
-        Field("means", ("parties", "d")),
-        Field("remainders", ("parties", "d")),
-    )
-)
+COUNTS = Field("counts", ("parties",), "int64", kind="size")  # 0: not known yet
+SIZES = tuple(Field(name, ("parties",), kind="size") for name in ("traces", "tops"))
+HEADS = Payload((COUNTS, *SIZES, *(Field(name, ("parties", "d")) for name in ("means", "remainders"))))
 """The heads that a party knows (`fedpca_flwr.maths.sums`)."""
 
-REPORT = Payload(
-    (
-        Field("mean", ("d",)),
-        Field("trace", (), kind="size"),
-        Field("direction", (), kind="size"),
-        Field("estimate", ("d", "k"), kind="orthonormal columns"),
-    )
-)
+ESTIMATE = Field("estimate", ("d", "k"), kind="orthonormal columns")
+LENGTHS = tuple(Field(name, (), kind="size") for name in ("trace", "direction"))
+REPORT = Payload((Field("mean", ("d",)), *LENGTHS, ESTIMATE))
 
 
 def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple[str, ...]) -> Questions:
-    """Return the questions of a method whose parties exchange the (d, k) blocks ``block_names`` with their neighbours.
-
-    In order: ``head``, ``heads``, ``start``, ``step`` if there are several iterations, ``report``, ``energies`` and
-    ``project``.
-    """
+    """Return the questions of parties that exchange (d, k) blocks with their neighbours, in the order of a run."""
     blocks = Payload(tuple(Field(name, ("d", "k")) for name in block_names))
 
     def question(relayed: Payload, reply: Payload, answer: Answer, **settings: Any) -> Question:
@@ -162,9 +141,7 @@ def graph_questions(config: RunConfig, options: GraphOptions, block_names: tuple
     request = Payload((replace(components, shape=("k", "d")), *other_fields, order))
     return {
         "head": question(Payload(()), HEADS, GraphParty._head),
-        "heads": question(
-            HEADS, HEADS, GraphParty._heads, times=lambda public: relay_times(public.parties), optional=True
-        ),
+        "heads": question(HEADS, HEADS, GraphParty._heads, times=lambda p: relay_times(p.parties), optional=True),
         "start": question(HEADS, blocks, GraphParty._start),
         **(step if options.iterations > 1 else {}),
         "report": question(blocks, REPORT, GraphParty._report),
@@ -197,17 +174,11 @@ class GraphParty(Party):
 
     @abstractmethod
     def begin(self, X: Array) -> list[Array]:
-        """Return the party's first iterate, from the orthonormal start X that all parties share.
-
-        The iterate has blocks (d, k): X, the direction that the party follows next, and more; `block_names` come first.
-        """
+        """Return the first iterate: blocks (d, k), `block_names` first, X, the shared start, before the direction."""
 
     @abstractmethod
     def advance(self, iterate: list[Array], average: list[Array]) -> list[Array]:
-        """Return the party's next iterate, from its own and the exchanged blocks' average over party and neighbours.
-
-        All are lists of blocks (d, k), the average only of `block_names`.
-        """
+        """Return the next iterate from the own one and the average of its `block_names` over party and neighbours."""
 
     @property
     def step_size(self) -> float:
@@ -230,10 +201,7 @@ class GraphParty(Party):
         return heads._asdict()
 
     def _start(self, request: Fields) -> Fields:
-        """Store centre, weights and the first iterate, from the start common to all parties, and return its blocks.
-
-        Raise ContractError if a party's head is missing, and DataError if the rows have no variance.
-        """
+        """Store centre, weights and the first iterate; ContractError for a missing head, DataError for no variance."""
         heads = self._merged_heads(request)
         if not heads.counts.all():
             unknown = ", ".join(str(party) for party in np.flatnonzero(heads.counts == 0))
@@ -259,12 +227,7 @@ class GraphParty(Party):
         vectors, numbers = self.centring
         estimate = graphs.orthonormalise(X)
         self.state["estimate"] = [estimate]
-        return {
-            "mean": vectors[1],
-            "trace": numbers[1],
-            "direction": np.linalg.norm(direction),
-            "estimate": estimate,
-        }
+        return {"mean": vectors[1], "trace": numbers[1], "direction": np.linalg.norm(direction), "estimate": estimate}
 
     def _energies(self, request: Fields) -> Fields:
         """Return the sums of squares (k,) of the party's rows, about the pooled mean, along components."""
@@ -272,12 +235,7 @@ class GraphParty(Party):
         return {"energies": np.einsum("ij,ij->j", V, self._product(V)) / self.centring[1][0]}
 
     def direction(self, X: Array) -> Array:
-        """Return Sanger's update direction at the iterate X for A, this party's scaled scatter about the pooled mean.
-
-        Raise ConfigError if the iterates diverge: the step is too large.
-
-        Shapes: X (d, k) -> (d, k).
-        """
+        """Return Sanger's direction (d, k) at the iterate X (d, k) for A; ConfigError if the iterates diverge."""
         if not np.linalg.norm(X) <= DIVERGED_NORM:  # NaN too
             option = self.options.step_size
             step_text = f"'auto', here {self.step_size:.3g}" if option == "auto" else f"{option:g}"
@@ -296,10 +254,7 @@ class GraphParty(Party):
 
     @cached_property
     def centring(self) -> tuple[Array, Array]:
-        """Vectors (2, d), own deviation and pooled mean; numbers: factor of A, trace, step, rows, neighbours' weights.
-
-        Two arrays, read once in a round: reading small arrays costs more than computing with them.
-        """
+        """Vectors (2, d), deviation and pooled mean; numbers: factor of A, trace, step, rows, neighbours' weights."""
         vectors, numbers = self.state["centre"]
         return vectors, numbers
 
@@ -338,10 +293,7 @@ class GraphClient(RowsClient):
     party: GraphParty
 
     def projection(self, request: Fields) -> Projection:
-        """Return the projection by this party's own estimate, in the model's order and with the model's signs.
-
-        Raise ContractError if the request's ``order`` (k,) or mean contradicts what the parties have reported.
-        """
+        """Return the projection by this party's own estimate, in the model's order and with the model's signs."""
         components, order = request["components"], request["order"]
         same_mean = np.array_equal(request["mean"], self.party.centring[0][1])
         if sorted(order.tolist()) != list(range(order.size)) or not same_mean:
@@ -358,10 +310,7 @@ class GraphStrategy(RowsStrategy):
 
     @override
     def aggregate(self) -> Generator[Round, Any, Solution]:
-        """Relay heads, iterates and reports between neighbours, and return the averaged estimates.
-
-        Raise ConfigError for a graph that is not connected, or for more components than the rows allow.
-        """
+        """Relay heads, iterates and reports between neighbours, and return the mean of the parties' estimates."""
         graph = _network(self.options, self.quorum.initial_parties, self.config.seed)
         self._steps: list[float] = []  # largest distance that any party's iterate moved, in each iteration
         replies: list[Reply] = yield Round("head")

@@ -1,7 +1,6 @@
 """Influence of each party on a model, if the server sees the moments of each party.
 
-A party's message is its own claim: nobody can check the claim against rows. But a party that turns a component to its
-liking must hold much of the component, and that shows.
+Nobody can check a party's claim against rows. But a party that turns a component must hold much of it: that shows.
 """
 
 import math
@@ -37,10 +36,9 @@ HIDDEN_UNITS_NOTE = (
 
 
 def unit_entries(parties: Mapping[str, tuple[float, Array, Array]]) -> list[dict[str, Any]]:
-    """Return log entries of features that a party seems to have in another unit than the other parties; perhaps none.
+    """Return log entries of features that a party seems to have in another unit than the others, perhaps none.
 
-    ``parties`` holds, by the party's name, its number of rows, and each feature's mean (d,) and deviation (d,) there,
-    NaN or 0 where the party does not have the feature.
+    ``parties`` holds, by name, rows, and each feature's mean (d,) and deviation (d,), NaN or 0 where it is absent.
     """
     names = list(parties)
     rows, centres, deviations = map(np.array, zip(*parties.values(), strict=True))
@@ -105,10 +103,7 @@ class Contributions:
     between: bool = True  # whether the scatter between the parties' means was added too
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return each party's shares of the components and angles, in the order of the parts.
-
-        Raise ContractError for a share above `limit` (0: none), and for a party's scatter that no rows have.
-        """
+        """Return shares and angles of each party; ContractError for one above `limit` (0: none), or false moments."""
         pairs, scale = solution.pairs, solution.scale
         moments = {name: part for name, part in self.parts.items() if isinstance(part, Moments)}
         rng = np.random.default_rng()
@@ -125,12 +120,9 @@ class Contributions:
             for i, (name, influence) in enumerate(zip(self.parts, results, strict=True))
         ]
         weights = pairs.values / pairs.values[0]  # rounding is a share of the first eigenvalue
-        negative = []
-        for item in parties:
-            shares = item.influence.components
-            if (shares * weights[: shares.size]).min() < MIN_EIGENVALUE_SHARE:
-                negative.append(item.party)
-        _refuse_indefinite(negative)
+        shares = {item.party: item.influence.components for item in parties}
+        lowest = {party: (values * weights[: values.size]).min() for party, values in shares.items()}
+        _refuse_indefinite([party for party, share in lowest.items() if share < MIN_EIGENVALUE_SHARE])
         if limit:
             _require_below(limit, parties)
         return parties
@@ -156,20 +148,14 @@ class AddedContributions:
     groups: RandomGroups
 
     def influence(self, solution: Solution, *, center: bool, limit: float) -> list[PartyInfluence]:
-        """Return an empty list, or raise ContractError if the summed scatter of a group has a negative eigenvalue.
-
-        ``center`` and ``limit`` are unused: they are those of `Contributions.influence`.
-        """
+        """Return an empty list, or raise ContractError if the summed scatter of a group has a negative eigenvalue."""
         suspects = self.groups.indefinite_groups(solution.mean.size, float(solution.pairs.values[0]), solution.scale)
         if suspects:
-            lines = [
-                f"one of {len(names)} parties ({', '.join(names[:MAX_NAMED_PARTIES])}"
-                f"{', ...' if len(names) > MAX_NAMED_PARTIES else ''}): their scatters add up to one with a "
-                "negative eigenvalue: no rows have such a one, and it takes away what others have. Which of them, a "
-                "run with 'max-share' tells: it keeps what each sent"
-                for names in suspects
-            ]
-            raise ContractError("\n".join(lines))
+            why = "their scatters add up to one with a negative eigenvalue: no rows have such a one, and it takes away "
+            why += "what others have. Which of them, a run with 'max-share' tells: it keeps what each sent"
+            shown = [", ".join([*names[:MAX_NAMED_PARTIES], "..."][: len(names)]) for names in suspects]
+            pairs = zip(suspects, shown, strict=True)
+            raise ContractError("\n".join(f"one of {len(names)} parties ({text}): {why}" for names, text in pairs))
         return []
 
     def equal_notes(self) -> list[str]:
@@ -203,7 +189,7 @@ def complete_log(log: Mapping[str, Any], parties: Sequence[PartyInfluence]) -> N
 def influence_notes(parties: Sequence[PartyInfluence], variances: Array) -> list[str]:
     """Return a text for each party whose influence stands out, with the reasons; variances (k,) are the components'."""
     fits = [item.influence.fit for item in parties]
-    median_fit = 0.0 if all(map(math.isnan, fits)) else float(np.nanmedian(fits))
+    median_text = f"of that of the median party {0.0 if np.isnan(fits).all() else float(np.nanmedian(fits)):.0%}"
     notes = []
     for item in parties:
         if not item.reasons:
@@ -216,9 +202,7 @@ def influence_notes(parties: Sequence[PartyInfluence], variances: Array) -> list
             "rows": f"it says that it has {influence.rows:.4%} of all rows",
             "share": f"it holds {share:.0%} of component {component} with {influence.rows:.2%} of the rows{turns}",
             "spread": f"its rows vary {influence.spread:.3g} times as much as those of the median party",
-            "fit": (
-                f"the components hold {influence.fit:.0%} of its variance, of that of the median party {median_fit:.0%}"
-            ),
+            "fit": f"the components hold {influence.fit:.0%} of its variance, {median_text}",
         }
         why = "; ".join(texts[reason] for reason in item.reasons)
         notes.append(f"{item.party} stands out: {why}. If that cannot be, run without it")

@@ -1,13 +1,11 @@
 """Base of VFedPCA and VFedAKPCA: the server merges or relays the parties' leading directions.
 
-In every period each party takes the leading direction of its own data, the directions are merged with weights in
-proportion to their eigenvalues, and each party replaces its data by their part along the merged direction. That part
-has rank one, so later periods change the weights and nothing else. Further components come from the data without the
-merged directions (deflation), each in as many periods.
+In every period each party takes the leading direction of its own data, these are merged with weights in proportion to
+their eigenvalues, and each party keeps the part of its data along the merged one: of rank one, so that later periods
+change only the weights. Further components come from the data without the merged directions (deflation).
 
-With a ``graph`` the server only relays: a party merges its own vector with those of its neighbours, each party comes to
-a direction of its own, and the model is the mean of these. The last rounds measure the energy of every party's columns
-in the model's directions.
+With a ``graph`` the server only relays: each party merges its vector with its neighbours', and the model is the mean of
+the parties' directions. The last rounds measure the energy of every party's columns in these.
 """
 
 from abc import abstractmethod
@@ -128,17 +126,13 @@ class MergeOptions(ColumnsOptions, VariantOptions):
 
 
 def merge_questions(config: RunConfig, options: MergeOptions) -> Questions:
-    """Return the questions of a merging run: ``rows``, ``start``, ``local``, ``report``, ``energies``, ``project``.
-
-    There is no ``local`` if there is a single period, and no ``report`` if the server merges.
-    """
+    """Return the questions of a run: ``rows``, ``start``, ``local`` and ``report``, ``energies``, ``project``."""
     first = 1 + options.isolated_periods
     merged = MERGED_DIRECTION if options.graph == "server" else NEIGHBOUR_DIRECTIONS
     later = options.n_components * options.total_periods - first
     local = Question(request=merged, reply=LOCAL_DIRECTION, answer=_local_period, sizes=_parties, times=later)
-    report = Question(
-        request=merged, reply=Payload((Field("directions", ("n", "k")),)), answer=_report_directions, sizes=_parties
-    )
+    directions = Payload((Field("directions", ("n", "k")),))
+    report = Question(request=merged, reply=directions, answer=_report_directions, sizes=_parties)
     return {
         **columns.clear_rows_questions(columns.LOCAL_ENERGY),
         "start": Question(reply=LOCAL_DIRECTION, answer=_local_period, times=first),
@@ -166,10 +160,7 @@ class MergeStrategy(ColumnsStrategy):
 
     @override
     def aggregate(self) -> Generator[Round, Any, ScoresSolution]:
-        """Run all periods, and return the merged directions ordered by the columns' sums of squares along each.
-
-        Raise DataError if nothing is left for a component, or no column varies, and what `require_same_rows` raises.
-        """
+        """Run all periods, and return the merged directions ordered by energy; raise DataError if none is left."""
         yield from columns.rows_and_energy(self)
         notes = ["an average of the parties' own directions, not the principal components of all columns"]
         measured: dict[str, float] = {"periods_per_component": self.options.periods}
@@ -218,10 +209,8 @@ class MergeStrategy(ColumnsStrategy):
             replies = yield question
             values = np.array(_weights(replies, first=step < options.periods))
             vectors = np.stack([reply.fields["vector"] for reply in replies])
-            requests = {
-                reply.party: {"values": values[near], "vectors": vectors[near]}
-                for reply, near in zip(replies, graph, strict=True)
-            }
+            pairs = [(reply.party, near) for reply, near in zip(replies, graph, strict=True)]
+            requests = {party: {"values": values[near], "vectors": vectors[near]} for party, near in pairs}
             question = Round("local", party_requests=requests)
         replies = yield Round("report", party_requests=question.party_requests)
         return [reply.fields["directions"] for reply in replies]

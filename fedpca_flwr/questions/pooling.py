@@ -1,7 +1,6 @@
 """Moments of rows: the fields in which parties send them, and what the server pools, learns from them and stores.
 
-Where rounding the mean would cost digits (a feature whose mean is more than about 200 times its standard deviation),
-the rounding error follows as ``d`` more values. Otherwise ``remainder`` is empty.
+If rounding the mean would cost digits (more than about 200 deviations), ``remainder`` has its error, else no value.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ NEGLIGIBLE_REMAINDER = 2e-14  # standard deviations, by which an error of the me
 
 
 def remainder_if_needed(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMAINDER) -> Array:
-    """Return the rounding error (d,) of a mean, or (0,) if it is up to ``negligible`` deviations of every feature.
-
-    ``diagonal`` (d,) is that of the rows' scatter.
-    """
+    """Return the rounding error (d,) of a mean, or (0,) if it is up to ``negligible`` deviations of every feature."""
     spread = np.sqrt(diagonal / head.n)
     return head.remainder if (np.abs(head.remainder) > negligible * spread).any() else np.empty(0)
 
@@ -67,11 +63,8 @@ def head_fields(head: Head, diagonal: Array, negligible: float = NEGLIGIBLE_REMA
     mapping of str to ndarray
         ``count``, ``mean`` and ``remainder`` (d,) or (0,).
     """
-    return {
-        "count": np.asarray(head.n),
-        "mean": head.mean,
-        "remainder": remainder_if_needed(head, diagonal, negligible),
-    }
+    remainder = remainder_if_needed(head, diagonal, negligible)
+    return {"count": np.asarray(head.n), "mean": head.mean, "remainder": remainder}
 
 
 def truncated_questions(rank: Callable[[Public], int]) -> Questions:
@@ -90,13 +83,9 @@ def truncated_questions(rank: Callable[[Public], int]) -> Questions:
 
     def answer(party: Any, request: Fields) -> Fields:
         """Return a party's count, mean, trace, first omitted eigenvalue and factor rows (r, d)."""
-        factor = party.vault.truncated(rank(party.public))
-        return {
-            **head_fields(*party.vault.head_and_diagonal()),
-            "trace": np.asarray(factor.trace),
-            "omitted": np.asarray(factor.omitted),
-            "rows": factor.rows,
-        }
+        factor, fields = party.vault.truncated(rank(party.public)), head_fields(*party.vault.head_and_diagonal())
+        numbers = {"trace": np.asarray(factor.trace), "omitted": np.asarray(factor.omitted)}
+        return {**fields, **numbers, "rows": factor.rows}
 
     return {"truncated": Question(reply=TRUNCATED, answer=answer, sizes=lambda public: {"r": rank(public)})}
 
@@ -156,10 +145,7 @@ STORED_MOMENTS_NOTE = "the moments of all rows were kept; they tell far more tha
 def stored_moments(
     options: PCAOptions, pooled: Moments, parties: Mapping[str, Moments], *, error_bound: Array
 ) -> SecondMoments | None:
-    """Return the moments of all rows (and of each party) that the run stores with the model, None by most options.
-
-    ``error_bound`` (d,) is that of the scatter's diagonal, by rounding in fixed point.
-    """
+    """Return the moments of all rows (and parties) that the run stores; ``error_bound`` (d,) is of their diagonal."""
     count = options.stored_moments_count(len(parties))
     if not count:
         return None
@@ -176,10 +162,7 @@ def party_names(replies: Sequence[Reply]) -> list[str]:
 
 
 def require_storable_sums(keep: str, *, within: bool) -> None:
-    """Raise ConfigError if the option ``keep`` asks for moments that secure aggregation does not show the server.
-
-    ``within`` says that the scatters are about each party's own mean: then the server lacks the moments of all rows.
-    """
+    """Raise ConfigError if ``keep`` asks for moments that secure sums, or sums ``within`` parties, do not show."""
     if within and keep != "nothing":
         raise ConfigError(
             f"run-config: 'keep' is '{keep}', but with secure-aggregation and 'harmonise' the server has no moments "
@@ -196,9 +179,7 @@ def require_storable_sums(keep: str, *, within: bool) -> None:
 class Evidence:
     """Facts about pooled moments for the model's log."""
 
-    error_bound: Array = field(
-        default_factory=partial(np.zeros, 1)
-    )  # (d,) or (1,), on rounding of variances times rows
+    error_bound: Array = field(default_factory=partial(np.zeros, 1))  # (d,) or (1,), on rounding of variances times n
     cautions: Sequence[str] = ()  # for the reader of the model
     contributions: Contributions | AddedContributions | None = None  # of each party, where the server sees them
     units: Sequence[dict[str, Any]] | None = None  # features in another unit at a party; None: as contributions say

@@ -45,18 +45,13 @@ def product_questions(
 ) -> Questions:
     """Return the questions for count, mean and variances of the rows, and for products of the scatter with blocks.
 
-    Where only sums open a block is orthonormal, and orthogonal to the blocks before: a run has at most d columns. A
-    block has at most ``width`` columns, and a run ``rounds`` products; with ``variances_first`` the variances come
-    before the first product, as scaling needs. Raise ConfigError if secure sums lack a `bound`.
+    A block has at most ``width`` columns, and a run ``rounds`` products; of masked ones, orthonormal and orthogonal to
+    the blocks before, at most d columns. With ``variances_first`` the variances come before the first product, as
+    scaling needs. Raise ConfigError if secure sums lack a `bound`.
     """
     block, product = Field("block", ("d", "<=b"), FLOAT_DTYPES), Payload((Field("product", ("d", "b")),))
-    plain = Question(
-        request=Payload((block,)),
-        reply=product,
-        answer=_local_product,
-        sizes=lambda public: {"b": width(public)},
-        times=rounds,
-    )
+    plain = Question(request=Payload((block,)), reply=product, answer=_local_product, times=rounds)
+    plain = replace(plain, sizes=lambda public: {"b": width(public)})
     require_bound(config)
     masked = replace(
         plain,
@@ -94,10 +89,9 @@ def _local_product(party: Party, request: Fields) -> Fields:
 
 
 def _local_masked_product(party: Party, request: Fields) -> Fields:
-    """Return the product of a party's scatter, about the request's centre and scaled, with the requested block.
+    """Return the product of a party's scaled scatter about the request's centre with the block, and store the block.
 
-    Store the block, and raise ContractError for one that is not orthogonal to the blocks before: products of nearly
-    equal blocks would show at which values a single party's numbers are rounded up.
+    Raise ContractError for a block not orthogonal to those before: products of nearly equal blocks show roundings.
     """
     scale = request["scale"][:, None] if request["scale"].size else 1.0
     V = request["block"].astype(np.float64)
@@ -114,8 +108,7 @@ def _local_masked_product(party: Party, request: Fields) -> Fields:
 class ScatterProducts:
     """Scatter A (d, d) of all rows about their mean, known only through products with blocks of vectors.
 
-    The first question sets ``head``, ``diagonal`` (d,) of A, and ``evidence``. Set ``scale`` (d,), the unit that
-    features are divided by before a block is multiplied, before the first product.
+    The first question sets ``head``, ``diagonal`` (d,) and ``evidence``; set ``scale`` (d,) before the first product.
     """
 
     head: Head
@@ -130,10 +123,7 @@ class ScatterProducts:
         self._opened: OpenedProducts | None = None
 
     def variances(self) -> Generator[Round, Any, None]:
-        """Ask for count, mean and variances of all rows; set `head`, `diagonal` and `evidence`.
-
-        Raise what `pooled_centre` raises.
-        """
+        """Ask for count, mean and variances of all rows, and set `head`, `diagonal` and `evidence`."""
         if "heads" in self.run.script:
             yield from self._ask_heads("heads")
             return
@@ -143,12 +133,7 @@ class ScatterProducts:
         self.evidence = Evidence(error_bound=pooled.error_bound, cautions=pooled.cautions)
 
     def start(self, V: Array) -> Generator[Round, Any, tuple[Array, Array]]:
-        """Ask what `variances` asks, and return the scatter's product with the first block V, that of `random_block`.
-
-        The second array bounds the fixed-point rounding of each entry. Raise what `times` raises.
-
-        Shapes: V (d, b) -> (d, b), (d, b) or (1,).
-        """
+        """Ask as `variances`, and return A's product with the first block V (d, b), and a bound as `times` does."""
         if "start" not in self.run.script:
             yield from self.variances()
             return (yield from self.times(V.astype(np.float32)))  # exact: `random_block` draws float32 numbers
@@ -156,12 +141,10 @@ class ScatterProducts:
         return self._with_between(sums["product"], V), np.zeros(1)
 
     def times(self, V: NDArray[Any]) -> Generator[Round, Any, tuple[Array, Array]]:
-        """Return the pooled scatter's product with a block V (d, b), and a bound on each entry's rounding.
+        """Return A's product with a block V (d, b), and a bound (d, b) or (1,) on each entry's fixed-point rounding.
 
         Where only sums open, the parties are asked about the new part of the block, for rows divided by the `scale`.
         Raise ContractError for products that no rows have, and ConfigError if `bound` leaves them unresolved.
-
-        Shapes: V (d, b) -> (d, b), (d, b) or (1,).
         """
         block = V.astype(np.float64)
         if self._opened is None:
@@ -200,10 +183,7 @@ class ScatterProducts:
         return sums
 
     def _with_between(self, product: Array, V: Array) -> Array:
-        """Add the scatter between means times V to the summed products; raise ContractError for impossible ones.
-
-        Shapes: product (d, b), V (d, b) -> (d, b).
-        """
+        """Add the scatter between means times V (d, b) to summed products (d, b); ContractError for wrong ones."""
         require_possible_product(product, V, float(self.diagonal.sum()))
         return product + self._between.T @ (self._between @ V)
 
@@ -216,17 +196,14 @@ class OpenedProducts:
         self._blocks, self._products, self._error_bound = np.empty((d, 0)), np.empty((d, 0)), np.zeros((d, 1))
 
     def decompose(self, V: Array) -> tuple[Array, Array, Array]:
-        """Split a block V into its part in the stored blocks and an orthonormal new part: ``V = blocks C + W R``.
+        """Split a block V (d, b) into ``blocks C + W R``, with an orthonormal new part W, and return C, W and R.
 
         A block that is itself orthonormal and orthogonal, but for rounding in float32, is W.
-
-        Shapes: V (d, b) -> (columns so far, b), (d, r), (r, b).
         """
         Q, coefficients = self._blocks, self._blocks.T @ V
-        deviation = np.abs(V.T @ V - np.eye(V.shape[1])).max()
-        if max(deviation, np.abs(coefficients).max(initial=0.0)) < ORTHONORMALITY_TOLERANCE / 10 and Q.shape[
-            1
-        ] + V.shape[1] <= len(V):
+        deviation, columns = np.abs(V.T @ V - np.eye(V.shape[1])).max(), Q.shape[1] + V.shape[1]
+        slant = max(deviation, np.abs(coefficients).max(initial=0.0))
+        if slant < ORTHONORMALITY_TOLERANCE / 10 and columns <= len(V):
             return np.zeros_like(coefficients), V, np.eye(V.shape[1])
         remainder = V - Q @ coefficients
         W, R, order = qr(remainder, mode="economic", pivoting=True)
@@ -239,29 +216,18 @@ class OpenedProducts:
         return coefficients, W, R
 
     def add(self, W: Array, product: Array, error_bound: Array) -> None:
-        """Store the new part W of a block (`decompose`), and the opened product of the scatter with W.
-
-        Shapes: W (d, r), product (d, r), error_bound (d, 1).
-        """
+        """Store the new part W (d, r) of a block (`decompose`), and the opened product (d, r) with its bound (d, 1)."""
         self._blocks, self._error_bound = np.hstack([self._blocks, W]), np.maximum(self._error_bound, error_bound)
         self._products = np.hstack([self._products, product])
 
     def product(self, earlier_part: Array, new_part: Array) -> tuple[Array, Array]:
-        """Return the scatter's product with the block of the coefficients C and R of `decompose`, and a rounding bound.
-
-        Shapes: earlier_part (columns so far, b), new_part (r, b) -> (d, b), (d, b).
-        """
+        """Return A's product (d, b) with the block of coefficients C and R of `decompose`, and a rounding bound."""
         coefficients = np.vstack([earlier_part, new_part])
         return self._products @ coefficients, self._error_bound * np.abs(coefficients).sum(axis=0)
 
 
 def require_possible_product(product: Array, V: Array, trace: float) -> None:
-    """Raise ContractError if a product with a block V is too large for any scatter with the given trace.
-
-    No entry may exceed `MAX_PRODUCT_RATIO` times the trace times the norm of V.
-
-    Shapes: product (d, b), V (d, b).
-    """
+    """Raise ContractError if a product is larger than `MAX_PRODUCT_RATIO` times the trace times the norm of V."""
     max_size = float(np.abs(product).max())
     if trace > 0 and not max_size <= MAX_PRODUCT_RATIO * trace * float(np.linalg.norm(V)):
         raise ContractError(

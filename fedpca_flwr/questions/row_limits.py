@@ -79,10 +79,7 @@ def require_bound(config: RunConfig) -> None:
 
 
 def permit_fixed_point(party: PCAClient) -> None:
-    """Raise ConfigError for a `bound` below 1e-100, DataError for too many rows, and what `Site.permit_bound` raises.
-
-    A `bound` of 0 passes: `require_bound` refuses it where one is needed.
-    """
+    """Raise ConfigError or DataError for a `bound`, if any, below 1e-100, and for too many rows or beyond the bound."""
     if party.site.config.bound:
         require_bound(party.site.config)
         party.site.permit_bound(party.card.split)
@@ -98,11 +95,7 @@ def require_max_rows(rows: float, parties: int) -> None:
 def require_resolved(
     bound: float, error_bound: Array, diagonal: Array, advice: str = "", *, subject: str = ALL_ROWS
 ) -> None:
-    """Raise ConfigError if rounding in fixed point may be more than `MAX_UNRESOLVED_SHARE` of the variance.
-
-    ``error_bound`` (d,) bounds the rounding of the scatter's ``diagonal`` (d,). The error's text names the rows by
-    ``subject``, and ends with ``advice``.
-    """
+    """Raise ConfigError if rounding (d,) in fixed point is more than `MAX_UNRESOLVED_SHARE` of the variance (d,)."""
     if error_bound.sum() > MAX_UNRESOLVED_SHARE * diagonal.sum():
         raise ConfigError(
             f"run-config: 'bound' is {bound:g}, and next to it {subject} have no variance: they are "
@@ -113,8 +106,7 @@ def require_resolved(
 def require_scalable(bound: float, error_bound: Array, diagonal: Array, rows: float) -> None:
     """Raise ConfigError if fixed point does not resolve the variances of features to be scaled.
 
-    A feature may pass for constant if its unresolved deviation is below 1e-6 (scaled features have 1), and below 1e-15
-    of the largest deviation. ``error_bound`` (d,) bounds the rounding of the scatter's ``diagonal`` (d,).
+    A feature may pass for constant if its unresolved deviation is below 1e-6 and 1e-15 of the largest deviation.
     """
     varying, matters = diagonal > error_bound, error_bound > min(1e-12 * rows, 1e-30 * float(diagonal.max(initial=0.0)))
     require_max_unresolved(bound, int(((error_bound > MAX_UNRESOLVED_SHARE * diagonal) & (varying | matters)).sum()), 0)
@@ -131,10 +123,7 @@ def require_max_unresolved(bound: float, unresolved: int, maximum: int) -> None:
 
 
 def read_row_count(count: NDArray[Any], parties: int, *, weighted: bool = False) -> int | float:
-    """Return the opened number of rows, or sum of weights if ``weighted``; nobody can check a single party's share.
-
-    Raise ContractError for fewer rows than parties (of weights: not more than zero), or more than `MAX_ROWS`.
-    """
+    """Return the opened number of rows, or sum of weights if ``weighted``; ContractError for fewer than parties."""
     rows, minimum = (float(count), np.finfo(np.float64).tiny) if weighted else (int(count), parties)
     if not minimum <= rows <= MAX_ROWS:
         raise ContractError(
@@ -190,7 +179,6 @@ def sum_limits(bound: float, d: int) -> SumLimits:
     Returns
     -------
     mapping of str to ndarray
-        ``count`` and ``sum`` (d,).
     """
     return {"count": np.array(float(MAX_ROWS)), "sum": np.full(d, MAX_ROWS * bound)}
 

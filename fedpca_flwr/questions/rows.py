@@ -1,10 +1,8 @@
 """Statistics of all rows, where the parties hold rows of the same features: the questions, and how the server pools.
 
-Means of parties do not add up. So where only sums may be shown one uncentred sum has all moments, whose digits nothing
-cancels (`fedpca_flwr.maths.sums`; `fedpca_flwr.questions.row_limits` has the limits). The products, which are many,
-travel in their leading digits. Where the sum shows that these do not resolve the variances, a further question has all
-digits; where parties may drop out, a single sum has all digits at once. `stores_each_party` says when the server stores
-what each party sent in clear.
+Means of parties do not add up, so where only sums may be shown one uncentred sum has all moments, whose digits nothing
+cancels (`fedpca_flwr.maths.sums`). The products, which are many, travel in their leading digits; a further question has
+all if these do not resolve the variances, and where parties may drop out, a single sum has all at once.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ from fedpca_flwr.questions import pooling, row_limits
 from fedpca_flwr.questions.influence import AddedContributions, Contributions
 from fedpca_flwr.questions.pooling import COUNT, MOMENTS, head_fields, read_moments
 from fedpca_flwr.questions.row_limits import MAX_ROUNDING_SHARE, WIDE_DIGITS, PooledCentre
-from fedpca_flwr.questions.rows_client import Party, RowsClient
+from fedpca_flwr.questions.rows_client import Party
 from fedpca_flwr.questions.rows_run import RowsStrategy
 from fedpca_flwr.site.rows.vault import Vault
 
@@ -79,23 +77,18 @@ SCATTER = Field("scatter", ("d(d+1)/2",))
 
 
 def centre_questions(prefix: str = "", vault_of: Callable[[Any], Vault] = lambda party: party.vault) -> Questions:
-    """Return the question ``<prefix>sums`` for count, sums and sums of squares of all rows, about zero.
-
-    ``vault_of`` maps a party to the moments of the rows that the question is about.
-    """
+    """Return the question ``<prefix>sums`` for count, sums and sums of squares of rows of `vault_of`, about zero."""
 
     def local_sums(party: Any, request: Fields) -> Sequence[Fields]:
         """Return count, sums and sums of squares of a party's rows about zero."""
         return uncentred_sums(*vault_of(party).head_and_diagonal())
 
-    return {
-        f"{prefix}sums": Question(
-            reply=Payload((COUNT, *SUMS)),
-            answer=local_sums,
-            limits=lambda request, public: row_limits.sums_limits(row_limits.reach(request, public)),
-            words=row_limits.FIRST_WORDS,
-        )
-    }
+    def limits(request: Fields, public: Public) -> SumLimits:
+        """Return the limits of the sums for rows within `bound`."""
+        return row_limits.sums_limits(row_limits.reach(request, public))
+
+    reply, words = Payload((COUNT, *SUMS)), row_limits.FIRST_WORDS
+    return {f"{prefix}sums": Question(reply=reply, answer=local_sums, limits=limits, words=words)}
 
 
 def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "nothing") -> Questions:
@@ -117,7 +110,7 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
     Raises
     ------
     ConfigError
-        If the run stores moments that the server does not have, or `bound` is missing.
+        If `bound` is missing, or the server would lack moments to store.
     """
     pooling.require_storable_sums(by_transport(config, clear="nothing", masked=keep), within=within)
     row_limits.require_bound(config)
@@ -143,9 +136,9 @@ def moments_questions(config: RunConfig, *, within: bool = False, keep: str = "n
 
 
 def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digits], *, within: bool) -> Question:
-    """Return a question for sums of moments in the reply's fields; ``digits`` gives the scatter's digit layout.
+    """Return a question for sums of moments in the reply's fields, with the scatter's layout of ``digits``.
 
-    The sums are about the centre of the request, by default zero, the scatter if ``within`` about each party's mean.
+    The sums are about the request's centre, by default zero, the scatter if ``within`` about each party's mean.
     """
 
     def answer(party: Party, request: Fields) -> Sequence[Fields]:
@@ -176,8 +169,7 @@ def _moments_question(reply: Payload, digits: Callable[[Mapping[str, int]], Digi
 def uncentred_sums(head: Head, diagonal: Array) -> Sequence[Fields]:
     """Return count, sum and squares of rows about zero, as float64 parts whose exact sum is the value.
 
-    ``diagonal`` (d,) is that of the rows' scatter about their mean. All parts have ``squares`` (d,), the first parts
-    ``sum`` (d,), and the first one ``count``.
+    All parts have ``squares`` (d,), as ``diagonal`` (d,) does, the first parts ``sum`` (d,), and the first ``count``.
     """
     sums, squares = uncentred_parts(head)
     parts = [{"squares": square} for square in (diagonal, *squares)]
@@ -210,33 +202,22 @@ def projection_questions(
     Returns
     -------
     mapping of str to Question
-        ``project``.
     """
-    return {
-        "project": Question(
-            request=Payload(
-                (
-                    Field("components", ("<=k", "d"), kind="orthonormal rows"),
-                    Field("mean", ("d",), constant_or_zero=mean_name),
-                    Field("scale", ("d",), kind="positive", optional=True),
-                    *extra_fields,
-                )
-            ),
-            reply=Payload((COUNT, Field("squared", (), kind="size"))),
-            answer=_project,
-            needs="files",
-            sizes=lambda public: {"k": public.features},
-            limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
-            words=row_limits.FIRST_WORDS,
-            in_clear=differentially_private,
-            closing=True,
-        )
-    }
-
-
-def _project(party: RowsClient, request: Fields) -> Fields:
-    """Write a party's scores and loadings, and return its row count and squared projection error."""
-    return party.project(request)
+    components = Field("components", ("<=k", "d"), kind="orthonormal rows")
+    mean = Field("mean", ("d",), constant_or_zero=mean_name)
+    scale = Field("scale", ("d",), kind="positive", optional=True)
+    project = Question(
+        request=Payload((components, mean, scale, *extra_fields)),
+        reply=Payload((COUNT, Field("squared", (), kind="size"))),
+        answer=lambda party, request: party.project(request),
+        needs="files",
+        sizes=lambda public: {"k": public.features},
+        limits=lambda request, public: row_limits.projection_limits(row_limits.reach(request, public)),
+        words=row_limits.FIRST_WORDS,
+        in_clear=differentially_private,
+        closing=True,
+    )
+    return {"project": project}
 
 
 def pooled_centre(
@@ -244,8 +225,7 @@ def pooled_centre(
 ) -> Generator[Round, Any, PooledCentre]:
     """Return count, mean and variances of all rows, from a stage that has them or from a secure sum.
 
-    The question has the ``prefix``, and an error names the rows by ``subject``. Raise ConfigError if `bound` leaves the
-    variances unresolved, and ContractError for sums that no rows have.
+    Raise ConfigError if `bound` leaves the variances of ``subject`` unresolved, ContractError for impossible sums.
     """
     for stage in run.stages:
         head = stage.head()
@@ -260,8 +240,7 @@ def _resolve_centre(
 ) -> PooledCentre:
     """Return count, mean and variances from opened sums of rows and squares; raise what `pooled_centre` raises.
 
-    With scaling, a feature whose whole variance may be rounding has variance 0, so that noise is not scaled up.
-    ``added_diagonal`` (d,) is that of a scatter to which this one will be added.
+    A feature to scale whose whole variance may be rounding has variance 0. ``added_diagonal`` (d,) will be added.
     """
     assert sums.exact_integers is not None
     rows = row_limits.read_row_count(sums["count"], sums.parties, weighted=bool(run.config.weights))
@@ -327,10 +306,7 @@ def scatter_nbytes(public: Public) -> int:
 
 
 def stores_each_party(run: RowsStrategy) -> bool:
-    """Return whether the server stores each party's scatter, by `keep` or `max-share`, or since they are small or few.
-
-    If not, the server adds the scatters up as they arrive.
-    """
+    """Return whether the server stores each party's scatter: by `keep` or `max-share`, or if they are small or few."""
     public = run.public
     stores_parts = run.options.stored_moments_count(public.parties) > 1
     few = scatter_nbytes(public) <= MAX_INFLUENCE_BYTES or public.parties <= MAX_STORED_PARTIES
@@ -338,10 +314,7 @@ def stores_each_party(run: RowsStrategy) -> bool:
 
 
 def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
-    """Pool the moments that the parties reply in clear; with ``retain_all`` store each party's, whatever its size.
-
-    With ``within`` the scatter between means is left out. ``added_diagonal`` is unused.
-    """
+    """Pool moments in clear, ``within`` without what lies between means; ``retain_all`` stores each party's."""
     if retain_all or stores_each_party(run):
         replies = yield Round("moments")
         parts = {reply.sender: read_moments(reply.fields) for reply in replies}
@@ -377,7 +350,6 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
 
     With ``within`` the scatters are about own means; with ``retain_all`` digits must resolve what covariates may leave.
-    Raise what `pooled_centre` raises.
     """
     sums: Total = yield SumRound("moments")
     pooled = _resolve_centre(run, sums, added_diagonal=added_diagonal)
@@ -410,10 +382,7 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
 
 
 def constant_cautions(unresolved: NDArray[np.bool_], min_deviation: float) -> Sequence[str]:
-    """Return one caution on the features of a mask (d,), whose variance fixed point does not resolve; empty if none.
-
-    ``min_deviation`` is the smallest deviation that fixed point holds.
-    """
+    """Return one caution on features (mask) with no deviation that fixed point resolves (smallest given), or none."""
     if not unresolved.any():
         return ()
     return [

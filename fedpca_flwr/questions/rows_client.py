@@ -1,7 +1,6 @@
 """A party's half of a run in which the parties hold rows of the same features: `RowsClient`, and hooks of stages.
 
-The client knows the method and the last round, and none of the questions before: each question stands with its answer
-in the modules beside this one and in the methods' own. A `RowsStage` changes what the client and the server do.
+The client knows the method and the last round; each question before stands with its answer in other modules.
 """
 
 from __future__ import annotations
@@ -170,10 +169,7 @@ class RowsStage(Stage):
         return projection
 
     def observer(self, party: RowsClient, request: Fields, projection: Projection, files: ExitStack) -> Observer | None:
-        """Return an observer that reads the centred rows while scores are written, or None.
-
-        ``projection`` is that of all stages, and ``files`` closes what the observer writes to.
-        """
+        """Return an observer of all centred rows while scores are written, or None; ``files`` closes what it opens."""
         return None
 
     # The server
@@ -248,8 +244,8 @@ class RowsSite(Site, Protocol):
 class RowsClient(PCAClient):
     """Client of a party that holds rows: answers from the rows' stored moments, and projects the rows at the end.
 
-    A question that needs more than the moments is answered from this client, if the method's declaration (`MethodCard`)
-    or a stage says so. A method whose parties project their rows otherwise overrides `projection`.
+    A question that a card or a stage declares to need more is answered from this client. A method whose parties project
+    their rows otherwise overrides `projection`.
     """
 
     site: RowsSite

@@ -149,10 +149,8 @@ class RowsStrategy(PCAStrategy):
 
         Raises
         ------
-        ConfigError
-            If there are too few rows or features for so many.
-        DataError
-            If there is a single row.
+        ConfigError, DataError
+            If there are too few rows or features for so many, or a single row.
         """
         check_components(self.options.n_components, rows, features)
         return self.options.n_components

@@ -1,10 +1,9 @@
 """The order of a site's rows by ids, where all parties hold columns of the same rows.
 
-A column of ids puts the rows into one order: the order of the ids' digests, which are all that other parties see. This
-is NOT private set intersection. A digest hides an id from whoever does not know the salt: the sites' ``ids-secret``, a
-file of random bytes that the sites share and the server does not know. Without the file the salt is a text that
-everybody knows, and whoever can guess ids (names, numbers of few digits) finds them. Every site also learns that all
-others have exactly its own rows. A site that hands the salt to the server gives away digests of ids that it has itself.
+The rows take the order of the ids' digests, which are all that other parties see. This is NOT private set intersection.
+A digest hides an id only from whoever does not know the salt: the sites' ``ids-secret``, random bytes unknown to the
+server. Without the file everybody knows the salt, and finds ids that can be guessed. Every site also learns that all
+others have exactly its own rows.
 """
 
 import hashlib

@@ -42,10 +42,7 @@ BLIND_FREE_KEYS |= {"join_deadline", "round_deadline"}
 
 
 class Custodian(Site):
-    """A party's side of a run by the rules of its node-config: rows of its own, of an app or of a data set.
-
-    Without a function ``load`` the rows are the site's own data or its part of a data set (`local_table`).
-    """
+    """A party's side of a run by the rules of its node-config: rows of its own (`local_table`), or from ``load``."""
 
     def __init__(self, context: Context, load: LoadTable | None, methods: Mapping[str, Method]) -> None:
         super().__init__(context, load or local_table.local_table, methods)
@@ -63,7 +60,7 @@ class Custodian(Site):
             self.journal.store_secret("rows", f"{table.digest}\n{content}".encode())
         elif digest != table.digest:  # a file with the same bytes may have another time of change
             require_same_rows(content or digest, local_table.file_digest(self.node.data, table.digest))
-        return local_table.adapt(table, self.node, self.config)
+        return table
 
     @cached_property
     @override
@@ -113,11 +110,7 @@ class Custodian(Site):
 
     @override
     def permit_selections(self, card: MethodCard, *, sums_only: bool) -> None:
-        """Allow no further selections; examine those of the run, and note which columns are permitted.
-
-        Raise DisclosureError if a selection has too few rows, if its columns reveal single rows, or if an earlier
-        answer is over nearly the same rows.
-        """
+        """Allow no further selections, and examine those of the run; raise DisclosureError if they tell few rows."""
         self._selections_are_final = True
         if not self.node.data:
             return
@@ -154,8 +147,7 @@ class Custodian(Site):
     def repeats(self, split: str, selection: Selection | None = None) -> repeats.RepeatRules:
         """Return the site's rules about repeated runs over a selection, by default over all rows that take part.
 
-        The rules have the rows in the order of the file, twice: as the run has the rows, and before the run weighs the
-        rows, without the indicators that its levels add.
+        The rules have the rows in the file's order as the run has them, and before weights and indicators.
         """
         weights, levels = self.table.weights, self.config.levels
         name, mask = (selection.name, selection.mask) if selection else ("", None)
@@ -189,10 +181,7 @@ class Custodian(Site):
 
     @override
     def permit_bound(self, split: str) -> None:
-        """Raise DataError if the rows exceed a bound, and DisclosureError after too many different bounds.
-
-        With a bound of the site's own the rows are compared with that one, and a smaller bound of the run is refused.
-        """
+        """Raise DataError if the rows exceed a bound, and DisclosureError after too many, or if below the own one."""
         if self.node.bound is not None:
             policy.permit_site_bound(self.node.bound, self._rows(split), self.config.bound)
         else:

@@ -1,8 +1,7 @@
 """Rows of a site's file in the memory of the site's own process, so that the file is read once for all messages.
 
-The process (`fedpca_flwr.site.node.process`) forks one for each message. The first that needs the rows copies them,
-while it reads the file, into files that exist in memory only (memfd), and hands these over a socket to the site's
-process. All later ones inherit and map them. Without a site's process nothing is held, and each message reads the file.
+The process (`fedpca_flwr.site.node.process`) forks one for each message. The first that needs the rows copies them into
+files that exist in memory only (memfd), and hands these over a socket. All later ones inherit and map them.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ MemoryFiles = Mapping[str, int]  # descriptors by name: the table's description,
 class RowStore:
     """Rows of a single table, which the site's process holds and the processes of its messages map.
 
-    A source is a digest of what identifies the data and how the site reads the data. Raise OSError if the system has no
-    files in memory, or no sockets that pass them on: it is not Linux.
+    A source is a digest of the data's identity and keys. Raise OSError without files in memory: not on Linux.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +14,23 @@ from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.readers.file_format import DATABASE_READERS
 from fedpca_flwr.site.readers.files import RowsHook, holds_texts, keep_nothing, read
 from fedpca_flwr.site.rules import policy
+from fedpca_flwr.site.site import adapt
 
 FILE_STEPS = {"levels": "fedpca_flwr.site.levels:add_levels", "ids": "fedpca_flwr.site.alignment:align_file"}
-"""Steps from a table as a site's file has it, by the key that asks for the step, in their order: paths of functions."""
-
-RUN_STEPS = {
-    "weights": "fedpca_flwr.site.weights:separate_weights",
-    "apart": "fedpca_flwr.genetics.relatives:mark_relatives",
-    "features": "fedpca_flwr.site.readers.columns:order_features",
-    "transform": "fedpca_flwr.site.transform:transform_rows",
-}
-"""Steps from there, or from the rows of a caller, to the table in a run."""
-
-
-def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str, str] = RUN_STEPS) -> Table:
-    """Return the table after the steps that keys of the node-config or run-config ask for; no step knows another."""
-    for key, path in steps.items():
-        if getattr(node, key, "") or getattr(config, key, ""):
-            table = load_entry(path)(table, node, config)
-    return table
+"""Steps from a table as a site's file has it, before those of the run (`fedpca_flwr.site.site.RUN_STEPS`)."""
 
 
 def local_table(node: NodeConfig, config: RunConfig) -> Table:
-    """Load and check a party's table: the site's own data, or its partition of a simulation's data set.
+    """Return a party's table in a run: of the site's own data, or of its partition of a simulation's data set.
 
-    In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`). Rows of a database are read
-    each time, and so are rows with indicators of the run's levels. Raise ConfigError or DataError if the data cannot be
-    read, and DisclosureError if a rule of the site refuses the run's levels.
+    In a site's own process the rows of a file are read once (`fedpca_flwr.site.held_rows`); rows of a database, and
+    with indicators of levels, each time. Raise ConfigError, DataError or DisclosureError for faults of data or keys.
     """
+    return adapt(_read_table(node, config), node, config)
+
+
+def _read_table(node: NodeConfig, config: RunConfig) -> Table:
+    """Read and check a party's table, before the steps of the run."""
     if node.data:
         store = held_rows.resident
         if store is None or is_url(node.data) or config.levels:

@@ -35,9 +35,8 @@ def require_score_file(scores: str, data: str) -> None:
 def score_file(path: str, n: int, k: int, data: str = "") -> Iterator[Callable[[Array], object]]:
     """Open a file for scores (n, k), and yield a function that appends scores (m, k) in the order of the data.
 
-    The suffix is ``.npy``, ``.csv`` or ``.eigenvec``. The last is PLINK's (family, person, scores), which its
-    ``--covar`` reads, of the people of ``data``, a .bed file. Without a path scores are dropped. The file appears
-    complete or not at all. Raise ConfigError if the suffix is unknown, or the file cannot be written.
+    The suffix is ``.npy``, ``.csv`` or PLINK's ``.eigenvec``, with the people of ``data``, a .bed file. Without a path
+    scores are dropped. The file appears complete or not at all; raise ConfigError if it cannot.
     """
     if not path:
         yield lambda scores: None
@@ -88,11 +87,9 @@ def _names(data: str) -> Sequence[str]:
 class OddRows:
     """Examiner of rows for outliers, by Hotelling's T2 and squared prediction error (SPE).
 
-    Scores whose variance is 0 do not count towards T2. Without limits rows are not compared. ``exceeding`` has the
-    numbers of rows above the limit of T2, and above that of SPE, among the rows that are ``counted`` (n,). ``stream``
-    receives a line for each row with its name, a cell of a .csv file, by default its number from 0.
-
-    Shapes: components (k, d), variances (k,), limits (2,) or (0,), exceeding (2,).
+    Without limits rows are not compared. ``exceeding`` counts those of the ``counted`` (n,) rows above the limits of T2
+    and SPE. ``stream`` receives a line for each row with its name, by default its number from 0. Shapes: components (k,
+    d), variances (k,), limits (2,) or (0,), exceeding (2,).
     """
 
     def __init__(
@@ -130,9 +127,8 @@ class OddRows:
         if self._stream is None:
             return
         t2_limit, spe_limit = (f"{limit:.9g}" for limit in self.limits)
-        for (t2, spe), is_outlier, row_errors in zip(
-            statistics.tolist(), np.any(outlying, axis=1).tolist(), errors, strict=True
-        ):
+        is_odd = np.any(outlying, axis=1).tolist()
+        for (t2, spe), is_outlier, row_errors in zip(statistics.tolist(), is_odd, errors, strict=True):
             top = " ".join(map(str, np.argsort(-row_errors, kind="stable")[:TOP_FEATURES].tolist()))
             line = f"{t2:.9g},{t2_limit},{spe:.9g},{spe_limit},{int(is_outlier)},{top},{next(self._names)}\n"
             self._stream.write(line.encode())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import format_method, non_defaults, parse_options
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
@@ -36,16 +37,32 @@ if TYPE_CHECKING:
     from fedpca_flwr.site.rules.repeats import RepeatRules
 
 LoadTable = Callable[[NodeConfig, RunConfig], Table]
+"""Function that returns a party's table in a run, after `RUN_STEPS` (`adapt`)."""
 Options = TypeVar("Options", bound=PCAOptions)
 SEE_LOG = "see this site's own log"  # sent in place of details that only the log has
+
+RUN_STEPS = {
+    "weights": "fedpca_flwr.site.weights:separate_weights",
+    "apart": "fedpca_flwr.genetics.relatives:mark_relatives",
+    "features": "fedpca_flwr.site.readers.columns:order_features",
+    "transform": "fedpca_flwr.site.transform:transform_rows",
+}
+"""Steps from a site's or a caller's table to that in a run, by the key that asks for each: paths of functions."""
+
+
+def adapt(table: Table, node: NodeConfig, config: RunConfig, steps: Mapping[str, str] = RUN_STEPS) -> Table:
+    """Return the table after the steps that keys of the node-config or run-config ask for; no step knows another."""
+    for key, path in steps.items():
+        if getattr(node, key, "") or getattr(config, key, ""):
+            table = load_entry(path)(table, node, config)
+    return table
 
 
 class Site:
     """A party's side of a run over a caller's rows: its configuration, table, selections and error reports.
 
-    ``load`` loads the table from the node-config and the run-config, and errors name alternatives among ``methods``.
-    The site knows of its node-config only its place in the run and limits of numbers; all other keys are those of a
-    `fedpca_flwr.site.custodian.Custodian`, which has rules, files and a journal.
+    ``load`` loads the table, and errors name alternatives among ``methods``. Of its node-config the site knows its
+    place in the run and limits of numbers; all other keys are those of a `fedpca_flwr.site.custodian.Custodian`.
     """
 
     rows_from_caller = True
@@ -104,13 +121,8 @@ class Site:
 
     @cached_property
     def table(self) -> Table:
-        """Table of the party's rows, loaded and adapted to the run."""
-        table = self.load(self.node, self.config)
-        if not (self.config.weights or self.config.features or self.config.transform):
-            return table
-        from fedpca_flwr.site.local_table import adapt  # with readers of files, which few tables of a caller need
-
-        return adapt(table, self.node, self.config)
+        """Table of the party's rows in the run."""
+        return self.load(self.node, self.config)
 
     @cached_property
     def journal(self) -> Journal:
@@ -122,7 +134,7 @@ class Site:
     ) -> Selection:
         """Return rows that take part, or those of a mask (n,), which the site examines and journals before an answer.
 
-        A name that was selected before has its first rows. Raise ContractError for a new one after `permit_selections`.
+        A name selected before has its first rows; raise ContractError for a new one after `permit_selections`.
         """
         if name not in self._selections:
             if self._selections_are_final:
@@ -249,8 +261,8 @@ class Site:
         """Return an error as a reply without data; details go to the site's own log.
 
         Whoever passed the rows hears where in the rows the fault is. About rows of the site's own, the reply has
-        nothing that only its answers could have shown: an error after a first answer (``late``) is one constant text,
-        unless the error is about a configuration or the site's own rules. An earlier error is noted in the journal as a
+        nothing that only its answers could have shown: a ``late`` error, after a first answer, is one constant text,
+        unless it is about a configuration or the site's own rules. An earlier error is noted in the journal as a
         refusal.
         """
         try:

@@ -10,8 +10,7 @@ from fedpca_flwr.errors import DisclosureError
 def transform_rows(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """Return the table after the run's `transform`; raise DisclosureError unless it is the site's own.
 
-    Moments of several functions of the same rows would tell more than those of one. Rows that a caller passes without
-    a node-config are transformed as the run says.
+    Moments of several functions of the same rows tell more than those of one. A caller's rows have no node-config.
     """
     if (node.data or node.transform) and node.transform != config.transform:
         run, own = (f"'{key}'" if key else "not set" for key in (config.transform, node.transform))

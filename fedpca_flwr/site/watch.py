@@ -39,9 +39,8 @@ class SystemLog(logging.Handler):
                 line = f"<{PRIORITY}>fedpca[{os.getpid()}]: {record.getMessage()}"
                 connection.sendto(line.encode(), str(SYSTEM_LOG))
         except (OSError, AttributeError) as error:  # AttributeError: there are no such sockets on this system
-            site_logger.warning(
-                "a line of the journal could not be sent to the system's log %s (%s)", SYSTEM_LOG, error
-            )
+            text = "a line of the journal could not be sent to the system's log %s (%s)"
+            site_logger.warning(text, SYSTEM_LOG, error)
 
 
 def send_journal_to_system_log() -> None:

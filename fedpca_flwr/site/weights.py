@@ -1,8 +1,7 @@
 """The column of a site's data with the weights of its rows, and the weights that a site refuses.
 
-A site says in its own node-config which column has its weights: if runs could choose, each choice would reveal other
-sums over the same rows. A weighted sum reveals about a few rows what a sum over a few rows does, so no row may have a
-larger share of the sum of all weights than each of ``min-rows`` rows of the same weight.
+A site names this column itself: if runs could choose, each choice would reveal other sums over the same rows. No row
+may have a larger share of all weights than each of ``min-rows`` rows of the same weight.
 """
 
 import numpy as np
@@ -19,10 +18,10 @@ MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
-    """Return the table with its column of weights taken out, and used as weights if the run has weights.
+    """Return the table without its column of weights, which are used if the run has weights.
 
-    Raise ConfigError if there is no such column, DisclosureError if the site has not named it or one row has too large
-    a share, and DataError if a weight is missing, infinite or negative, all are 0, or no feature is left.
+    Raise ConfigError for no such column, DisclosureError if the site has not named it or a row has too large a share,
+    and DataError if a weight is missing, infinite or negative, all are 0, or no feature is left.
     """
     if node.data and config.weights and config.weights != node.weights:
         raise DisclosureError(

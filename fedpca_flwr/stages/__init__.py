@@ -1,7 +1,4 @@
-"""Stages of a run, in the order in which they are put around a method, and how stages and method are composed.
-
-A stage is a line in `STAGES`. A stage says by a method's card which methods can have it.
-"""
+"""Stages of a run, in the order in which they are put around a method whose card they accept, a line each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -47,10 +44,7 @@ class ComposedScript:
 
 
 def compose(card: MethodCard) -> MethodCard:
-    """Return a method's declaration extended by the options and questions of all stages that fit the method.
-
-    A card whose script has been composed, as that of a class derived from another method, is returned unchanged.
-    """
+    """Return a card extended by the options and questions of all stages that fit; a composed card is unchanged."""
     if isinstance(card.script, ComposedScript):
         return card
     stages = tuple(stage for stage in STAGES.values() if stage.fits(card))

@@ -1,11 +1,10 @@
 """Moments without the part that covariates explain (``adjust-for``), or that differs between parties (``harmonise``).
 
-Covariates are columns of the parties' rows like any other. Their joint moments with the features give the slopes, so a
-regression of all rows needs no round of its own. Where each party's own means are subtracted, the scatter is the sum of
-those about own means. Where deviations are made equal too, the server divides the parties' scatters, if it sees them,
-and else asks for a further sum: every party receives slopes and pooled deviations, and divides its own scatter.
-
-Only parties know the names of columns, and say at which columns the covariates are (`PartyInfo.covariates`).
+Covariates are columns of the rows, whose joint moments with the features give the slopes without a round of their own.
+Where own means are subtracted, the scatter is the sum of those about own means. Where deviations are made equal too,
+the server divides the parties' scatters, if it sees them, or else asks for a further sum: every party receives slopes
+and pooled deviations, and divides its own scatter. Parties say at which columns the covariates are
+(`PartyInfo.covariates`).
 """
 
 import hashlib
@@ -43,10 +42,7 @@ from fedpca_flwr.stages.declarations import Adjust, AdjustOptions
 
 
 def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
-    """Return the column indices (q,) of covariates in a party's table, by their names or numbers from 0.
-
-    Raise ConfigError if names are no columns (it names all of these), or a column is named twice.
-    """
+    """Return the column indices (q,) of covariates, by names or numbers from 0; ConfigError for unknown, equal ones."""
     width = table.rows.shape[1]
     positions = {str(place): place for place in range(width)} | {name: i for i, name in enumerate(table.names)}
     unknown = [name for name in names if name not in positions]
@@ -94,7 +90,7 @@ class LocalAdjustment:
     def scatter(self) -> Array:
         """Return the packed scatter of the adjusted rows about this party's mean, features divided by `unit`.
 
-        Entries are clipped to the products of the deviations (Cauchy and Schwarz), which rounding might exceed.
+        Entries are clipped to the products of the deviations, which rounding might exceed.
         """
         residual = self.adjustment.residual_scatter(unpack_symmetric(self.vault.moments().scatter, self.diagonal.size))
         deviation = np.sqrt(self.diagonal.clip(min=0.0)) / self.unit
@@ -125,10 +121,7 @@ class AdjustedProjection(Projection):
 
     @override
     def centred(self, rows: Rows) -> Iterator[Array]:
-        """Yield chunks (m, d) of rows centred, less covariates times slopes, over the harmonising divisors.
-
-        The centre is that of all rows, or within parties this party's own mean. The covariates' columns become zero.
-        """
+        """Yield chunks (m, d) of rows less their own or the pooled centre, less covariates times slopes, over units."""
         mean, remainder = self._centre
         for chunk in chunks(rows):
             centred = np.subtract(chunk, mean, dtype=np.float64)
@@ -180,10 +173,7 @@ class RunAdjustment:
 
 
 def _adjusted_reach(request: Fields, public: Public) -> Array:
-    """Return each feature's largest absolute value after adjustment for covariates, from `bound` and the slopes.
-
-    For features that all vary equally at every party, return the root of their mean square.
-    """
+    """Return each feature's largest size after adjustment, or, if all vary equally, the root of their mean square."""
     slopes: Array = np.abs(request["slopes"]).sum(axis=0)
     sizes = reach(request, public)
     unit = request["scale"] if request.get("scale", np.empty(0)).size else np.ones_like(sizes)
@@ -202,10 +192,7 @@ class AdjustStage(Adjust, RowsStage):
 
     @override
     def script(self, config: RunConfig, questions: Questions) -> Questions:
-        """Add slopes to the projection, and with harmonising ask for scatters about own means.
-
-        Raise ConfigError for a column named twice, without centring, or for moments that the server will not have.
-        """
+        """Add slopes to the projection, and with harmonising ask for scatters about own means."""
         options, names = self.options, self.options.covariate_names(config.levels_by_column)
         if len(set(names)) < len(names):
             raise ConfigError(f"run-config: 'adjust-for' names a column twice: {', '.join(names)}")
@@ -263,8 +250,7 @@ class AdjustStage(Adjust, RowsStage):
     def store_request(self, party: RowsClient, request: Fields) -> None:
         """Raise DisclosureError for slopes or deviations other than those of an earlier run over the same rows.
 
-        This is so in a secure sum with harmonised variances, at a site with a lasting journal, unless its `repeat` is
-        'allow'.
+        This is so in a secure sum with harmonised variances, at a site with a journal, unless `repeat` is 'allow'.
         """
         if "slopes" in request and "harmonised" in party.questions:
             digest = b"".join(np.ascontiguousarray(request[name]).tobytes() for name in ("slopes", "spread"))
@@ -281,8 +267,8 @@ class AdjustStage(Adjust, RowsStage):
     def moments(self, run: PCAStrategy, pooled: Callable[..., Pooling]) -> Pooling:
         """Pool the moments, regress the covariates out, harmonise if requested, and return the rest.
 
-        Raise DataError if nothing is left to analyse, and ConfigError for other covariates at the parties, for too many
-        components, or if `bound` leaves what is left unresolved.
+        Raise DataError if nothing is left, and ConfigError for other covariates, components or a `bound` that do not
+        fit.
         """
         options = self.options
         result = yield from pooled(within=options.within, retain_all=True)
@@ -363,9 +349,8 @@ def _notes(options: AdjustOptions, collinear: NDArray[np.str_]) -> list[str]:
     if options.covariates:
         notes.append(f"adjusted for {', '.join(options.covariates)}: the components are those of what these leave")
     if collinear.size:
-        notes.append(
-            f"of the covariates {', '.join(collinear.tolist())} some combination does not vary: it was dropped"
-        )
+        names = ", ".join(collinear.tolist())
+        notes.append(f"of the covariates {names} some combination does not vary: it was dropped")
     if options.harmonise == "means":
         notes.append("what differs between the parties' means was taken out")
     if options.harmonise == "variances":

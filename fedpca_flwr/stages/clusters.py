@@ -1,12 +1,12 @@
 """Clusters of the scores of all rows (options ``clusters``, ``clustering``), by sums, once the components are known.
 
-The server sends centres, every party replies how many of its rows are nearest to each centre and the sum of the rows'
-scores, and the means are the next centres. ``clustering='mixture'`` goes on from there with shares by probability
-(`fedpca_flwr.maths.clustering`), and ``'harmony'`` brings the scores of the parties together. Several starts, drawn
-from the run's seed, go side by side in the same questions, and the start with the least sum of squared distances wins.
+The server sends centres, every party replies how many of its rows are nearest to each and the sum of their scores, and
+the means are the next centres. ``clustering='mixture'`` goes on from there with shares by probability
+(`fedpca_flwr.maths.clustering`), and ``'harmony'`` brings the parties' scores together. Several starts, drawn from the
+run's seed, go side by side in the same questions, and the one with the least sum of squared distances wins.
 
-A centre of the server's meets scores before the scores are summed: two questions that differ by one row tell the row's
-scores. So a site must allow that scores of single rows are seen. The scores are those on one set of components.
+A centre of the server's meets scores before they are summed: two questions that differ by one row tell its scores. So a
+site must allow that scores of single rows, on one set of components, are seen.
 """
 
 from collections.abc import Generator, Iterator
@@ -76,10 +76,8 @@ class ClustersStage(Clusters, RowsStage):
             cluster_fields = (Field("centres", ("<=m", "<=k")), *MIXTURE_FIELDS)
         if options.clustering == "mixture":
             cluster_questions["shares"] = self._shares_question(projection_fields, last)
-        cluster_questions = {
-            name: replace(question, needs="rows", sizes=sizes, words=FIRST_WORDS)
-            for name, question in cluster_questions.items()
-        }
+        settings: dict[str, Any] = {"needs": "rows", "sizes": sizes, "words": FIRST_WORDS}
+        cluster_questions = {name: replace(question, **settings) for name, question in cluster_questions.items()}
         closing = replace(last, request=Payload((*projection_fields, *cluster_fields)), sizes=sizes)
         method_questions = {name: item for name, item in questions.items() if name != "project"}
         return {**method_questions, **cluster_questions, "project": closing}
@@ -125,10 +123,7 @@ class ClustersStage(Clusters, RowsStage):
     # A party
 
     def points(self, party: RowsClient, request: Fields, *, all_rows: bool = False) -> Iterator[Array]:
-        """Yield the scores (m, k) of a party's rows that take part, or of ``all_rows`` of its site, chunk by chunk.
-
-        Raise ContractError for a scale that is not of the run's options, or a centre that would round rows.
-        """
+        """Yield the scores (m, k) of rows that take part, or of ``all_rows``; ContractError for a wrong request."""
         projection, scale = party.projection(request), request["scale"]
         if not all_rows:  # whose scores stay at the site
             projection.require_near()
@@ -184,12 +179,8 @@ def _share_limits(request: Fields, max_score: float) -> SumLimits:
     distance = np.abs(request["means"]) + max_score
     with np.errstate(over="ignore"):
         products = 2 * MAX_ROWS * distance[:, :, None] * distance[:, None]
-    return {
-        "counts": np.array(2.0 * MAX_ROWS),
-        "sums": 2 * MAX_ROWS * distance,
-        "products": products,
-        "log_density": np.array(2 * MAX_ROWS * clustering.MAX_LOG_DENSITY),
-    }
+    counts, density = np.array(2.0 * MAX_ROWS), np.array(2 * MAX_ROWS * clustering.MAX_LOG_DENSITY)
+    return {"counts": counts, "sums": 2 * MAX_ROWS * distance, "products": products, "log_density": density}
 
 
 def _max_score(last: Question, request: Fields, public: Public) -> float:
@@ -225,10 +216,7 @@ def require_axes(components: Array, *arrays: Array) -> None:
 
 
 def labels(points: Array, means: Array, mixture: clustering.Mixture | None) -> tuple[NDArray[np.intp], Array]:
-    """Return each point's cluster, with its distance to the centre, or in a mixture the cluster's probability.
-
-    Shapes: points (n, k), means (m, k) -> (n,), (n,).
-    """
+    """Return the clusters (n,) of points (n, k), with distances to means (m, k), or in a mixture probabilities (n,)."""
     if mixture is None:
         cells, squares = clustering.assign_to_nearest(points, means)
         return cells, np.sqrt(squares)
@@ -250,11 +238,7 @@ def read_mixture(request: Fields, means: str) -> clustering.Mixture:
 
 
 def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> None:
-    """Write each row's cluster, with its distance or probability, to a file beside the site's file ``scores``.
-
-    Nothing is written if ``scores`` is empty; ``points`` are chunks of the rows' scores (m, k). Raise ContractError if
-    the request has no possible clusters.
-    """
+    """Write each row's cluster, with its distance or probability, beside the file ``scores``, or nothing without it."""
     means = request["centres"]
     mixture = read_mixture(request, "centres") if request["weights"].size else None
     require_axes(request["components"], means)
@@ -271,10 +255,7 @@ def write_clusters(scores: str, request: Fields, points: Iterator[Array]) -> Non
 def _fit_k_means(
     model: PCAModel, projection: Fields, clusters: int, seed: int
 ) -> Generator[Round, Any, tuple[Array, Array, float, int]]:
-    """Run k-means by sums from several starts; return the best centres, row counts, inertia and number of steps.
-
-    The largest cluster is the first. Raise ContractError if the clusters together have other rows than the run.
-    """
+    """Run k-means by sums from several starts; return the best centres, counts, inertia and steps, largest first."""
     variances, max_move, steps = model.explained_variance_, np.inf, 0
     centres = clustering.draw_starts(variances, clusters, STARTS, seed)
     while max_move > clustering.CENTRE_TOLERANCE * np.sqrt(variances[0]) and steps < MAX_STEPS:
@@ -292,10 +273,7 @@ def _fit_k_means(
 def _fit_mixture(
     model: PCAModel, projection: Fields, start: clustering.Mixture, regular: float
 ) -> Generator[Round, Any, tuple[dict[str, Array], Array, float, int]]:
-    """Fit a mixture by EM; return its parameters, expected row counts, mean log-density and number of steps.
-
-    The cluster with the largest weight is the first.
-    """
+    """Fit a mixture by EM; return its parameters, row counts, mean log-density and steps, the largest weight first."""
     mixture, density, gain, steps = start, -np.inf, np.inf, 0
     while gain > MIN_DENSITY_GAIN and steps < MAX_STEPS:
         request = {"means": mixture.means, "weights": mixture.weights, "covariances": mixture.covariances}

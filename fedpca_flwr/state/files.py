@@ -1,7 +1,6 @@
 """Files that appear complete or not at all, and archives of arrays; for their owner alone unless they are `SHARED`.
 
-An archive is a zip of ``.npy`` files, which `numpy.load` opens too, and of JSON that says what the arrays are; no
-pickle.
+An archive is a zip of ``.npy`` files, as `numpy.load` opens, with JSON that says what they are, and no pickle.
 """
 
 import codecs
@@ -64,10 +63,7 @@ def require_writable_folder(folder: Path, access: Access = PRIVATE) -> Path:
 
 @contextmanager
 def atomic_file(target: Path, access: Access = PRIVATE) -> Iterator[BinaryIO]:
-    """Open a binary stream to a file that appears only when complete; raise OSError if it cannot be written.
-
-    The stream writes a temporary file in its folder, made if missing, which is renamed at the end, or else removed.
-    """
+    """Open a binary stream to a file that appears only when complete; raise OSError if it cannot be written."""
     make_folder(target.parent, access)
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     partial.unlink(missing_ok=True)  # what a process of this number has left would keep its permissions
@@ -95,10 +91,7 @@ def write_new(path: Path, content: bytes, access: Access = PRIVATE) -> None:
 
 
 def read_text(file: Path, errors: str = "strict") -> str:
-    """Return the text of a file in UTF-8, or UTF-16 after a byte order mark; `errors` is that of `bytes.decode`.
-
-    Raise OSError if the file cannot be read, and with "strict" UnicodeDecodeError if it is no such text.
-    """
+    """Return a file's text in UTF-8, or UTF-16 after a byte order mark; raise OSError or UnicodeDecodeError."""
     content = file.read_bytes()
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if is_utf16 else "utf-8-sig", errors)
@@ -162,10 +155,7 @@ def write(
     text: str,
     access: Access = PRIVATE,
 ) -> None:
-    """Write arrays, and metadata as JSON in the member `text`, to a zip archive (.npz), complete or not at all.
-
-    Raise OSError if it cannot be written, and ValueError for metadata that are not finite, or for arrays of objects.
-    """
+    """Write arrays, and finite metadata as JSON in the member `text`, to a complete zip archive (.npz), or none."""
     description = json.dumps(metadata, indent=2, allow_nan=False)
     with atomic_file(target, access) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
@@ -182,7 +172,7 @@ def read(
 
     Raise ValueError for arrays of other names than `names` (default: any), and TooLargeError, before anything is read,
     for more unpacked bytes than `max_bytes` (default: `MAX_UNPACK_RATIO` times the file, or `SMALL_ARCHIVE_BYTES` if
-    that is more). A damaged or foreign file can make its readers fail in any way, so any error may come.
+    more). A damaged or foreign file can make its readers fail in any way.
     """
     arrays = {}
     with zipfile.ZipFile(target) as archive:

@@ -1,11 +1,9 @@
 """`Store`: an SQLite file in a folder, on disk when a transaction ends, and complete whenever the machine stops.
 
-A federation, a running model and a site's journal declare their tables. All stores share these rules: only the owner of
-the folder may read the file, one transaction at a time over all processes, nothing that was deleted stays in the file,
-and a file that is damaged, of another program or of another format is one clear error.
-
-SQLite notices a broken file, not a changed value. So large values are named by their SHA-256, and the rows of sealed
-tables have one digest together. That shows damage. It does not stop someone who may write to the file.
+A federation, a running model and a site's journal declare their tables. Only the owner of the folder may read the file,
+one transaction at a time over all processes; nothing that was deleted stays in it. SQLite notices a broken file, not a
+changed value: so large values are named by their SHA-256, and sealed tables have one digest. That shows damage, and
+does not stop someone who may write to the file.
 """
 
 import hashlib
@@ -95,8 +93,8 @@ class Store:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Open an SQLite transaction: committed at the end of the with statement, rolled back on an error.
 
-        A missing file is created, and tables of an older format among the upgrades are changed. Raise LockedError if
-        another process keeps the file locked, and StoreError if the file is damaged, foreign or of another format.
+        A missing file is created, and an older format upgraded. Raise LockedError if another process keeps the file
+        locked, and StoreError if the file is damaged, foreign or of another format.
         """
         try:
             if not self.exists():

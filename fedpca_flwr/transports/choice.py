@@ -26,10 +26,7 @@ def server_transport(config: RunConfig) -> ServerTransport:
 
 
 def party_transport(site: Site, card: MethodCard, options: PCAOptions) -> PartyTransport:
-    """Return the party's side of the transport that the run-config selects, with the site's identity and rules.
-
-    Raise ConfigError if the site's keys cannot be read.
-    """
+    """Return the party's side of the run's transport, with the site's identity and rules; ConfigError for its keys."""
     if site.config.transport == "clear":
         return ClearParty()
     name = "blind" if site.config.blind else site.config.transport

@@ -56,10 +56,9 @@ WRONG_SHARES_TEXT = (
 def require_threshold(survivors: int, parties: int) -> None:
     """Raise ConfigError unless the survivors ``t`` are more than two thirds of the ``n`` parties, and at most all.
 
-    For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. Of each party an honest
-    party reveals only a share of the seed or of the key; ``c`` parties that collude with the server give both. So ``2 t
-    > n + c`` keeps every vector hidden from a server that tells the parties different things (section 6 of the paper),
-    and ``t > 2 n / 3`` does while fewer than a third collude.
+    For the vector of a party the server needs ``t`` shares of its seed and ``t`` of its key. An honest party reveals
+    one of the two, and ``c`` parties that collude with the server give both. So ``2 t > n + c`` keeps every vector
+    hidden (section 6 of the paper), and ``t > 2 n / 3`` does while fewer than a third collude.
     """
     minimum = secure.min_survivors(parties)
     if not minimum <= survivors <= parties:
@@ -70,11 +69,7 @@ def require_threshold(survivors: int, parties: int) -> None:
 
 
 def min_colluders(survivors: int, parties: int) -> int:
-    """Return the smallest number of parties that, with the server, could uncover another party's vector.
-
-    This is the smallest ``c`` without ``2 t > n + c`` (`require_threshold`). If nobody may drop out, all parties but
-    one must collude: they subtract their own vectors from the sum.
-    """
+    """Return the smallest ``c`` without ``2 t > n + c``: so many parties and the server uncover another's vector."""
     return min(2 * survivors - parties, parties - 1)
 
 
@@ -143,10 +138,9 @@ class Channels:
 def hide(
     vector: Words, public_keys: PublicKeys, context: bytes, members: Sequence[int], private: bytes, seed: bytes
 ) -> Words:
-    """Return a party's vector plus its pairwise masks with the other members and its self mask.
+    """Return a party's vector plus its pairwise masks (`private`) with the other members and its self mask (`seed`).
 
-    `members` are the positions of all parties with masks, `private` is the party's mask key, and `seed` that of its
-    self mask. `context` is `PublicKeys.mask_context`. Raise ContractError for a public key that is not valid.
+    `members` are positions, `context` is `PublicKeys.mask_context`. Raise ContractError for a key that is not valid.
     """
     vector = vector + mask(private, public_keys.mask_keys(members), context, vector.size)
     combine(vector, seed, np.add)
@@ -161,11 +155,10 @@ def unmask(
     survivors: Sequence[int],
     revealed: Mapping[int, Mapping[int, bytes]],
 ) -> Words:
-    """Return the sum of hidden vectors without the survivors' self masks and the dropouts' pairwise masks.
+    """Return the sum of the survivors' hidden vectors without their self masks and the dropouts' pairwise masks.
 
-    `members` are the positions of all parties with masks, `survivors` those of the vectors in the sum. `revealed` has,
-    by revealing party and member, a share of the member's seed or key. Raise ContractError if the shares do not give
-    the keys, or if the unmasked sum does not count the survivors.
+    `revealed` has, by revealing party and member, a share of the member's seed or key. Raise ContractError if the
+    shares do not give the keys, or if the sum does not count the survivors.
     """
     total = total.copy()
     for position in members:

@@ -58,17 +58,12 @@ class SumPolicy:
 
 
 def require_summable(method: str, questions: Questions) -> Questions:
-    """Return a method's questions unchanged; raise TravelError if one needs more than the sum of the replies.
-
-    If an option of the method helps, raise a plain ConfigError that names the option.
-    """
+    """Return a method's questions; if one is no sum, raise TravelError, or ConfigError with an option that helps."""
     unsummable = [name for name, question in questions.items() if not question.in_clear and question.limits is None]
     if unsummable:
         suggestion = questions[unsummable[0]].suggestion
-        text = (
-            f"run-config: 'secure-aggregation' is true, but '{method}' needs more than a sum of the parties' replies "
-            f"('{unsummable[0]}')"
-        )
+        need = f"'{method}' needs more than a sum of the parties' replies ('{unsummable[0]}')"
+        text = f"run-config: 'secure-aggregation' is true, but {need}"
         raise ConfigError(f"{text}; {suggestion}") if suggestion else TravelError(text)
     return questions
 
@@ -82,10 +77,7 @@ def mask_question(question: Question, *further_fields: Field) -> Question:
 
 
 def encode_answer(party: Party, phase: str, question: Question, request: Fields) -> Words:
-    """Return this party's answer in fixed point, or random words if the answer exceeds the public limits.
-
-    The site's log then says so. Raise ContractError if a limit, which follows from the request, is not finite.
-    """
+    """Return this party's answer in fixed point, or random words, logged, if the answer exceeds the public limits."""
     layout = question.layout(request, party.public)
     if not all(np.isfinite(limit).all() for limit in layout.limits.values()):  # which follow from the request alone
         raise ContractError(f"{SERVER}: what it asked in phase '{phase}' makes limits that are not finite")

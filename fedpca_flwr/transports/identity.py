@@ -1,8 +1,8 @@
 """A site's identity for the other sites: an Ed25519 key pair of its own, and a list of all sites' public keys.
 
-The private key is a file (PEM, PKCS 8). The list is a text with a line for each party, ``<partition-id> <public key in
-64 hexadecimal digits>``; what follows a ``#`` is a comment. Every site gets the list over a channel that it trusts. By
-Flower's node keys only the SuperLink recognises its nodes: they prove nothing to another site.
+The private key is a file (PEM, PKCS 8). The list, which sites get over a channel that they trust, has a line for each
+party: ``<partition-id> <64 hexadecimal digits>``; what follows a ``#`` is a comment. Flower's node keys prove nothing
+to another site.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def _is_signature(public_key: bytes, message: bytes, signature: bytes) -> bool:
 def load_identity(node: NodeConfig) -> Identity:
     """Load the site's private key and the list of public keys; a party without data gets keys without secrecy.
 
-    Raise ConfigError if a site with data names no identity, or its files are missing, faulty or do not fit each other.
+    Raise ConfigError if a site with data names no identity, or its files are faulty or do not fit each other.
     """
     if not node.identity:
         if node.data:
@@ -107,16 +107,11 @@ SMALL_ORDER_KEYS = {
 
 
 def make_key(path: str, party: int, name: str = "") -> str:
-    """Write a new Ed25519 private key to a file, and return the party's line for the list of public keys.
-
-    Raise ConfigError if the partition or the name is not allowed, or the file exists or cannot be written.
-    """
+    """Write a new Ed25519 private key to a file, and return the party's line for the list; ConfigError for faults."""
     if party < 0:
         raise ConfigError(f"partition-id is {party}, expected a number from 0")
     if not re.fullmatch(f"{NAME_CHARACTERS}{{0,64}}", name):
-        raise ConfigError(
-            f"name is {name!r}, expected at most 64 letters, digits, spaces, dashes or any of _ . , ' & ( )"
-        )
+        raise ConfigError(f"name is {name!r}, expected at most 64 letters, digits, spaces, dashes or any of _.,'&()")
     private_key = Ed25519PrivateKey.generate()
     write_new(Path(path).expanduser(), private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return member_line(party, private_key, name)

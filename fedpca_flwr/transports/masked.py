@@ -1,18 +1,18 @@
 """Masked transport: the server sees sums over all parties only (`fedpca_flwr.transports.pairwise_masks`).
 
-The round ``keys`` comes before the first sum: each party sends a new public key, which it signs, and the server relays
-all of them with that sum, in the order of the parties. Each party verifies all of them before it masks anything. A
-party that is missing leaves noise and ends the run.
+The round ``keys`` comes before the first sum: each party sends a new, signed public key, and the server relays all with
+that sum, in the order of the parties. A party that is missing leaves noise and ends the run.
 
-Of many parties each shares masks with some (`fedpca_flwr.transports.neighbours`). In ``keys`` it sends a commitment to
-its public key, which one round more, ``openings``, opens; and it verifies the signatures of its neighbours only. A key
-of the server's in the place of another party is found by the honest neighbours of that place, which send nothing.
+Of many parties each shares masks with some (`fedpca_flwr.transports.neighbours`): in ``keys`` it sends a commitment to
+its key, which one round more, ``openings``, opens, and it verifies its neighbours' signatures. A key of the server's in
+the place of a party is found by that place's honest neighbours, which send nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,10 +94,7 @@ class Masked(Transport):
 
     @override
     def script(self, method: str, questions: Questions) -> Questions:
-        """Return the method's questions with masked replies, and the rounds for keys before the first sum.
-
-        Raise ConfigError if a question needs more than a sum (`require_summable`).
-        """
+        """Return masked questions, with rounds for keys before the first sum; raise as `require_summable`."""
         self.method_questions = require_summable(method, questions)
         script: dict[str, Question] = {}
         for name, question in questions.items():
@@ -108,7 +105,8 @@ class Masked(Transport):
             script["keys"] = KEYS_QUESTION
             if not self._is_noisy:
                 script["openings"] = replace(OPENINGS_QUESTION, times=self._count_openings)
-            script[name] = replace(mask_question(question, *KEY_FIELDS), sizes=_sizes_with_keys(question))
+            sizes = partial(_sizes_with_keys, question)
+            script[name] = replace(mask_question(question, *KEY_FIELDS), sizes=sizes)
         return script
 
 
@@ -141,11 +139,8 @@ class MaskedServer(Masked, ServerTransport):
     def notes(self, quorum: Quorum) -> list[str]:
         """Return the note on the numbers that the server saw, and on the collusion by which it would see more."""
         max_colluders = int(neighbours.MAX_COLLUDING_SHARE * quorum.initial_parties)
-        whom = (
-            f"more than {max_colluders} of the parties"
-            if self.uses_commitments(quorum.initial_parties)
-            else "all parties but one"
-        )
+        some = f"more than {max_colluders} of the parties"
+        whom = some if self.uses_commitments(quorum.initial_parties) else "all parties but one"
         return [DISCLOSURE_NOTE.format(whom=whom)]
 
 
@@ -203,11 +198,7 @@ class MaskedParty(Masked, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8)}
 
     def _accept_keys(self, party: Party, keys: NDArray[np.uint8], signatures: NDArray[np.uint8]) -> None:
-        """Check the relayed public keys, and store the secrets shared with the parties of pairwise masks.
-
-        Raise DisclosureError if the keys, or the sum of these parties, break a rule of the site (`SumPolicy`,
-        `Signer`).
-        """
+        """Check relayed keys, and store the secrets of pairwise masks; raise DisclosureError if a rule is broken."""
         publics = [key.tobytes() for key in keys]
         self.policy.require_size(len(publics))
         participants, neighbour_positions = publics, list(range(len(publics)))
@@ -226,16 +217,13 @@ class MaskedParty(Masked, PartyTransport):
         party.journal.store_secret("shared", b"".join(shared_keys.values()))
 
 
-def _sizes_with_keys(phase: Question) -> Callable[[Public], Mapping[str, int]]:
-    """Return a function that gives a question's axis sizes and those of keys and signatures."""
-    return lambda public: {**phase.request_sizes(public), **_sizes(public)}
+def _sizes_with_keys(phase: Question, public: Public) -> Mapping[str, int]:
+    """Return a question's axis sizes and those of keys and signatures."""
+    return {**phase.request_sizes(public), **_sizes(public)}
 
 
 def collect_keys(replies: Sequence[Reply]) -> Fields:
-    """Stack the replies' public keys and signatures into two arrays, for the server to relay.
-
-    Shapes: publics (parties, key), signatures (parties, signature).
-    """
+    """Stack the replies' public keys (parties, key) and signatures (parties, signature), for the server to relay."""
     return {
         "publics": np.stack([reply.fields["public"] for reply in replies]),
         "signatures": np.stack([reply.fields["signature"] for reply in replies]),

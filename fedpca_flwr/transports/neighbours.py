@@ -64,10 +64,7 @@ def graph_seed(context: bytes, publics: Sequence[bytes]) -> bytes:
 
 
 def neighbours(seed: bytes, parties: int, party: int) -> list[int]:
-    """Return the partitions, sorted, with whom a party shares masks: the nearest on either side of a random ring.
-
-    The order of the ring is that of 128 bits each from ChaCha20: uniform but for ties.
-    """
+    """Return the partitions, sorted, with whom a party shares masks: the nearest on a ring ordered by ChaCha20."""
     words = np.frombuffer(keystream(seed).update(bytes(16 * parties)), "<u8").reshape(parties, 2)
     order = np.lexsort(words.T)
     position, half = int(np.flatnonzero(order == party)[0]), degree(parties) // 2

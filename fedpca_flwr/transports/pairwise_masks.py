@@ -77,28 +77,21 @@ def describe_arrays(arrays: Iterable[NDArray[Any]]) -> Iterator[bytes]:
 def transcript(phase: str, context: bytes, publics: Sequence[bytes], arrays: Sequence[NDArray[Any]]) -> bytes:
     """Return a digest of a question, its arrays, the run, and the keys of the parties that take part.
 
-    Every mask depends on the transcript. So masks cancel only if all parties were asked the same: a server that sends
-    zeros to all parties except one learns nothing about that one. For questions that can be asked twice the arrays hold
-    the number of the question, so that no two answers share a mask: their difference would show a change of the rows.
+    Every mask depends on it, so masks cancel only if all parties were asked the same: a server that sends zeros to all
+    but one learns nothing. Of questions that can come twice the arrays hold the number, so no two answers share a mask.
     """
     return digest_pieces(phase.encode(), context, *publics, *describe_arrays(arrays))
 
 
 def mask(private: bytes, publics: Sequence[bytes], context: bytes, size: int) -> Words:
-    """Return a party's mask (`add_mask`); the public keys are distinct, and this party's is among them.
-
-    Raise ContractError for a public key that is not valid.
-    """
+    """Return a party's mask (`add_mask`); distinct public keys have its own. Raise ContractError for one not valid."""
     total = np.zeros(size, np.uint64)
     add_mask(total, public_key(private), shared_secrets(private, publics), context)
     return total
 
 
 def add_mask(words: Words, local_key: bytes, secrets: Mapping[bytes, bytes], context: bytes) -> None:
-    """Add to words, in place, the keystream with each peer; subtract it if the party's key is the larger.
-
-    `secrets` has the X25519 secrets by the peers' public keys (`shared_secrets`). `context` is a `transcript`.
-    """
+    """Add to words, in place, the keystream with each peer (secrets by key); subtract it if the own key is larger."""
     buffers = Buffers(words.size)
     for peer, secret in secrets.items():
         operation = np.add if local_key < peer else np.subtract
@@ -124,20 +117,14 @@ def combine(words: Words, key: bytes, operation: np.ufunc, buffers: Buffers | No
 
 
 def shared_secrets(private: bytes, publics: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the X25519 secret with each other party, by its public key, for all sums of a run.
-
-    Raise ContractError if a public key is a point of small order.
-    """
+    """Return the X25519 secret with each other party, by its key; raise ContractError for a point of small order."""
     key = X25519PrivateKey.from_private_bytes(private)
     local_key = key.public_key().public_bytes_raw()
     return {peer: _exchange_key(key, peer) for peer in publics if peer != local_key}
 
 
 def agreed_key(key: X25519PrivateKey, peer: bytes, context: bytes) -> bytes:
-    """Return the 256-bit key that two parties derive for a single request, equal on either side.
-
-    Raise ContractError if the public key is a point of small order.
-    """
+    """Return the 256-bit key of two parties for one request; raise ContractError for a point of small order."""
     return derive_key(_exchange_key(key, peer), key.public_key().public_bytes_raw(), peer, context)
 
 

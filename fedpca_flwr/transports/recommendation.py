@@ -1,5 +1,6 @@
 """Recommendation of other methods: transports of their answers, and methods with smaller replies."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,10 +24,7 @@ SHARED_CARD_FIELDS = ("split", "differentially_private", "incomplete", "exposes"
 
 
 def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public, rows: int, max_bytes: int) -> str:
-    """Return the end of an error, which lists exact methods for such data with replies of at most `max_bytes`.
-
-    The smallest reply comes first. `rows` is the number of rows of a party.
-    """
+    """Return the end of an error: exact methods for such data with replies of at most `max_bytes`, smallest first."""
     candidates = []
     for name, method in methods.items():
         other = method.strategy.card
@@ -41,19 +39,14 @@ def alternatives(methods: Mapping[str, Method], card: MethodCard, public: Public
         if nbytes <= max_bytes:
             candidates.append((nbytes, f"{name} ({nbytes:,} bytes; rounds: {other.rounds.replace('`', '')})"))
     listing = ", ".join(text for _, text in sorted(candidates))
-    return (
-        f". Exact methods whose largest reply is smaller: {listing}" if listing else ". No exact method's are smaller"
-    )
+    return f". Exact methods whose largest reply is smaller: {listing or 'none'}"
 
 
 def transports_of(method: Method) -> tuple[str, ...]:
     """Return the transports (clear, masked, surviving) by which a method can run with any of its example options."""
-    examples = method.strategy.card.examples
-    return tuple(
-        name
-        for name, config in EXAMPLE_CONFIGS.items()
-        if any(script_or_none(method, config, options) is not None for options in examples)
-    )
+    pairs = itertools.product(EXAMPLE_CONFIGS, method.strategy.card.examples)
+    names = [name for name, options in pairs if script_or_none(method, EXAMPLE_CONFIGS[name], options) is not None]
+    return tuple(dict.fromkeys(names))
 
 
 def script_or_none(method: Method, config: RunConfig, options: Mapping[str, Any]) -> Questions | None:

@@ -1,8 +1,7 @@
 """Signatures on the parties' messages to each other through an untrusted server (Ed25519, RFC 8032).
 
-A signature is of one run, one configuration and one list of members, so it cannot be taken from another run, and sites
-with different lists do not believe each other. The server has none of the sites' private keys: it can relay a party's
-run key or withhold it, and cannot put another in its place.
+A signature is of one run, one configuration and one list of members: it cannot be taken from another run, and the
+server, which has no private key, can relay a party's run key or withhold it, not replace it.
 """
 
 from collections import Counter
@@ -56,11 +55,9 @@ class Signer:
     def require_keys(
         self, parties: Sequence[int], keys: Sequence[bytes], signatures: NDArray[np.uint8], local_key: bytes
     ) -> None:
-        """Raise DisclosureError unless each run key is signed by a different party and this party's is `local_key`.
+        """Raise DisclosureError unless each run key is signed by a different listed party, and this one's is its own.
 
-        Keys of parties that the site's list lacks, and parts of keys that two parties have, are refused too.
-
-        Shapes: signatures (len(parties), 64).
+        Parts of keys that two parties have are refused too. Shapes: signatures (len(parties), 64).
         """
         partitions, times = range(len(self.identity.member_keys)), Counter(parties)
         for party in parties:
@@ -83,9 +80,8 @@ class Signer:
         for party, key in zip(parties, keys, strict=True):
             for part in split_keys(key):
                 if holders.setdefault(part, party) != party:
-                    raise DisclosureError(
-                        f"parties {holders[part]} and {party} have signed the same key; {NO_ANSWER_TEXT}"
-                    )
+                    pair = f"parties {holders[part]} and {party}"
+                    raise DisclosureError(f"{pair} have signed the same key; {NO_ANSWER_TEXT}")
 
     def _message(self, party: int, subject: str, parts: Sequence[bytes]) -> bytes:
         """Return the digest of run, subject, party and byte strings that a signature covers."""

@@ -109,7 +109,7 @@ class Surviving(Transport):
     def script(self, method: str, questions: Questions) -> Questions:
         """Return the run's questions: each masked sum stands between the stages keys and shares, agree and reveal.
 
-        Raise TravelError for several sums, unless all are differentially private, and the errors of `require_summable`.
+        Raise TravelError for several sums without noise in each, and the errors of `require_summable`.
         """
         questions = require_summable(method, questions)
         sums = [name for name, question in questions.items() if not (question.in_clear or question.closing)]
@@ -174,18 +174,13 @@ class SurvivingServer(Surviving, ServerTransport):
         return self._summed_parties
 
     def _sum_survivors(self, question: Round, run: Run) -> Program:
-        """Ask for keys, shares, masked vectors, signatures and revealed shares; return the survivors' total.
-
-        Raise ConfigError for a threshold that is too small, and ContractError if the masks do not come off.
-        """
+        """Ask for all stages of a sum, and return the survivors' total; ContractError if masks do not come off."""
         require_threshold(self.threshold, run.quorum.initial_parties)
         replies = yield Round(self.stage_phase("keys", question.phase))
         position_of = {reply.party: i for i, reply in enumerate(replies)}
         public_keys = PublicKeys([reply.fields["public"].tobytes() for reply in replies])
-        replies = yield Round(
-            self.stage_phase("shares", question.phase),
-            {"parties": np.asarray(list(position_of)), **collect_keys(replies)},
-        )
+        relayed = {"parties": np.asarray(list(position_of)), **collect_keys(replies)}
+        replies = yield Round(self.stage_phase("shares", question.phase), relayed)
         sealed = {position_of[r.party]: _require_rows(r.fields["sealed"], len(position_of), r.sender) for r in replies}
         declared = self.method_questions[question.phase]
         total = MaskedSum(declared.layout(question.request, run.public))
@@ -195,10 +190,8 @@ class SurvivingServer(Surviving, ServerTransport):
         replies = yield Round(self.stage_phase("agree", question.phase), {"survivors": np.asarray(survivors)})
         agreed = {position_of[r.party]: r.fields["signature"] for r in replies}
         agreement = {"agreed": np.asarray(list(agreed)), "signatures": np.stack(list(agreed.values()))}
-        party_requests = {
-            party: {"sealed": np.stack([rows[position] for rows in sealed.values()])}
-            for party, position in position_of.items()
-        }
+        boxes = {party: np.stack([rows[i] for rows in sealed.values()]) for party, i in position_of.items()}
+        party_requests = {party: {"sealed": box} for party, box in boxes.items()}
         replies = yield Round(self.stage_phase("reveal", question.phase), agreement, party_requests)
         shares = {position_of[r.party]: _require_rows(r.fields["shares"], len(sealed), r.sender) for r in replies}
         revealing = sorted(shares)[: self.threshold]
@@ -238,12 +231,8 @@ class SurvivingParty(Surviving, PartyTransport):
     @override
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
         """Answer a stage of a sum, a question in clear, or the last round under pairwise masks."""
-        stages = {
-            "keys": self._create_keys,
-            "shares": self._share_secrets,
-            "agree": self._sign_survivors,
-            "reveal": self._reveal_shares,
-        }
+        stages = {"keys": self._create_keys, "shares": self._share_secrets}
+        stages |= {"agree": self._sign_survivors, "reveal": self._reveal_shares}
         stage, self.current_sum = self.stage_by_phase.get(phase, ("", self.sum_phases[-1]))
         if stage:
             return stages.get(stage, self._mask_answer)(party, request)
@@ -254,10 +243,7 @@ class SurvivingParty(Surviving, PartyTransport):
     # One stage each
 
     def _create_keys(self, party: Party, request: Fields) -> Fields:
-        """Create and store the run key, the mask key and the seed of the self mask; return the signed public keys.
-
-        Raise ConfigError if the run allows too few survivors (`require_threshold`).
-        """
+        """Create and store run key, mask key and seed; return signed public keys; ConfigError for too few survivors."""
         require_threshold(self.policy.survivors, self.policy.parties)
         private, masking = new_private_key(), new_private_key()
         party.journal.store_secret("private", private)
@@ -267,10 +253,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"public": np.frombuffer(public, np.uint8), "signature": self._signer.sign("run keys", public)}
 
     def _share_secrets(self, party: Party, request: Fields) -> Fields:
-        """Return Shamir shares of this party's seed and mask key, each pair encrypted for a single party.
-
-        Store the relayed keys, after the checks of `Signer.require_keys` and of the site's rules.
-        """
+        """Store relayed keys after the site's checks; return shares of seed and mask key, encrypted for each party."""
         parties, publics = request["parties"].tolist(), [keys.tobytes() for keys in request["publics"]]
         if not len(parties) == len(publics) == len(request["signatures"]):
             raise ContractError(
@@ -282,14 +265,10 @@ class SurvivingParty(Surviving, PartyTransport):
         self._signer.require_keys(parties, publics, request["signatures"], self._local_public_keys(party))
         party.journal.store_secret("keys", b"".join(publics))
         _store_positions(party, "parties", parties)
-        channels, sealed = self._channels(party), []
-        share_pairs = [
-            secure.split_secret(require_secret(party, name), self.policy.survivors, len(publics))
-            for name in ("seed", "masking")
-        ]
-        for position, (seed, key) in enumerate(zip(*share_pairs, strict=True)):
-            sealed.append(np.frombuffer(channels.seal(position, seed + key), np.uint8))
-        return {"sealed": np.stack(sealed)}
+        channels, secrets_ = self._channels(party), (require_secret(party, name) for name in ("seed", "masking"))
+        share_pairs = [secure.split_secret(value, self.policy.survivors, len(publics)) for value in secrets_]
+        sealed = [channels.seal(i, seed + key) for i, (seed, key) in enumerate(zip(*share_pairs, strict=True))]
+        return {"sealed": np.stack([np.frombuffer(text, np.uint8) for text in sealed])}
 
     def _mask_answer(self, party: Party, request: Fields) -> Fields:
         """Return this party's encoded answer plus its pairwise masks and its self mask."""
@@ -313,10 +292,7 @@ class SurvivingParty(Surviving, PartyTransport):
         return {"signature": self._signer.sign("survivors", *_agreement_parts(party))}
 
     def _reveal_shares(self, party: Party, request: Fields) -> Fields:
-        """Return a share of each survivor's seed and of each dropout's mask key, once enough survivors signed.
-
-        Raise DisclosureError for a wrong signature, and ContractError for other lists than before.
-        """
+        """Return shares of survivors' seeds and of dropouts' mask keys, if enough survivors signed the same lists."""
         channels = self._channels(party)
         members, survivors = _load_positions(party, "members"), _load_positions(party, "survivors")
         agreed = self._check_positions(party, request["agreed"], survivors)  # as many as the threshold

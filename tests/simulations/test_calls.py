@@ -1,5 +1,6 @@
 """The number of Python calls of whole runs, which no load of a machine changes."""
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from fedpca_flwr import run
 def _count_calls(program: Callable[[], object]) -> int:
     """Count the calls of Python functions in all threads of a program that has run once before."""
     calls = []
+    logging.disable(logging.INFO)  # whose lines other tests ask for
     program()
     threading.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
     sys.setprofile(lambda frame, event, _: calls.append(frame.f_code) if event == "call" else None)
@@ -22,6 +24,7 @@ def _count_calls(program: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        logging.disable(logging.NOTSET)
     return len(calls)
 
 

@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, FederatedPCA, PCAModel, analyses
+from fedpca_flwr.data.transforms import TRANSFORMS
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.second_moments import SecondMoments
@@ -68,6 +69,14 @@ def test_every_way_of_a_run_has_it(way):
         assert model.scores_ == pytest.approx(expected.scores_, abs=1e-9)
     else:
         same_model(model, expected)
+
+
+def test_a_run_applies_it_to_each_row_once(monkeypatch):
+    rows = []
+    counted = TRANSFORMS["log1p"]._replace(function=lambda block: rows.extend(block) or np.log1p(block))
+    monkeypatch.setitem(TRANSFORMS, "log1p", counted)
+    fit("sub-it", SPLIT(X), n_components=2, transform="log1p")  # in two rounds, each with a message to every party
+    assert len(rows) == len(X)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -38,9 +38,8 @@ HOST = "127.0.0.1"
 class Deployment:
     """Context manager that runs a SuperLink and its SuperNodes with TLS on this machine.
 
-    The folder is for keys, certificates, logs and Flower's own state, and must hold none of them yet. ``app`` is the
-    folder of the Flower app, which is this project's. The names of the running ``processes`` are superlink, node0,
-    node1 and so on.
+    The folder is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
+    Flower app. The names of the running ``processes`` are superlink, node0, node1 and so on.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -121,10 +120,7 @@ class Deployment:
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
-        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings.
-
-        Raise ConfigError if the program is not installed.
-        """
+        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings."""
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
         command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())
@@ -135,11 +131,7 @@ class Deployment:
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app on the SuperLink to its end, and return Flower's final status and the log.
-
-        The run-config is TOML, and ``options`` are those of ``flwr run``. ``on_line`` receives each line of the log
-        when the line is written.
-        """
+        """Run the app with a run-config and options of ``flwr run``; return status and log, by lines to `on_line`."""
         run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, on_line=on_line)
         return run.status, run.log
 
@@ -167,8 +159,8 @@ class Deployment:
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
         """Call `condition` several times a second until its result is true, and return the result.
 
-        Errors of files, of values and of this project count as false. Raise FedPCAError if a process ends, or if
-        nothing is true for `TIMEOUT_SECONDS`; the text says what was ``awaited``.
+        Errors of files, values and this project count as false. Raise FedPCAError if a process ends, or if nothing is
+        true for `TIMEOUT_SECONDS`.
         """
         deadline = time.monotonic() + flower_command.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
@@ -213,11 +205,10 @@ def rehearse(
 ) -> None:
     """Run a secure PCA over several sites, deployed on this machine, and show each step.
 
-    All files are written to ``folder``, empty or new; ``app`` is the folder of this project. ``data`` has one file of
-    rows per site; empty: four sites share scikit-learn's breast cancer data. ``run`` replaces `REHEARSAL_RUN_CONFIG`.
-    With ``dropout`` the last site is killed during the run, which goes on without that site. ``show`` receives a line
-    for each step, and the lines of the run's log. Raise ConfigError if the folder is not empty, or the app or the data
-    are not as described, and FedPCAError if the run does not complete.
+    All files are written to ``folder``, empty or new; ``app`` is that of this project. ``data`` has one file of rows
+    per site; empty: four sites share scikit-learn's breast cancer data. ``run`` replaces `REHEARSAL_RUN_CONFIG`. With
+    ``dropout`` the last site is killed during the run. ``show`` receives a line for each step, and of the run's log.
+    Raise ConfigError for folders or data that are not so, and FedPCAError if the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
@@ -227,9 +218,8 @@ def rehearse(
     except (OSError, ValueError, KeyError):
         is_project = False
     if not is_project:
-        raise ConfigError(
-            f"{app.resolve()} is not the folder of fedpca-flwr: go to a clone of this project, or name one with --app"
-        )
+        advice = "go to a clone of this project, or name one with --app"
+        raise ConfigError(f"{app.resolve()} is not the folder of fedpca-flwr: {advice}")
     hospitals = _hospital_configs(folder, data, dropout)
     n_sites = len(hospitals)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
@@ -239,6 +229,7 @@ def rehearse(
         dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
         config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
         show(f"3. flwr run . lab --stream --run-config '{config}'")
+
         running = pool.submit(
             deployment.run, config, on_line=lambda line: None if EMPTY_LOG_LINE.fullmatch(line) else show(f"   {line}")
         )
@@ -251,7 +242,7 @@ def rehearse(
         status, _ = running.result()
     if status != flower_command.COMPLETED_STATUS:
         raise FedPCAError(
-            f"the run ended as '{status}'; its log is above; the logs of SuperLink and sites are in {folder}"
+            f"the run ended as '{status}'; its log is above; those of SuperLink and sites are in {folder}"
         )
     show("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
     model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
@@ -263,8 +254,7 @@ def rehearse(
 def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
     """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
 
-    Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError if a file is
-    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one, or keys exist.
+    Without files, breast cancer rows for four sites are written. Raise ConfigError for missing or too few files.
     """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
@@ -295,10 +285,7 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Make a key for each file of rows, and return node-configs of sites such as "hospital 0" (kind and number).
-
-    Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist.
-    """
+    """Write a private key for each file of rows, and the list ``identities``; return the sites' node-configs."""
     node_configs: list[dict[str, object]] = []
     lines = []
     for i, file in enumerate(data):

@@ -91,9 +91,8 @@ def _check_versions(site: SiteSetup) -> str:
     versions = {name: metadata.version(name) for name in ("fedpca-flwr", "flwr", "numpy", "scipy")}
     flower = tuple(int(part) for part in versions["flwr"].split(".")[:2])
     if not FLOWER_VERSIONS[0] <= flower < FLOWER_VERSIONS[1]:
-        raise ConfigError(
-            f"flwr is {versions['flwr']}, expected 1.41 or later and below 2: pip install 'flwr>=1.41,<2'"
-        )
+        expected = "expected 1.41 or later and below 2: pip install 'flwr>=1.41,<2'"
+        raise ConfigError(f"flwr is {versions['flwr']}, {expected}")
     return ", ".join(f"{name} {version}" for name, version in {**versions, "Python": python_version()}.items())
 
 
@@ -223,8 +222,10 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
+    part = len(client.selection)
+    rows_text = f"{n:,} rows of {d:,} features" + (f" ({part:,} rows take part)" if part != n else "")
     return (
-        f"{n:,} rows of {d:,} features, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
+        f"{rows_text}, {missing:,} values missing{''.join(f'; {note}' for note in notes if note)}; "
         f"this site would take part in {run_config['method']}, whose largest question needs about {needed:,} bytes of "
         f"memory{limit}"
     )
@@ -258,9 +259,8 @@ def check_superlink(site: SiteSetup) -> str:
             "certificate contains; if it has expired, the coordinator renews it ('site certificates --renew')"
         ) from None
     except (OSError, HTTPException) as error:
-        raise FedPCAError(
-            f"{site.superlink} cannot be reached ({error}): does the SuperLink run, and is the port open?"
-        ) from None
+        advice = "does the SuperLink run, and is the port open?"
+        raise FedPCAError(f"{site.superlink} cannot be reached ({error}): {advice}") from None
     if end is None:
         return OpenPoint(f'without TLS, for rehearsals only (write root-certificates = "ca.crt"); {_clock_text(date)}')
     days = (end - time.time()) / 86400

@@ -45,10 +45,9 @@ class FlowerCommand:
     def __call__(
         self, *arguments: str, on_line: Callable[[str], None] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> str:
-        """Run `flwr` with the arguments, and return its output without colour codes.
+        """Run `flwr` with the arguments, and return its output without colour codes, of which `on_line` has each line.
 
-        ``on_line`` receives each line when the line is written. The command is killed after ``timeout`` seconds. Raise
-        FedPCAError if the command fails, with its output unless ``on_line`` has received the output.
+        The command is killed after ``timeout`` seconds. Raise FedPCAError, with output not yet received, if it fails.
         """
         lines = []
         with (
@@ -96,11 +95,10 @@ class FlowerCommand:
         on_line: Callable[[str], None] | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> FinishedRun:
-        """Run an app's folder on a SuperLink, wait for its end, and return status and log.
+        """Run an app's folder on a SuperLink (``link``; empty: Flower's default), wait, and return status and log.
 
-        ``link`` has the name of the connection; empty: Flower's default. ``options`` are further ones of ``flwr run``;
-        ``on_line`` and ``timeout`` are those of `__call__`. If the run lasts ``timeout`` seconds longer than its log,
-        the status is not final. Raise FedPCAError if the run does not start.
+        If the run lasts ``timeout`` seconds longer than its log, the status is not final. Raise FedPCAError if the run
+        does not start.
         """
         log = self("run", app, *link, "--stream", *options, on_line=on_line, timeout=timeout)
         started_line = re.search(r"started run (\d+)", log)
@@ -129,9 +127,7 @@ def program_path(name: str, environment: Mapping[str, str]) -> str:
     """Return the path of a program in the environment's PATH; raise ConfigError if the program is not installed."""
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
-        raise ConfigError(
-            f"the program '{name}' is not installed; install this project into the environment that you use"
-        )
+        raise ConfigError(f"the program '{name}' is not installed; install this project into your environment")
     return path
 
 
@@ -153,7 +149,6 @@ def main(app: str, options: Annotated[list[str] | None, Argument(metavar="[LINK]
     Returns
     -------
     int
-        Exit code: 0 only if the run was completed.
 
     Raises
     ------

@@ -1,7 +1,6 @@
 """Watch that ends a ClientApp after the end of its SuperNode, so that the app frees journal and memory.
 
-Flower's own watch interrupts the main thread, which notices only after its present call into BLAS or SQLite, and takes
-a SuperNode that was killed but not yet waited for by its parent as living. This watch ends the whole process.
+Flower's own watch interrupts the main thread, which may be in BLAS or SQLite, and takes a zombie as living.
 """
 
 import os

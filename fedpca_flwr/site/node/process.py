@@ -1,9 +1,9 @@
 """The process of a site, `fedpca site node`: it starts the SuperNode, and forks for each message.
 
-Flower starts a program for each message, and loads into it the code that the run has brought. Here all messages are
-answered by the site's own installation: what a run brings is neither unpacked nor imported, and a run of another app or
-version is refused. The process has one thread, and never reads the rows: a forked process reads them, and hands them
-back for the next ones (`fedpca_flwr.site.held_rows`). This file alone knows Flower's inside (flwr 1.41 and 1.42).
+Flower starts a program for each message, and loads the code that the run has brought. Here the site's own installation
+answers: what a run brings is neither unpacked nor imported, and another app or version is refused. The process has one
+thread, and never reads the rows: a forked process hands them back (`fedpca_flwr.site.held_rows`). This file alone knows
+Flower's inside (flwr 1.41 and 1.42).
 """
 
 import ctypes
@@ -59,10 +59,9 @@ AppFor = Callable[[ConfigError | None], ClientApp]
 
 
 def run_site(config: Path, app_for: AppFor) -> None:
-    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends.
+    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends; ConfigError without Linux.
 
     Go to the file's folder, set Flower's settings, and start Python anew if its environment allows BLAS more threads.
-    Raise ConfigError if the site's file is wrong, or the system is not Linux.
     """
     if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
         raise ConfigError(
@@ -81,10 +80,7 @@ def run_site(config: Path, app_for: AppFor) -> None:
 
 
 class SiteProcess:
-    """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks.
-
-    The folder is for the secret that the SuperNode shares with this process, and for its node-config.
-    """
+    """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks."""
 
     def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
         self.site = site
@@ -93,17 +89,12 @@ class SiteProcess:
         self.rows = held_rows.resident = held_rows.RowStore()
         self.archive_hash = ""
         self.messages: set[int] = set()
-        self.message_time = (
-            time.monotonic()
-        )  # of the last message, and seconds from it to the next look at a silent run
-        self.check_seconds = math.inf
+        self.message_time = time.monotonic()  # of the last message
+        self.check_seconds = math.inf  # from it to the next look at a silent run
         self.supernode: subprocess.Popen[bytes] | None = None
 
     def serve(self) -> None:
-        """Start the SuperNode, and answer messages until it ends (SystemExit) or this process is stopped.
-
-        Raise ConfigError if its program is missing, and FedPCAError if it does not listen or this process has threads.
-        """
+        """Start the SuperNode, and answer messages until it ends (SystemExit); FedPCAError if it does not listen."""
         secret, connection = secrets.token_bytes(32), self.site.supernode
         write_new(self.folder / "secret", secret)
         write_new(self.folder / "node.toml", toml_lines(self.site.node_config).encode())
@@ -111,9 +102,8 @@ class SiteProcess:
         command = [program_path("flower-supernode", {"PATH": local_path()}), "--superlink", connection.superlink]
         command += ["--isolation", "process", "--superexec-auth-secret-file", str(self.folder / "secret")]
         command += ["--host", HOST, "--port", str(port), "--node-config", str(self.folder / "node.toml")]
-        command += (
-            ["--root-certificates", connection.root_certificates] if connection.root_certificates else ["--insecure"]
-        )
+        certificates = connection.root_certificates
+        command += ["--root-certificates", certificates] if certificates else ["--insecure"]
         command += ["--auth-supernode-private-key", connection.node_key] if connection.node_key else []
         self._fork(self.examine_link)
         self.supernode = subprocess.Popen(command, preexec_fn=_end_with_parent(signal.SIGTERM))
@@ -142,10 +132,7 @@ class SiteProcess:
         self.archive_hash = hashlib.sha256(content).hexdigest()
 
     def load_app(self, identifier: str, version: str, digest: str) -> ClientApp:
-        """Return the installed app for a message, or one that refuses the app of the run (Flower's loader).
-
-        The hash of the archive that the run has brought counts, not the ``digest`` of which the SuperLink tells.
-        """
+        """Return the installed app for a message, or one that refuses the app of the run by its archive's hash."""
         requested = f"{excerpt(identifier)} {excerpt(version)} {self.archive_hash[:8]}"
         signal.alarm(0)  # the message is here
         AppName.text = f"app of this site, {VERSION}, for {requested}"

@@ -24,17 +24,15 @@ def require_extra(name: str, requirement: str) -> Iterator[None]:
     try:
         yield
     except ImportError:
-        raise ConfigError(
-            f"{requirement}, which is not installed; run pip install '.[{name}]' in the repository"
-        ) from None
+        advice = f"run pip install '.[{name}]' in the repository"
+        raise ConfigError(f"{requirement}, which is not installed; {advice}") from None
 
 
 @dataclass(frozen=True)
 class ColumnSelection:
-    """Keys of a node-config that decide which columns of a file are features.
+    """Keys of a node-config that decide which columns of a file are features, by name or number from 0.
 
-    A column has a name or a number from 0. ``columns`` and ``leave_out`` are lists with commas, may have patterns
-    (``gene_*``), and have double quotes around a name that contains a comma.
+    ``columns`` and ``leave_out`` are lists with commas, patterns (``gene_*``), and quotes around names with a comma.
     """
 
     label: str = ""  # no feature; empty: none
@@ -84,10 +82,7 @@ def join_items(previous: str, items: Iterable[object]) -> str:
 
 
 def column_positions(item: str, names: list[str], width: int, key: str) -> list[int]:
-    """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern.
-
-    ``names`` is empty if columns have none. The keys label, ids and weights take no pattern such as gene_*.
-    """
+    """Return the positions of all columns that an item selects: by name, else by number from 0, else by pattern."""
     if item in names:
         return [position for position, name in enumerate(names) if name == item]
     if item.isdecimal() and int(item) < width:
@@ -110,8 +105,7 @@ def column_position(name: str, names: list[str], width: int, key: str) -> int:
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """Return the table with columns in the order of the run-config's `features`, or raise DataError if they differ.
 
-    The table must have exactly the run's features: a run that could choose among a site's columns could ask about the
-    same rows in parts. The error says how many features are missing or surplus; their names stay in the site's own log.
+    A run that could choose among a site's columns could ask about the same rows in parts: all must be the run's.
     """
     local_names, features = [name.strip() for name in table.names], config.feature_names
     if local_names == list(features):

@@ -128,7 +128,7 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
 def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection: ColumnSelection) -> float:
     """Score a separator: share of lines with the usual length, times 1 + share of feature cells that are numbers.
 
-    Missing values are numbers here. Lines of a single cell score 0.002 at most, and a sample that is not CSV 0.
+    Missing values are numbers. Lines of a single cell score 0.002 at most, and a sample that is not CSV 0.
     """
     try:
         rows = list(csv.reader(sample, delimiter=separator))
@@ -141,10 +141,8 @@ def _separator_score(sample: list[str], separator: str, keys: CsvKeys, selection
     cells = list(itertools.chain.from_iterable(feature_cells(rows[1:] or rows, rows[0], selection)))
     csv_format = CsvFormat(io.BytesIO, "", separator, keys.decimal or ".", keys.thousands)
     pattern = {".": POINT_NUMBER, ",": COMMA_NUMBER, "": POINT_NUMBER if separator == "," else ANY_NUMBER}[keys.decimal]
-    good = sum(
-        bool(pattern.fullmatch(csv_format.ungroup(cell))) or is_missing(cell) or cell in keys.missing_marks
-        for cell in cells
-    )
+    values = [cell for cell in cells if not (is_missing(cell) or cell in keys.missing_marks)]
+    good = len(cells) - sum(not pattern.fullmatch(csv_format.ungroup(cell)) for cell in values)
     return (1 + good / max(1, len(cells))) * count / len(rows)
 
 

@@ -89,10 +89,7 @@ class CsvFaults:
     signs: set[str] = field(default_factory=set)  # signs between thousands
 
     def add_line(self, line: int, row: Sequence[str], features: Sequence[int]) -> None:
-        """Record line number `line` if its length is wrong, or else its feature cells that are not numbers.
-
-        Blank lines and missing values are no faults. ``features`` are the positions of columns, from 0.
-        """
+        """Record a line if its length is wrong, or else its cells of the ``features`` that are not numbers."""
         if len(row) != self.width:
             if holds_cells(row):
                 self.lengths.setdefault(len(row), []).append(line)
@@ -167,9 +164,8 @@ class CsvFaults:
         lines_by_column: dict[int, list[int]] = {}
         for (column, _), lines in self.cells.items():
             lines_by_column.setdefault(column, []).extend(lines)
-        headed = [
-            column for column, lines in lines_by_column.items() if self.numbers[column] and lines == [self.first_line]
-        ]
+        first = [self.first_line]
+        headed = [column for column, lines in lines_by_column.items() if self.numbers[column] and lines == first]
         second_header = len(headed) > 1 and len(headed) > (len(lines_by_column) + len(self.numbers)) / 4
         by_column: dict[tuple[int, str], list[int]] = {}
         for (column, kind), lines in self.cells.items():

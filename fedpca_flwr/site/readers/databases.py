@@ -1,11 +1,9 @@
 """The rows of a site's own query, from PostgreSQL, DuckDB or another database, in blocks (extra ``sql``).
 
-The database converts every number to float64 and every NULL to NaN, so that a block is what the server sent, viewed as
-an array. A column that is not numeric is refused before a row is read.
-
-PostgreSQL sends rows by ``COPY`` in its binary format. Where every value is a float64 and none is NULL, all rows of
-that format have the same length, so a block is a view of the bytes that arrived: a cursor of Python rows takes 20 times
-the CPU time. Format: https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
+The database converts every number to float64 and every NULL to NaN. A column that is not numeric is refused before a
+row is read. PostgreSQL sends rows by ``COPY`` in its binary format, so a block is a view of the bytes that arrived: a
+cursor of Python rows takes 20 times the CPU time. Format:
+https://www.postgresql.org/docs/current/sql-copy.html#SQL-COPY-BINARY-FORMAT
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from typing_extensions import override
 
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.node_config import DUCKDB, OTHER_DATABASE, POSTGRESQL, database_kind
 from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, check_rows, require_same_rows
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
@@ -30,6 +29,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks
 from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, require_extra
 
+SQL_SESSION = "fedpca_flwr.site.readers.sql_databases:sql_session"  # which needs SQLAlchemy
 MAX_PASS_SECONDS = 3600.0  # after which a pass over the rows fails: the database's time, and the site's between blocks
 TOO_LONG_TEXT = (
     f"the query's rows took longer than {MAX_PASS_SECONDS:,.0f} s to read; make what it joins and sorts less, or name "
@@ -312,7 +312,7 @@ def _require_copy_format(is_valid: bool) -> None:
 def _sql_session(url: str) -> AbstractContextManager[Session]:
     """Open a session with a database of SQLAlchemy."""
     with require_extra("sql", "this database needs SQLAlchemy"):
-        from fedpca_flwr.site.readers.sql_databases import sql_session
+        sql_session: Callable[[str], AbstractContextManager[Session]] = load_entry(SQL_SESSION)
     return sql_session(url)
 
 

@@ -1,7 +1,7 @@
 """The rows of a site's own query, from any database for which SQLAlchemy has a driver (extra ``sql``).
 
-Rows arrive as Python objects, at many times the CPU time of `fedpca_flwr.site.readers.databases`. All statements are in
-one transaction, which is read-only where the database has such transactions, and is never committed.
+Rows arrive as Python objects, slowly. All statements are in one transaction, read-only where there are such, and never
+committed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ READ_ONLY = {
 def sql_session(url: str) -> Iterator[SQLDatabase]:
     """Open a transaction with a database, which is rolled back; the driver finds the password in its own places.
 
-    The database's own words are shown if they are about the connection (without the user's name) or the query itself,
-    and only in the site's own log: other texts may contain values.
+    The database's own words, if about the connection or the query, are shown only in the log: others may have values.
     """
     place = sqlalchemy.make_url(url)
     is_sqlite, driver, session = place.get_backend_name() == "sqlite", place.drivername, None

@@ -72,9 +72,8 @@ class Selection:
     ) -> Iterator[Any]:
         """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
 
-        Directions are those with which rows will be multiplied, beside taking their lengths. Raise ContractError if the
-        centre is too far away (`Vault.require_near`), or no need of rows is declared.
-        Shapes: centre (d,), scale (d,), directions (k, d) -> blocks (m, d).
+        Directions (k, d) are those with which rows will be multiplied. Raise ContractError for a centre that is too far
+        away (`Vault.require_near`), or if no need of rows is declared.
         """
         unit = 1.0 if scale is None else scale
         lengths = np.ones((1, centre.size))

@@ -1,13 +1,12 @@
 """The vault: a party's rows, and the functions of their moments that an answer may have instead of the rows.
 
-The vault offers count, sums, the diagonal and products of the scatter, squares and factors: functions of the site's own
-moments about its own mean. So whatever the request, rows with the same count, mean and scatter give the same answers up
-to rounding (`tests/attacks`). The request enters the algebra of the sums: in float64 a subtraction from rows rounds,
-and with a centre near 2^53 rounding would tell each row above a threshold from each row below. A vault can be wrapped.
+The vault offers functions of the site's own moments about its own mean, so whatever the request, rows with the same
+count, mean and scatter give the same answers up to rounding (`tests/attacks`). The request enters the algebra of the
+sums: subtracted from rows, a centre near 2^53 would tell each row above a threshold. A vault can be wrapped.
 
-The scatter is formed once if that is cheaper than multiplying the rows each time. At a site with its own file it is
-formed whenever it fits into memory, since a product of a row with the server's columns rounds within the row. It is
-stored in the state that Flower holds for a party between the messages of a run, and that never leaves the site.
+The scatter is formed once if that is cheaper than multiplying the rows each time, and at a site with its own file
+whenever it fits into memory, since products of rows with the server's columns round within the row. It is stored in the
+state that Flower holds for a party between messages, and that never leaves the site.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class Vault:
         Returns
         -------
         Moments
-            The moments. The vault stores them for the run, of a scatter that is not `formed` the diagonal only.
+            Stored for the run, of a scatter that is not `formed` the diagonal only.
         """
         if not self.formed:
             moments = Moments.from_rows(self._rows, self._threads)
@@ -120,14 +119,12 @@ class Vault:
         return self._moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
-        """Return count and mean (a `Head`), and each feature's sum of squared deviations (d,).
+        """Return count and mean (a `Head`), and each feature's sum of squared deviations.
 
         Returns
         -------
         head : Head
-            Count and mean.
         diagonal : array of shape (d,)
-            Sums of squared deviations.
         """
         if self.formed:
             moments = self.moments()
@@ -149,28 +146,24 @@ class Vault:
         Parameters
         ----------
         centre : array of shape (d,)
-            The centre.
 
         Returns
         -------
         array of shape (d,)
-            The difference.
         """
         head, _ = self.head_and_diagonal()
         return np.asarray((head.mean - centre) + head.remainder)
 
     def times(self, V: Array) -> Array:
-        """Return the product (d, b) of the scatter about the site's own mean and the block ``V`` (d, b).
+        """Return the product of the scatter about the site's own mean and the block ``V``.
 
         Parameters
         ----------
         V : array of shape (d, b)
-            Columns with which the scatter is multiplied.
 
         Returns
         -------
         array of shape (d, b)
-            The product.
         """
         if self.formed:
             return self.moments().times(V)
@@ -180,19 +173,16 @@ class Vault:
             return np.ldexp(scatter_product(self._rows, head, block, self._threads), exponents)
 
     def centred_product(self, centre: Array, V: Array) -> Array:
-        """Return the product (d, b) of the scatter about the given centre and the block ``V`` (d, b).
+        """Return the product of the scatter about the given centre and the block ``V``.
 
         Parameters
         ----------
         centre : array of shape (d,)
-            The centre.
         V : array of shape (d, b)
-            Columns with which the scatter is multiplied.
 
         Returns
         -------
         array of shape (d, b)
-            The product.
         """
         deviation = self.deviation(centre)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -211,7 +201,6 @@ class Vault:
         Returns
         -------
         float
-            The sum of squares.
         """
         head, _ = self.head_and_diagonal()
         block, exponents = scale_columns(directions.T)
@@ -253,19 +242,18 @@ class Vault:
         """Return the sum of the fourth powers of the scores along each direction, about a centre.
 
         With s the scores about the site's own mean and u those of the shift from there to the centre, the sum of
-        (s + u)^4 follows from the sums of s, s^2, s^3 and s^4. Without a centre the scores are about the site's mean.
+        (s + u)^4 follows from the sums of s, s^2, s^3 and s^4.
 
         Parameters
         ----------
         directions : array of shape (k, d)
             Directions of the scores.
         centre : array of shape (d,), optional
-            Point about which scores are taken.
+            Point about which scores are taken; the site's own mean without it.
 
         Returns
         -------
         array of shape (k,)
-            The sum of each direction.
         """
         head, _ = self.head_and_diagonal()
         block, exponents = scale_columns(directions.T)
@@ -305,9 +293,7 @@ class Vault:
         Returns
         -------
         head : Head
-            Count and mean.
         factor : array of shape (min(n - 1, d), d)
-            The triangular factor.
         """
         return factors.triangular_factor(self._rows)
 
@@ -322,7 +308,6 @@ class Vault:
         Returns
         -------
         Factor
-            The truncated factor.
         """
         if self._is_cheaper:
             return factors.truncate_moments(self.moments(), rank)
@@ -341,7 +326,6 @@ class Vault:
         Returns
         -------
         Survey
-            The numbers.
         """
         from fedpca_flwr.maths import forecast  # which loads the mathematics of several methods
 
@@ -381,9 +365,8 @@ def require_near(
 ) -> None:
     """Raise ContractError if a centre of the server's is so far from the mean that rows about it would be rounded.
 
-    The limits follow from the site's moments, and from no single row. A feature that is constant but for rounding has
-    one in the scores along each direction, in which it must not round the others; by default all features count alike.
-    Shapes: distance of centre and mean (d,), diagonal of the scatter (d,), count () or (d,), directions (k, d).
+    The limits follow from the site's moments. A feature that is constant but for rounding must not round others in the
+    scores along any direction. Shapes: distance and diagonal (d,), count () or (d,), directions (k, d).
     """
     deviation = np.sqrt(diagonal / count)
     constant = constant_features(diagonal, count, mean)

@@ -1,9 +1,9 @@
 """A party's journal and privacy ledger in the site's own folder (`fedpca_flwr.state.store`).
 
-A question is written to disk before its answer is computed, in one transaction with the check that the question is
-allowed, so that a process that dies in between never answers twice. Secrets of a run leave the journal when the run has
-ended. Questions, answers and releases stay, and so does what later runs over the same rows must know
-(`fedpca_flwr.site.rules.repeats`), as events in a chain (`fedpca_flwr.site.rules.chain`).
+A question is written to disk before its answer is computed, in one transaction with the check that it is allowed, so
+that a process that dies in between never answers twice. Secrets leave the journal when the run has ended. Questions,
+answers, releases, and what later runs over the same rows must know (`fedpca_flwr.site.rules.repeats`), stay as events
+in a chain (`fedpca_flwr.site.rules.chain`).
 """
 
 import secrets
@@ -65,9 +65,9 @@ PROGRESS_KINDS = ("question", "answer", "ended")  # kinds of events that tell ho
 class FileJournal(journal.Journal):
     """Journal of a party in an SQLite file of the site's own folder, which outlasts the run.
 
-    ``run_state`` is the state that Flower has of the same run, and knows how far the journal was, so an older journal
-    is refused. The first event of the run has its ``description``, and ``settings``, the digest of the settings that
-    the server and all parties share. The secrets of a run ``by_post`` stay until the run has ended.
+    ``run_state``, Flower's state of the run, knows how far the journal was, so an older journal is refused. The run's
+    first event has its ``description``, and the digest of shared ``settings``. Secrets of a run ``by_post`` stay until
+    its end.
     """
 
     def __init__(
@@ -150,10 +150,9 @@ class FileJournal(journal.Journal):
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: journal.PermitRelease) -> None:
-        """Add a noise multiplier (standard deviation over sensitivity) to the journal before the noise is drawn.
+        """Add a noise multiplier to the journal before the noise is drawn, unless `permit` raises an error.
 
-        ``relation`` says which data are neighbours. ``permit`` gets the earlier multipliers of this run and of all
-        others, and raises an error to refuse. Raise DisclosureError for a phase released before, or a damaged journal.
+        Raise DisclosureError for a phase released before, or a damaged journal.
         """
         with self._transaction() as database:
             require_intact(database)  # a changed journal must not lower the privacy budget that was spent
@@ -240,10 +239,7 @@ class FileJournal(journal.Journal):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction, after a check that the journal has the last event that this run saw.
-
-        Raise DisclosureError if the journal cannot be used; a path is named in the site's own log only.
-        """
+        """Open a transaction if the journal has the last event that this run saw; DisclosureError if it is unusable."""
         if self._lock_error:
             raise self._lock_error
         last_seen = self.run_state.last_seen_event if self.run_state else (0, "")

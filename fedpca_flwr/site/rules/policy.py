@@ -1,15 +1,9 @@
 """Rules of a site's own node-config. They refuse a run before any answer, except for sizes after compression.
 
-Further refusals are made where the facts are known:
-
-- a question out of the method's script: `fedpca_flwr.protocol.question`;
-- columns in which few rows stand out: `fedpca_flwr.site.rows.rare_values`;
-- what with earlier runs would reveal too much: `fedpca_flwr.site.rules.repeats`;
-- held-out rows that are few, or differ from earlier held-out rows: `fedpca_flwr.site.rules.fold`;
-- noise that other parties know, or too little noise: `dp-pca`'s client;
-- too few parties in a sum, and random words for a share beyond its limit: `fedpca_flwr.transports.encoding`;
-- keys and survivors whose signatures are not those of this site's list: `fedpca_flwr.transports.signed`;
-- a journal that cannot be used: `fedpca_flwr.site.rules.journal`.
+Other refusals are made where the facts are known: `protocol.question` (questions out of the script),
+`site.rows.rare_values` (columns in which few rows stand out), `site.rules` `repeats`, `fold` and `journal` (with
+earlier runs, held-out rows, no usable journal), `transports` `encoding` and `signed` (too few parties, limits,
+signatures), and `dp-pca`'s client (noise).
 """
 
 import math
@@ -29,10 +23,7 @@ from fedpca_flwr.state.files import require_site_file
 
 
 def permit_site_bound(site_bound: float, rows: Rows, bound: float) -> None:
-    """Raise DisclosureError if the run's `bound` is below the site's own, and DataError if rows exceed the site's own.
-
-    So no number of runs reveals more of the rows than whether they are within the site's own bound.
-    """
+    """Raise DisclosureError for a `bound` below the site's own, and DataError if rows exceed that: no more is told."""
     if bound < site_bound:
         raise DisclosureError(
             f"the run's 'bound' is {bound:g}, below the bound that this site states for its values, {site_bound:g} "
@@ -76,9 +67,8 @@ def permit_method(node: NodeConfig, card: MethodCard, *, sums_only: bool) -> Non
     """Raise DisclosureError for a method that is not listed, answers in clear, or no noise despite a budget."""
     allowed = _allowed_methods(node)
     if allowed and card.name not in allowed:
-        raise DisclosureError(
-            f"this site does not allow the method '{card.name}' (node-config 'allowed-methods': {', '.join(allowed)})"
-        )
+        key = f"node-config 'allowed-methods': {', '.join(allowed)}"
+        raise DisclosureError(f"this site does not allow the method '{card.name}' ({key})")
     if node.secure_only and not sums_only:
         raise DisclosureError(
             "this site answers with secure aggregation only (node-config 'secure-only'); run with "
@@ -100,10 +90,7 @@ def permit_sight(node: NodeConfig, *, blind: bool) -> None:
 
 
 def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
-    """Raise DisclosureError for secure sums that tell about single sites, unless `allowed-methods` permits them.
-
-    Without ``sums_only`` the server sees each site's answers anyway; a party without data of its own is not refused.
-    """
+    """Raise DisclosureError for secure sums that tell about single sites, unless `allowed-methods` permits them."""
     if not (node.data and sums_only):
         return
     unpermitted = {word: text for word, text in options.sum_disclosures.items() if word not in _allowed_methods(node)}
@@ -119,8 +106,7 @@ def permit_sums(node: NodeConfig, card: MethodCard, options: PCAOptions, *, sums
 def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> None:
     """Raise DisclosureError for a method or options that show more about single rows than `may-show` allows.
 
-    Without the key, a party without data of its own allows all. A method in `allowed-methods` may show the distribution
-    of the rows; what options show always needs `may-show`.
+    A party without data of its own and the key allows all. A method in `allowed-methods` may show the distribution.
     """
     allowed = node.may_show or ("nothing" if node.data else EXPOSURES[-1])
     by_method = EXPOSURES.index(card.exposes or "nothing")
@@ -140,24 +126,17 @@ def permit_exposure(node: NodeConfig, card: MethodCard, options: PCAOptions) -> 
 
 
 def permit_privacy(node: NodeConfig, epsilon: float, delta: float) -> None:
-    """Raise DisclosureError if epsilon or delta exceeds the site's limit for a single run.
-
-    Without a limit a site with data of its own has `MAX_EPSILON` and `MAX_DELTA`, and another party none.
-    """
+    """Raise DisclosureError if epsilon or delta exceeds the site's limit for a run; its own data have a default."""
     limits = {"epsilon": (epsilon, node.max_epsilon, MAX_EPSILON), "delta": (delta, node.max_delta, MAX_DELTA)}
     for key, (value, site_limit, default) in limits.items():
         limit = site_limit if site_limit is not None else default if node.data else math.inf
         if value > limit:
-            raise DisclosureError(
-                f"the run's {key} is {value:g}, but this site allows at most {limit:g} (node-config 'max-{key}')"
-            )
+            text = f"but this site allows at most {limit:g} (node-config 'max-{key}')"
+            raise DisclosureError(f"the run's {key} is {value:g}, {text}")
 
 
 def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = "") -> None:
-    """Raise ConfigError for data split the other way ("" is unknown), and DisclosureError for `round-rows` above 1.
-
-    It matters to a method for data split by columns and a run with weights: these need exact counts.
-    """
+    """Raise ConfigError for data split the other way ("": unknown), and DisclosureError if exact counts are rounded."""
     if split not in ("", card.split):
         raise ConfigError(
             f"the method '{card.name}' is for data split by {card.split}, but this party's data are split by {split} "
@@ -167,16 +146,11 @@ def permit_split(node: NodeConfig, card: MethodCard, split: str, weights: str = 
     if card.split == "columns" and node.round_rows > 1:
         raise DisclosureError(f"{rounded} the method '{card.name}' needs all rows at every party")
     if weights and node.round_rows > 1:
-        raise DisclosureError(
-            f"{rounded} the sum of its weights cannot be rounded like a number of rows; run without 'weights'"
-        )
+        raise DisclosureError(f"{rounded} a sum of weights cannot be rounded like a count; run without 'weights'")
 
 
 def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
-    """Raise DisclosureError if the run declares levels of columns that the site's key `categories` does not list.
-
-    Whoever chose among all columns of the site could have sums over the rows that hold a value.
-    """
+    """Raise DisclosureError for levels of columns that `categories` does not list: a chosen one would tell more."""
     unknown = [column for column in columns if column not in node.category_names]
     if unknown:
         raise DisclosureError(
@@ -187,10 +161,7 @@ def permit_categories(node: NodeConfig, columns: Iterable[str]) -> None:
 
 
 def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
-    """Raise DataError if the table's last columns are not the indicators, 0 and 1, of these names.
-
-    Raise DisclosureError if one row that takes part has a larger share of a level than each of ``min-rows`` equal rows.
-    """
+    """Raise DataError if the table's last columns are not these indicators, and DisclosureError for too rare levels."""
     if table.names[-len(names) :] != tuple(names):
         raise DataError(
             "the run declares levels of columns (run-config 'levels'), but the last columns of this site's data are "
@@ -214,10 +185,7 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Raise DisclosureError for fewer rows than `min-rows`; with weights (rows,), by effective sample size.
-
-    That is ``(sum w)^2 / sum w^2``. No row may have a larger share than each of ``min-rows`` rows of equal weight.
-    """
+    """Raise DisclosureError for fewer rows than `min-rows`; with weights by effective size ``(sum w)^2 / sum w^2``."""
     if rows < node.min_rows:
         rounded = f" and 'round-rows' = {node.round_rows}" if node.round_rows > 1 else ""
         raise DisclosureError(
@@ -259,8 +227,7 @@ def _min_observed(node: NodeConfig, table: Table) -> int:
 def permit_calls(node: NodeConfig, table: Table) -> None:
     """Raise DisclosureError for a site's genotypes with missing calls, unless its key `gaps` is 'all'.
 
-    A missing call counts as the mean that the server sends. So sums over people with the same variants called differ by
-    the people who lack a call, and a person who alone lacks a call could be read.
+    Such a call counts as a mean that the server sends: a person who alone lacks a call could be read.
     """
     if node.data and node.gaps != "all" and table.missing.any():
         raise DisclosureError(

@@ -1,22 +1,18 @@
 """Rules about repeated runs, because several runs over the same rows reveal more than a single run.
 
-Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights,
-where one row has another weight than all others. Two secure sums over the same rows, the second without a party, differ
-by that party's share. Whether rows are within a run's `bound` is one bit, and 37 such bits are the largest value to a
-billionth. Products add up over runs, and enough of them reveal all inner products. So the journal notes, beside a
-digest of the rows, what each run was over (`OpenedSum`), which bounds were tried, and what each run may ask for, before
-the run's first answer leaves. Runs over the same rows with the same weights and levels, or without levels, have the
-same moments, and may be repeated at will, with whatever methods.
+Two answers in clear over rows of which one was removed differ by that row, and so do answers with and without weights.
+Two secure sums over the same rows, the second without a party, differ by that party's share. Whether rows are within a
+run's `bound` is one bit, and 37 such bits are the largest value to a billionth. Products add up over runs, and enough
+of them reveal all inner products. So the journal notes, before a run's first answer and beside a digest of the rows,
+what the run was over (`OpenedSum`), which bounds were tried, and what it may ask for. Runs over the same rows with the
+same weights and levels, or without levels, have the same moments, and may be repeated at will.
 
-A digest of all rows together recognises rows that are the same, not rows that overlap. Digests of single rows would
-recognise overlaps too, and a thief of the journal could test a guess of a row. So rows that are not the same count as
-overlapping if their number is nearly that of earlier rows: a row more, less or corrected, or another order, leaves the
-number nearly the same.
+A digest of all rows recognises the same rows, and digests of single rows would let a thief test guesses. So rows that
+are not the same count as overlapping if their number is nearly that of earlier rows.
 
-Noisy replies spend a privacy budget. Each is noted before its noise is drawn: phase, noise multiplier (standard
-deviation of the noise over the sensitivity), and the relation of neighbouring data sets by which the sensitivity is
-meant. All these are events of the journal (`fedpca_flwr.site.rules.journal`), in one chain with the questions and
-answers, so that none of them can go missing while the others stand.
+Noisy replies spend a privacy budget. Each is noted before its noise is drawn: phase, noise multiplier, and the relation
+of neighbouring data sets. All these are events of the journal, in one chain with the questions and answers, so that
+none can go missing while the others stand.
 """
 
 import hmac
@@ -45,8 +41,7 @@ def require_budget(
 ) -> None:
     """Raise DisclosureError if a noisy release would raise epsilon over all runs above the site's budget `epsilon`.
 
-    The multipliers are those of this release, of earlier ones of the run, and of other runs. ``total_multiplier`` is
-    that of all phases of the run together: a run that cannot end need not begin.
+    ``total_multiplier`` is that of all phases of the run together: a run that cannot end need not begin.
     """
     run_multiplier = min(total_multiplier, compose_multipliers([*run_multipliers, multiplier]))
     spent = gaussian_epsilon(compose_multipliers(other_multipliers), delta)
@@ -75,11 +70,7 @@ def rows_digest(key: bytes, rows: Rows) -> str:
 
 
 def decide_once(node: NodeConfig, entry: str, judge: Callable[[Sequence[Note], Sequence[Note]], None]) -> NoteDecision:
-    """Return a function for `Journal.remember`: calls `judge` to refuse, then notes an entry that is new.
-
-    ``judge`` raises an error, given the notes on the same rows, and on other rows that may be nearly the same;
-    ``repeat='allow'`` refuses nothing.
-    """
+    """Return a function for `Journal.remember` that notes a new entry, unless `judge` refuses by other notes."""
 
     def decide(same: Sequence[Note], other_notes: Sequence[Note]) -> str:
         """Call `judge` according to the site's key `repeat`, and return the entry, or "" if it is already noted."""
@@ -156,8 +147,7 @@ def _run_text(note: Note) -> str:
 class RepeatRules:
     """Rules of a site that compare a run with earlier runs over the same or nearly the same rows.
 
-    The rows (n, d) are in an order of the site's own. ``selection`` has the same rows before the run weighs the rows
-    and adds columns; by default `rows`.
+    The rows (n, d) are in the site's order. ``selection`` has them before the run weighs rows and adds columns.
     """
 
     def __init__(self, journal: Journal, node: NodeConfig, rows: Rows, selection: SelectedRows | None = None) -> None:
@@ -165,10 +155,7 @@ class RepeatRules:
         self.selection = selection or SelectedRows(rows)
 
     def permit_clear(self, *, is_noted: bool) -> bool:
-        """Return whether the run's answer in clear had no note yet; write a note if `is_noted`.
-
-        Raise DisclosureError if the answer with an earlier one reveals a few rows.
-        """
+        """Return whether the run's answer had no note yet; write one if `is_noted`, or raise DisclosureError."""
         name = f"{CLEAR_NAME} {self.selection.name}"
         if self.journal.load_secret(name) is not None:
             return False
@@ -180,8 +167,7 @@ class RepeatRules:
     def permit_sum(self, members: Sequence[str], *, split: str, is_noted: bool = True) -> None:
         """Note a sum if `is_noted`; raise DisclosureError if with earlier ones it reveals a party's share or few rows.
 
-        ``members`` are words that mean the same in every run, none for an answer in clear. Numbers of rows of data
-        split by columns are not compared, and a journal without a key, as in a simulation, compares nothing.
+        ``members`` mean the same in every run, none for an answer in clear. A journal without a key compares nothing.
         """
         key = self.journal.data_key
         if not key:  # a simulation, or a site without a journal
@@ -231,17 +217,12 @@ class RepeatRules:
             self._remember(BoundAnswer.kind, decide)
             self.journal.store_secret("bound", bound_text)
         if not now.within:
-            raise DataError(
-                f"this site's data have values larger in size than the run's 'bound' = {bound:g}; run with a larger "
-                "'bound'",
-                local=columns_text(np.any([(abs(X) > bound).any(axis=0) for X in chunks(self.rows)], axis=0), names),
-            )
+            fault = f"this site's data have values larger in size than the run's 'bound' = {bound:g}"
+            columns = np.any([(abs(X) > bound).any(axis=0) for X in chunks(self.rows)], axis=0)
+            raise DataError(f"{fault}; run with a larger 'bound'", local=columns_text(columns, names))
 
     def permit_slopes(self, slopes_digest: str) -> None:
-        """Raise DisclosureError if an earlier run harmonised the same rows with other regression slopes.
-
-        A party's values divided by its own deviations are no sum of shares, and a few such sums reveal every share.
-        """
+        """Raise DisclosureError for other slopes over the same rows: several harmonised sums reveal every share."""
         self._require_same(
             "harmonised",
             slopes_digest,
@@ -252,11 +233,7 @@ class RepeatRules:
         )
 
     def permit_blind(self, settings: str) -> None:
-        """Raise DisclosureError if an earlier blind run over the same rows, even incomplete, had other settings.
-
-        Two spectra of the same rows, with and without a covariate or in other units, give squared loadings
-        (`tests/attacks/test_blind.py`). Rows that are nearly the same are refused as for every secure sum.
-        """
+        """Raise DisclosureError for a blind run with other settings: two spectra of rows give squared loadings."""
         self._require_same(
             "blind",
             settings,
@@ -270,8 +247,8 @@ class RepeatRules:
     def permit_products(self, product_columns: int, *, columns: int, is_counted: bool) -> None:
         """Raise DisclosureError if products with ``X X'`` over all runs could reveal all inner products.
 
-        ``product_columns`` is the most that the run may ask for; ``columns`` are this site's own, in a sum those of the
-        other parties too. With ``is_counted`` the journal counts them. Raise ConfigError without a journal to count in.
+        ``product_columns`` is the most that the run may ask for; ``columns`` are the site's own, in a sum those of
+        others too. With ``is_counted`` the journal counts them. Raise ConfigError without a journal.
         """
         rank = min(len(self.rows) - 1, columns)
 
