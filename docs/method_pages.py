@@ -94,6 +94,10 @@ One run of `p-cov`, from Flower's `configure_fit` to the method's `aggregate` an
 6 to 8 at each site, and 9 to 11 at the server again. `aggregate` is a generator: it pauses where it asks (step 5), and
 goes on with the answers (step 9). Each later round repeats steps 2 and 6 to 9. `FedPCA.start` stands for step 1.
 
+An app with `FedPCA` and `client_app` uses Flower's Message API. There Flower calls `FedPCA.configure_train`, which
+hands on to `configure_fit` (step 2). At each site it calls `PCAClientApp`, which hands on to the client's `fit` (step
+6), and at the server `FedPCA.aggregate_train`, which hands on to `aggregate_fit` (step 9).
+
 """
 STEPS = (
     "protocol.server:PCAServer.fit",
