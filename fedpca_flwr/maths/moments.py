@@ -51,7 +51,7 @@ from fedpca_flwr.maths.rows import (
 CHUNK_ELEMENTS = 2**22  # elements of ``X`` that are held as float64 at once: 32 MiB. Smaller chunks make syrk slower.
 MAX_EXACT_FLOAT32 = 2.0**24  # every integer below this is a float32, so sums of integers that stay below it are exact
 STRIP_ENTRIES = 2**19  # number of entries of the scatter of sparse rows that are computed at once
-STRIPE_COLUMNS = 1024  # columns of a stripe of the scatter of dense rows
+STRIPE_COLUMNS = 800  # columns of a stripe of the scatter of dense rows
 Stripe = tuple[Array, Array]  # of an upper triangle: the block (w, w) on the diagonal, and what is to its right (w, m)
 
 

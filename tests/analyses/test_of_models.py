@@ -10,7 +10,7 @@ from scipy import sparse
 from fedpca_flwr import analyses, run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.incomplete_rows import MAX_CONDITION, least_squares_scores
-from tests.data.test_categories import LEVELS, cells_of, parts, table
+from tests.data.test_categories import LEVELS, parts, table
 from tests.families import cut
 from tests.harness import fit
 from tests.refusals import refused
@@ -40,6 +40,12 @@ def test_levels_lie_at_the_mean_of_their_rows(numbers):
         np.testing.assert_allclose(found.squared_correlations[j], told, atol=1e-8)
     whole = found.contributions.sum(axis=0) + (model.components_[:, : len(numbers)] ** 2).sum(axis=1)
     np.testing.assert_allclose(whole, 1, atol=1e-12)
+
+
+def cells_of(frame, column):
+    """Return a column with its levels, those that are not declared and those that are missing as two more."""
+    own = frame[column]
+    return own.where(own.isin(LEVELS[column]) | own.isna(), "other").fillna("missing")
 
 
 def test_a_level_of_no_row_or_of_all_has_no_place():
