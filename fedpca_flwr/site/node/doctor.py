@@ -22,7 +22,7 @@ import numpy as np
 from typer import Context, Option
 
 from fedpca_flwr.cli import Report
-from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, one_column_text
 from fedpca_flwr.data.table import check_rows
@@ -45,6 +45,19 @@ MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 START_PROGRAM = "import fedpca_flwr.site_app"
 MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
+FILE_REMEDIES = {
+    "root-certificates": "get ca.crt from the coordinator",
+    "node-key": "make it with 'site node-key', and give the coordinator the .pub",
+    "identity": "make it with 'site keys'",
+    "identities": "write into it the lines that 'site keys' prints at all sites",
+    "data": "name the file of this site's rows",
+    "variants": "make it with 'site variants'",
+    "apart": "make it with 'site relatives'",
+    "ids-secret": "get it from the site that made it with 'site ids-secret'",
+}
+CHECK_FILES = {"identity": {"identity", "identities"}, "rows and run": {"data", "variants", "apart", "ids-secret"}}
+CHECK_FILES |= {"superlink": {"root-certificates"}, "key": {"root-certificates", "node-key"}}
+"""Keys of the files without which a check could only repeat that they are missing."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +91,28 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
         checks["superlink"] = check_superlink
         if site.key:
             checks["key"] = _check_key
+    missing = _missing_files(site)
     for topic, check in checks.items():
+        if CHECK_FILES.get(topic, set()) & missing.keys():
+            continue
         try:
             text = check(site)
             yield "WARN" if isinstance(text, OpenPoint) else "ok", f"{topic}: {text}"
-        except FedPCAError as error:
-            yield "TO DO", f"{topic}: {error}{f' ({error.local})' if error.local else ''}"
+        except (FedPCAError, OSError) as error:
+            local = getattr(error, "local", "")
+            yield "TO DO", f"{topic}: {error}{f' ({local})' if local else ''}"
+    for key, path in missing.items():
+        fault = "does not exist, or this account may not read it"
+        yield "TO DO", f"{key}: the file {path} {fault}: {FILE_REMEDIES[key]}"
+
+
+def _missing_files(site: SiteSetup) -> dict[str, str]:
+    """Return by key the paths of the site's files that cannot be read."""
+    paths = {"root-certificates": str(site.root_certificates or ""), "node-key": str(site.key or "")}
+    with suppress(ConfigError):  # has a line of its own
+        paths |= {key: getattr(site.node, key.replace("-", "_")) for key in FILE_REMEDIES if key not in paths}
+    files = {key: path for key, path in paths.items() if path and not is_url(path)}
+    return {key: path for key, path in files.items() if not os.access(Path(path).expanduser(), os.R_OK)}
 
 
 def _check_versions(site: SiteSetup) -> str:
