@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer import Context, Option
 
 from fedpca_flwr.cli import Report
@@ -234,15 +235,18 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     run_config = {"method": "p-cov", "transform": site.node.transform, **chosen}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
-    client = factory.client(context)
-    if isinstance(client, RefusingClient):
-        raise ConfigError(str(client.report["message"]))
-    party = client.site
-    assert isinstance(party, Custodian)
-    party.journal = StateJournal(context.state)
-    party.report = _raise_locally  # type: ignore[method-assign]
-    table = party.table
-    client.get_properties({})
+    with TemporaryDirectory() as folder:
+        if site.node.identity:  # faults of the identities have a line of their own, and do not matter to the rows
+            context.node_config.update(_make_trial_identity(folder, site.node))
+        client = factory.client(context)
+        if isinstance(client, RefusingClient):
+            raise ConfigError(str(client.report["message"]))
+        party = client.site
+        assert isinstance(party, Custodian)
+        party.journal = StateJournal(context.state)
+        party.report = _raise_locally  # type: ignore[method-assign]
+        table = party.table
+        client.get_properties({})
     n, d = table.rows.shape
     _, largest = max_reply_cost(client.script, client.public, len(client.selection))
     needed = memory.site_memory(largest)
@@ -259,6 +263,16 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
         f"this site would take part in {run_config['method']}, whose largest question needs about {needed:,} bytes of "
         f"memory{limit}"
     )
+
+
+def _make_trial_identity(folder: str, node: NodeConfig) -> dict[str, str]:
+    """Write keys of all parties for a trial run to a folder, and return the node-config keys that name the files."""
+    files = {key: str(Path(folder, key)) for key in ("identity", "identities")}
+    lines = [identity.make_key(files["identity"], node.partition_id)]
+    parties = set(range(node.num_partitions)) - {node.partition_id}
+    lines += [identity.member_line(party, Ed25519PrivateKey.generate()) for party in parties]
+    Path(files["identities"]).write_text("\n".join(lines), encoding="utf-8")
+    return files
 
 
 def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = True) -> NoReturn:

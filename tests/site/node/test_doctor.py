@@ -131,6 +131,14 @@ def test_each_missing_file_has_a_line(site, examined, tmp_path):
     assert list(right) == [name for name in TOPICS if name not in ("identity", "rows and run")]
 
 
+def test_rows_are_checked_without_identities(site, examined, tmp_path):
+    run = "--run-config", "method='p-cov' secure-aggregation=true bound=1e5 clients=3"
+    for fault in ({"identities": str(tmp_path / "none")}, {"partition-id": 2}):
+        right, wrong = examined(fault, *run)
+        assert (len(wrong), "40 rows of 6 features" in right["rows and run"]) == (1, True)
+    assert "min-rows" in examined({"identities": str(tmp_path / "none"), "min-rows": 50}, *run)[1]["rows and run"]
+
+
 def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):
     assert "is a file" in examined({"journal": site["data"]})[1]["journal"]
     changed(tmp_path / "journal", "UPDATE event SET about = 'nothing' WHERE number = 3")
