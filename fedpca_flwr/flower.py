@@ -191,9 +191,12 @@ class FedPCA(Strategy):
 
     @override
     def summary(self) -> None:
-        """Print the method's name, title and rounds, and what the server sees."""
-        card = self.strategy.card
-        print(f"{card.name}: {card.title}; rounds: {card.rounds}; the server sees {card.server_sees}")
+        """Print the method's name and title, and this run's rounds and what the server learns."""
+        strategy = self.strategy
+        whose = "each party" if strategy.sees_single_replies else "all parties together"
+        rounds = f"at most {strategy.rounds} rounds"
+        learns = f"the server learns of {whose}: {strategy.server_learns}"
+        print(f"{strategy.card.name}: {strategy.card.title}; {rounds}; {learns}")
 
     @override
     def configure_train(

@@ -55,6 +55,19 @@ def by_messages(method="p-cov", node=lambda party: {}, rows=rows_of, **options):
     return strategy, strategy.start(grid_of(method, rows, [node(party) for party in range(3)], **options))
 
 
+SECURE = {"secure_aggregation": True, "bound": 1e3}
+
+
+@pytest.mark.parametrize(
+    ("options", "whose", "rounds"),
+    [({}, "each party", 2), (SECURE, "all parties", 4), ({**SECURE, "blind": True}, "rotated", 7)],
+)
+def test_the_summary_is_of_this_run(options, whose, rounds, capsys):
+    pca_of(**options).summary()
+    text = capsys.readouterr().out
+    assert (whose in text, "covariance matrix" in text, f" {rounds} rounds" in text) == (True, not options, True)
+
+
 @pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
 def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy, result = by_messages(method, **options)
