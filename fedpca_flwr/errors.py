@@ -96,6 +96,14 @@ def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
     return type(errors[0])("\n".join(lines))
 
 
+def name_sources(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line "north, south: text" for each different text, from pairs of a source's name and its text."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).append(name)
+    return [f"{', '.join(sources)}: {text}" for text, sources in names.items()]
+
+
 class TravelError(ConfigError):
     """Error of a transport that cannot carry a method's replies."""
 

@@ -194,9 +194,8 @@ class FedPCA(Strategy):
         """Print the method's name and title, and this run's rounds and what the server learns."""
         strategy = self.strategy
         whose = "each party" if strategy.sees_single_replies else "all parties together"
-        rounds = f"at most {strategy.rounds} rounds"
-        learns = f"the server learns of {whose}: {strategy.server_learns}"
-        print(f"{strategy.card.name}: {strategy.card.title}; {rounds}; {learns}")
+        print(f"{strategy.card.name}: {strategy.card.title}; at most {strategy.rounds} rounds; ", end="")
+        print(f"the server learns of {whose}: {strategy.server_learns}")
 
     @override
     def configure_train(

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 
 from fedpca_flwr.config.site_file import toml_lines
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError, name_sources
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
+from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site.node import certificates, flower_command
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.state.files import PRIVATE, atomic_file, make_folder, require_writable_folder, write_new
@@ -209,15 +210,24 @@ EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line of Flower's log that on
 
 
 def rehearse(
-    folder: Path, app: Path, *, data: Sequence[Path] = (), run: str = "", dropout: bool, show: Callable[[str], None]
+    folder: Path,
+    app: Path,
+    factory: Factory,
+    *,
+    data: Sequence[Path] = (),
+    node_config: Mapping[str, object],
+    run: str = "",
+    dropout: bool,
+    show: Callable[[str], None],
 ) -> None:
     """Run a secure PCA over several sites, deployed on this machine, and show each step.
 
     All files are written to ``folder``, empty or new; ``app`` is the folder of this project. ``data`` has one file of
-    rows per site; empty: four sites share scikit-learn's breast cancer data. ``run`` replaces `REHEARSAL_RUN_CONFIG`.
-    With ``dropout`` the last site is killed during the run, which goes on without that site. ``show`` receives a line
-    for each step, and the lines of the run's log. Raise ConfigError if the folder is not empty, or the app or the data
-    are not as described, and FedPCAError if the run does not complete.
+    rows per site; empty: four sites share scikit-learn's breast cancer data. All sites also have the keys of
+    ``node_config``. ``run`` replaces `REHEARSAL_RUN_CONFIG`. With ``dropout`` the last site is killed during the run,
+    which goes on without that site. ``show`` receives a line for each step, and the lines of the run's log. Raise
+    ConfigError, before anything starts, if the folder is not empty, the app is another one, or data do not allow the
+    run, and FedPCAError if the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
@@ -230,21 +240,23 @@ def rehearse(
         raise ConfigError(
             f"{app.resolve()} is not the folder of fedpca-flwr: go to a clone of this project, or name one with --app"
         )
-    hospitals = _hospital_configs(folder, data, dropout)
+    hospitals = _hospital_configs(folder, data, node_config, dropout)
     n_sites = len(hospitals)
+    dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
+    config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
+    _require_rows(factory, hospitals, config)
+    _write_identities(folder, hospitals)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
-        online = f"{n_sites} SuperNodes have signed in"
-        show(f"2. a SuperLink with a certificate runs on port {deployment.port}, and {online}")
-        dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
-        config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
+        show(
+            f"2. a SuperLink with a certificate runs on port {deployment.port}, and {n_sites} SuperNodes have signed in"
+        )
         show(f"3. flwr run . lab --stream --run-config '{config}'")
         running = pool.submit(
             deployment.run, config, on_line=lambda line: None if EMPTY_LOG_LINE.fullmatch(line) else show(f"   {line}")
         )
         if dropout:
-            last = n_sites - 1
-            wait_for_question(folder / f"journal{last}", running)
+            wait_for_question(folder / f"journal{(last := n_sites - 1)}", running)
             deployment.kill_node(last)
             wait_text = f"{ROUND_DEADLINE_SECONDS:.0f} s after its question (round-deadline)"
             show(f"   hospital {last} (client {last}) is killed; {wait_text} the others go on")
@@ -256,15 +268,30 @@ def rehearse(
     show("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
     model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
     show(f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"')
-    by_hand = "each step by hand: simulations/deployment/README.md"
-    show(f"   what a site was asked: fedpca site journal {journal}; {by_hand}")
+    show(f"   what a site was asked: fedpca site journal {journal}; by hand: simulations/deployment/README.md")
 
 
-def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
-    """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
+def _require_rows(factory: Factory, node_configs: Sequence[Mapping[str, object]], run_config: str) -> None:
+    """Raise ConfigError with a line for each fault of the run or of sites' rows, which names the sites' files."""
+    from fedpca_flwr.site.node.doctor import SiteSetup, check_rows  # heavy, and only a rehearsal needs it
+
+    faults = []
+    for node_config in node_configs:
+        try:
+            check_rows(factory, SiteSetup(node_config, run_config))
+        except FedPCAError as error:
+            faults.append((str(node_config["data"]), f"{error}{f' ({error.local})' if error.local else ''}"))
+    if faults:
+        raise ConfigError("\n".join(name_sources(faults)))
+
+
+def _hospital_configs(
+    folder: Path, data: Sequence[Path], node_config: Mapping[str, object], dropout: bool
+) -> list[dict[str, object]]:
+    """Return the node-configs of a rehearsal's sites, whose keys are not made yet: one for each file of rows.
 
     Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError if a file is
-    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one, or keys exist.
+    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one.
     """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
@@ -282,7 +309,13 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
             f"with {len(data)} sites no site may drop out, because a secure sum continues only with more than two "
             "thirds of the sites: name at least four files, or leave out --dropout"
         )
-    return [{**site, "min-rows": 50, "secure-only": True} for site in make_site_configs(folder, "hospital", data)]
+    sites = _site_configs(folder, "hospital", data)
+    if own := node_config.keys() & sites[0].keys():
+        raise ConfigError(
+            f"--node-config has {', '.join(sorted(own))}, but the rehearsal sets this for each site itself"
+        )
+    paths = {key: str(Path(str(node_config[key])).resolve()) for key in node_config.keys() & {"variants", "apart"}}
+    return [{**site, "min-rows": 50, "secure-only": True, **node_config, **paths} for site in sites]
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
@@ -299,16 +332,26 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
     Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist.
     """
+    node_configs = _site_configs(folder, kind, data)
+    _write_identities(folder, node_configs)
+    return node_configs
+
+
+def _site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
+    """Return the node-configs of `make_site_configs`, without their keys."""
     node_configs: list[dict[str, object]] = []
-    lines = []
     for i, file in enumerate(data):
-        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
         files = {"scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {"data": str(file.resolve()), **{key: str(folder / name) for key, name in files.items()}}
         node_configs.append({"partition-id": i, "num-partitions": len(data), "name": f"{kind} {i}", **paths})
-    write_new(folder / "identities", ("\n".join(lines) + "\n").encode())
     return node_configs
+
+
+def _write_identities(folder: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
+    """Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist."""
+    lines = [identity.make_key(str(site["identity"]), i, str(site["name"])) for i, site in enumerate(node_configs)]
+    write_new(folder / "identities", ("\n".join(lines) + "\n").encode())
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:

@@ -26,7 +26,7 @@ from fedpca_flwr.cli import Report
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, one_column_text
-from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.data.table import check_rows as check_table
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -46,19 +46,15 @@ MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 START_PROGRAM = "import fedpca_flwr.site_app"
 MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
-FILE_REMEDIES = {
-    "root-certificates": "get ca.crt from the coordinator",
-    "node-key": "make it with 'site node-key', and give the coordinator the .pub",
-    "identity": "make it with 'site keys'",
-    "identities": "write into it the lines that 'site keys' prints at all sites",
-    "data": "name the file of this site's rows",
-    "variants": "make it with 'site variants'",
-    "apart": "make it with 'site relatives'",
-    "ids-secret": "get it from the site that made it with 'site ids-secret'",
+FILE_REMEDIES = {"root-certificates": "get ca.crt from the coordinator", "node-key": "'site node-key' makes it"}
+FILE_REMEDIES |= {"identity": "'site keys' makes it", "identities": "it has the lines of 'site keys' of all sites"}
+FILE_REMEDIES |= {
+    "data": "it has the rows",
+    "variants": "'site variants' makes it",
+    "apart": "'site relatives' makes it",
 }
-CHECK_FILES = {"identity": {"identity", "identities"}, "rows and run": {"data", "variants", "apart", "ids-secret"}}
+CHECK_FILES = {"identity": {"identity", "identities"}, "rows and run": {"data", "variants", "apart"}}
 CHECK_FILES |= {"superlink": {"root-certificates"}, "key": {"root-certificates", "node-key"}}
-"""Keys of the files without which a check could only repeat that they are missing."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
-    checks["rows and run"] = partial(_check_rows, factory)
+    checks["rows and run"] = partial(check_rows, factory)
     if site.superlink:
         checks["superlink"] = check_superlink
         if site.key:
@@ -103,17 +99,16 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
             local = getattr(error, "local", "")
             yield "TO DO", f"{topic}: {error}{f' ({local})' if local else ''}"
     for key, path in missing.items():
-        fault = "does not exist, or this account may not read it"
-        yield "TO DO", f"{key}: the file {path} {fault}: {FILE_REMEDIES[key]}"
+        yield "TO DO", f"{key}: there is no file {path} that this account may read ({FILE_REMEDIES[key]})"
 
 
-def _missing_files(site: SiteSetup) -> dict[str, str]:
+def _missing_files(site: SiteSetup) -> dict[str, Path]:
     """Return by key the paths of the site's files that cannot be read."""
-    paths = {"root-certificates": str(site.root_certificates or ""), "node-key": str(site.key or "")}
+    paths: dict[str, Any] = {"root-certificates": site.root_certificates, "node-key": site.key}
     with suppress(ConfigError):  # has a line of its own
-        paths |= {key: getattr(site.node, key.replace("-", "_")) for key in FILE_REMEDIES if key not in paths}
-    files = {key: path for key, path in paths.items() if path and not is_url(path)}
-    return {key: path for key, path in files.items() if not os.access(Path(path).expanduser(), os.R_OK)}
+        paths |= {key: getattr(site.node, key) for key in FILE_REMEDIES if key not in paths}
+    files = {key: Path(path).expanduser() for key, path in paths.items() if path and not is_url(str(path))}
+    return {key: path for key, path in files.items() if not os.access(path, os.R_OK)}
 
 
 def _check_versions(site: SiteSetup) -> str:
@@ -229,15 +224,20 @@ def _list_open_rules(site: SiteSetup) -> str:
     return OpenPoint(f"open: {', '.join(texts)}") if texts else "none is open"
 
 
-def _check_rows(factory: Factory, site: SiteSetup) -> str:
+def check_rows(factory: Factory, site: SiteSetup) -> str:
     """Describe the rows after a trial run, which writes nothing to the journal; raise the errors of a run."""
     chosen = fleet.parse_config_text(site.run_config, "run-config")
     run_config = {"method": "p-cov", "transform": site.node.transform, **chosen}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
     with TemporaryDirectory() as folder:
-        if site.node.identity:  # faults of the identities have a line of their own, and do not matter to the rows
-            context.node_config.update(_make_trial_identity(folder, site.node))
+        if site.node.identity:  # the site's own may lack or be wrong, which has a line of its own
+            files = {key: f"{folder}/{key}" for key in ("identity", "identities")}
+            others = set(range(site.node.num_partitions)) - {site.node.partition_id}
+            lines = [identity.member_line(other, Ed25519PrivateKey.generate()) for other in others]
+            lines.append(identity.make_key(files["identity"], site.node.partition_id))
+            Path(files["identities"]).write_text("\n".join(lines), encoding="utf-8")
+            context.node_config.update(files)
         client = factory.client(context)
         if isinstance(client, RefusingClient):
             raise ConfigError(str(client.report["message"]))
@@ -252,7 +252,7 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
-    checked = check_rows(table.rows, table.names, sampled=True)
+    checked = check_table(table.rows, table.names, sampled=True)
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
@@ -263,16 +263,6 @@ def _check_rows(factory: Factory, site: SiteSetup) -> str:
         f"this site would take part in {run_config['method']}, whose largest question needs about {needed:,} bytes of "
         f"memory{limit}"
     )
-
-
-def _make_trial_identity(folder: str, node: NodeConfig) -> dict[str, str]:
-    """Write keys of all parties for a trial run to a folder, and return the node-config keys that name the files."""
-    files = {key: str(Path(folder, key)) for key in ("identity", "identities")}
-    lines = [identity.make_key(files["identity"], node.partition_id)]
-    parties = set(range(node.num_partitions)) - {node.partition_id}
-    lines += [identity.member_line(party, Ed25519PrivateKey.generate()) for party in parties]
-    Path(files["identities"]).write_text("\n".join(lines), encoding="utf-8")
-    return files
 
 
 def _raise_locally(error: Exception, *, late: bool = False, is_noted: bool = True) -> NoReturn:
