@@ -266,7 +266,7 @@ class Site:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
             site_logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
-            error = PartyError(f"failed with {type(error).__name__}", local=where)
+            error = PartyError(f"failed with {type(error).__name__}, a fault of code, perhaps the app's", local=where)
         if not late:
             self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):

@@ -91,6 +91,11 @@ def test_a_node_config_may_have_keys_of_the_app(tmp_path):
     assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
 
 
+def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):
+    by_messages(node=lambda party: {"data": "rows.csv", "leave-out": "a"} if party == 1 else {"min-rows": 2})
+    assert len([record for record in caplog.records if "data, leave-out" in record.message]) == 1
+
+
 RULES = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}
 
 
