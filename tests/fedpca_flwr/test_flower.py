@@ -96,6 +96,12 @@ def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):
     assert len([record for record in caplog.records if "data, leave-out" in record.message]) == 1
 
 
+def test_an_error_of_all_parties_is_told_once(caplog):
+    with refused(ConfigError, 3, 2, "'n-components'", match="^client 0; client 1; client 2: ") as caught:
+        pca_of().start(grid_of(n_components=3))
+    assert (str(caught.value).count("n-components"), caplog.text.count("n-components")) == (1, 0)
+
+
 RULES = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}
 
 
