@@ -90,7 +90,7 @@ def test_a_ready_site_is_told_so_and_nothing_is_written(site, examined, tmp_path
             1e5,
             {},
             "",
-            ["1 value of 2, far from all others", "dominated by one row: columns (from 0): [2]"],
+            ["1 value of 2, far from all others", "one row dominates the variance: columns (from 0): [2]"],
         ),
         (np.s_[:4, 3], -99, {}, "", ["4 values of 3 are repeated"]),
         (np.s_[:, 4], np.arange(40), {}, "", ["running number is in 4"]),
