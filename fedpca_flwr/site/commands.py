@@ -7,6 +7,7 @@ import json
 import secrets
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -299,13 +300,7 @@ def rehearse(
         sys.exit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)
+    settings, show = parse_config_text(node_config, "node-config") if node_config else {}, partial(print, flush=True)
     deployment.rehearse(
-        folder,
-        app,
-        context.obj(),
-        data=data,
-        node_config=parse_config_text(node_config, "node-config") if node_config else {},
-        run=run_config,
-        dropout=dropout,
-        show=lambda line: print(line, flush=True),
+        folder, app, context.obj(), data=data, node_config=settings, run=run_config, dropout=dropout, show=show
     )

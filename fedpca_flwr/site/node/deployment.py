@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -240,12 +241,12 @@ def rehearse(
         raise ConfigError(
             f"{app.resolve()} is not the folder of fedpca-flwr: go to a clone of this project, or name one with --app"
         )
-    hospitals = _hospital_configs(folder, data, node_config, dropout)
-    n_sites = len(hospitals)
+    n_sites = len(data) or len(SITE_BOUNDARIES) - 1
     dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
     config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
-    _require_rows(factory, hospitals, config)
-    _write_identities(folder, hospitals)
+    with TemporaryDirectory() as trial:  # so that the folder stays empty for another try
+        _require_rows(factory, _hospital_configs(Path(trial), data, node_config, dropout), config)
+    hospitals = _hospital_configs(folder, data, node_config, dropout)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
         show(
@@ -288,10 +289,10 @@ def _require_rows(factory: Factory, node_configs: Sequence[Mapping[str, object]]
 def _hospital_configs(
     folder: Path, data: Sequence[Path], node_config: Mapping[str, object], dropout: bool
 ) -> list[dict[str, object]]:
-    """Return the node-configs of a rehearsal's sites, whose keys are not made yet: one for each file of rows.
+    """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
 
     Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError if a file is
-    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one.
+    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one, or keys exist.
     """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
@@ -309,11 +310,9 @@ def _hospital_configs(
             f"with {len(data)} sites no site may drop out, because a secure sum continues only with more than two "
             "thirds of the sites: name at least four files, or leave out --dropout"
         )
-    sites = _site_configs(folder, "hospital", data)
+    sites = make_site_configs(folder, "hospital", data)
     if own := node_config.keys() & sites[0].keys():
-        raise ConfigError(
-            f"--node-config has {', '.join(sorted(own))}, but the rehearsal sets this for each site itself"
-        )
+        raise ConfigError(f"--node-config has {', '.join(sorted(own))}, which the rehearsal sets itself for each site")
     paths = {key: str(Path(str(node_config[key])).resolve()) for key in node_config.keys() & {"variants", "apart"}}
     return [{**site, "min-rows": 50, "secure-only": True, **node_config, **paths} for site in sites]
 
@@ -332,26 +331,15 @@ def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dic
 
     Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist.
     """
-    node_configs = _site_configs(folder, kind, data)
-    _write_identities(folder, node_configs)
-    return node_configs
-
-
-def _site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Return the node-configs of `make_site_configs`, without their keys."""
-    node_configs: list[dict[str, object]] = []
+    node_configs, lines = list[dict[str, object]](), list[str]()
     for i, file in enumerate(data):
+        lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
         files = {"scores": f"scores{i}.csv", "journal": f"journal{i}"}
         files |= {"identity": f"site{i}.identity", "identities": "identities"}
         paths = {"data": str(file.resolve()), **{key: str(folder / name) for key, name in files.items()}}
         node_configs.append({"partition-id": i, "num-partitions": len(data), "name": f"{kind} {i}", **paths})
-    return node_configs
-
-
-def _write_identities(folder: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
-    """Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist."""
-    lines = [identity.make_key(str(site["identity"]), i, str(site["name"])) for i, site in enumerate(node_configs)]
     write_new(folder / "identities", ("\n".join(lines) + "\n").encode())
+    return node_configs
 
 
 def wait_for_question(journal: Path, running: Future[tuple[str, str]], *, earlier: int = 0) -> None:

@@ -19,7 +19,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer import Context, Option
 
 from fedpca_flwr.cli import Report
@@ -232,11 +231,9 @@ def check_rows(factory: Factory, site: SiteSetup) -> str:
     context = fleet.make_context(site.node_config, run_config)
     with TemporaryDirectory() as folder:
         if site.node.identity:  # the site's own may lack or be wrong, which has a line of its own
-            files = {key: f"{folder}/{key}" for key in ("identity", "identities")}
-            others = set(range(site.node.num_partitions)) - {site.node.partition_id}
-            lines = [identity.member_line(other, Ed25519PrivateKey.generate()) for other in others]
-            lines.append(identity.make_key(files["identity"], site.node.partition_id))
-            Path(files["identities"]).write_text("\n".join(lines), encoding="utf-8")
+            lines = [identity.make_key(f"{folder}/{party}", party) for party in range(site.node.num_partitions)]
+            Path(folder, "identities").write_text("\n".join(lines), encoding="utf-8")
+            files = {"identity": f"{folder}/{site.node.partition_id}", "identities": f"{folder}/identities"}
             context.node_config.update(files)
         client = factory.client(context)
         if isinstance(client, RefusingClient):
