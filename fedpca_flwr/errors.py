@@ -15,6 +15,8 @@ from typing import Any
 __all__ = ["ConfigError", "ContractError", "DataError", "DisclosureError", "FedPCAError", "PartyError", "QuorumError"]
 
 MAX_VALUE_CHARACTERS = 200  # characters of a value in an error
+CLIENT_LINE = re.compile(r"(?:((?:a client|client \d+)(?: \([^:;]*\))?): )?(.*)")
+"""Line of an error, with the client that it is of, if any; a client's name has neither ":" nor ";"."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,20 @@ def name_file(error: FedPCAError, name: str, *, travels: bool) -> FedPCAError:
 
 
 def combine_errors(errors: Sequence[FedPCAError]) -> FedPCAError:
-    """Combine several errors into an error of the first error's class, whose text has each line once."""
+    """Combine several errors into an error of the first error's class, whose text has each line once.
+
+    Equal lines of several clients ("client 3 (name): text") are one line with all names.
+    """
     lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
-    return type(errors[0])("\n".join(lines))
+    return type(errors[0])("\n".join(name_sources(CLIENT_LINE.findall(line)[0] for line in lines)))
+
+
+def name_sources(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line "north; south: text" for each different text, from pairs of a source's name, if any, and text."""
+    names: dict[str, list[str]] = {}
+    for name, text in texts:
+        names.setdefault(text, []).extend([name] if name else [])
+    return [f"{'; '.join(sources)}: {text}" if sources else text for text, sources in names.items()]
 
 
 class TravelError(ConfigError):

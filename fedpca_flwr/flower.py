@@ -191,9 +191,11 @@ class FedPCA(Strategy):
 
     @override
     def summary(self) -> None:
-        """Print the method's name, title and rounds, and what the server sees."""
-        card = self.strategy.card
-        print(f"{card.name}: {card.title}; rounds: {card.rounds}; the server sees {card.server_sees}")
+        """Print the method's name and title, and this run's rounds and what the server learns."""
+        strategy = self.strategy
+        whose = "each party" if strategy.sees_single_replies else "all parties together"
+        print(f"{strategy.card.name}: {strategy.card.title}; at most {strategy.rounds} rounds; ", end="")
+        print(f"the server learns of {whose}: {strategy.server_learns}")
 
     @override
     def configure_train(

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.method_text import RUN_KEYS, method_option_keys, parse_run_options
-from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.node_config import FILE_KEYS, NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.categories import encoded
 from fedpca_flwr.data.frames import as_rows, column_names
@@ -21,6 +21,7 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.journal import Context, SimulatedContext
 from fedpca_flwr.protocol.registry import Registry, require_compatible
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.site.site import LoadTable, Site, adapt
 from fedpca_flwr.transports.choice import party_transport, server_transport
@@ -30,6 +31,9 @@ DEFAULTS = RunConfig()
 
 PLAIN_KEYS = frozenset({"partition-id", "num-partitions", "name", "min-rows", "min-parties"})
 """Keys of a node-config that are no rule of a custodian: places, a name, and limits that every party has."""
+
+READING_KEYS = {"data", "query", "label", "layer", "variants", *(key.replace("_", "-") for key in FILE_KEYS)}
+"""Keys of a node-config by which a site reads its rows, and which mean nothing where an app loads the rows."""
 
 SLIP_RATIO = 0.8
 """Similarity (`difflib`) above which a key of an app counts as a misspelt key of a site."""
@@ -97,6 +101,9 @@ class RunFactory:
         for key, value in context.node_config.items():
             if difflib.get_close_matches(str(key).replace("_", "-"), NodeConfig.keys(), n=1, cutoff=SLIP_RATIO):
                 node_config[key] = value
+        if not context.state and (idle := sorted(READING_KEYS & context.node_config.keys())):  # the first message
+            consequence = "the app loads the rows by a function of its own, and nothing else reads these keys"
+            site_logger.warning("run %s: node-config: %s: %s", context.run_id, ", ".join(idle), consequence)
         app_context = replace(context, run_config=dict(run_config), node_config=node_config)
 
         def load(node: NodeConfig, config: RunConfig) -> Table:

@@ -147,7 +147,8 @@ def common_variants(
         match = match_variants(candidates, variants)
         counts = Counter(match.columns.tolist())
         present = np.array([column >= 0 and counts[column] == 1 for column in match.columns.tolist()], dtype=bool)
-        lines += _difference_lines(f"{name}: ", "are not in it, or twice", list(compress(candidates, ~present)))
+        absent = list(compress(candidates, ~present))
+        lines += _difference_lines(f"{name}: ", "of all files' variants are not in this file, or twice in it", absent)
         swapped = list(compress(candidates, match.swapped))
         lines += _difference_lines(f"{name}: ", "are coded with swapped alleles", swapped)
         common &= present

@@ -288,8 +288,8 @@ def genotype_notes(counts: genotypes.AlleleCounts, pruned: NDArray[np.bool_], op
         notes.append(f"{counts.missing_share:.2%} of the calls are missing, and count as the variant's mean")
     if options.prune:
         notes.append(
-            f"{(~pruned).sum()} variants are kept: others do not vary, or have a squared correlation above "
-            f"{options.prune:g} within {options.prune_window} variants; these count for nothing"
+            f"{(~pruned).sum()} variants are kept; {pruned.sum()} do not vary, or have a squared correlation above "
+            f"{options.prune:g} within {options.prune_window} variants, and count for nothing"
         )
         notes.append(
             "all people count when variants are pruned, with two copies of each: PLINK prunes by founders (people "

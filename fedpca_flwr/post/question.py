@@ -54,9 +54,8 @@ class PostedQuestion:
         config: Mapping[str, Any] = question_config(self.message) or {}
         try:
             strategy = FACTORY.strategy(self.run_config)
-            card, single = strategy.card, strategy.sees_single_replies
-            disclosure = (None if single else card.summed_disclosure) or card.disclosure
-            learns = f"of {'this site' if single else 'all sites together'}: {disclosure.server}"
+            whose = "this site" if strategy.sees_single_replies else "all sites together"
+            learns = f"of {whose}: {strategy.server_learns}"
         except FedPCAError:
             learns = "nothing, because these settings are not allowed"
         proof = "proved by its signature" if self.node.coordinator_key else "not proved"

@@ -152,6 +152,16 @@ class PCAStrategy(Strategy):
         return not self.transport.sums_only
 
     @property
+    def server_learns(self) -> str:
+        """Text on what the server learns in this run: of each party, or if it sees only sums, of all together."""
+        if self.config.blind:
+            return "the number of rows, and the variances of rotated rows, so each component's share"
+        if self.sees_single_replies:
+            return self.card.disclosure.server
+        sums = [f"by '{word}' of single parties: {text}" for word, text in self.options.sum_disclosures.items()]
+        return "; ".join([(self.card.summed_disclosure or self.card.disclosure).server, *sums])
+
+    @property
     def rounds(self) -> int:
         """Largest number of rounds that the run can take."""
         return max_questions(self.script, self.public)

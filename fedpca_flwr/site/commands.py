@@ -7,11 +7,12 @@ import json
 import secrets
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from click import Choice
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from fedpca_flwr.cli import Report
 from fedpca_flwr.config.site_file import PROFILES
@@ -257,9 +258,11 @@ def ids_secret(file: Path) -> None:
 
 
 def rehearse(
+    context: Context,
     folder: Path,
     app: Path = Path(),
     data: Annotated[list[Path], Option(metavar="FILE...")] = [],  # noqa: B006 (typer makes a list of each call's own)
+    node_config: str = "",
     run_config: str = "",
     dropout: bool = False,
 ) -> None:
@@ -268,21 +271,27 @@ def rehearse(
         fedpca site rehearse rehearsal --dropout
 
     Make certificates, keys and a site for each file of --data (or four with rows of their own), start a SuperLink and
-    their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes.
+    their SuperNodes, run a PCA with secure aggregation, and stop everything. Takes two or three minutes. Files that do
+    not allow the run are named before anything starts.
 
     Parameters
     ----------
+    context : Context
+        Context of the command, whose object returns the factory of runs.
     folder : Path
         Folder for all that the command makes, new or empty.
     app : Path
         This project's folder.
     data : list of Path
         A file for each site.
+    node_config : str
+        Further keys of all sites' node-configs, as "leave-out='patient_id' min-rows=10".
     run_config : str
         Run-config of the run, instead of one with p-cov and secure sums.
     dropout : bool
         Kill a site during the run, which goes on without it.
     """
+    from fedpca_flwr.protocol.fleet import parse_config_text
     from fedpca_flwr.site.node import deployment
 
     def stop(signum: int, frame: object) -> None:
@@ -291,6 +300,7 @@ def rehearse(
         sys.exit(128 + signum)
 
     signal.signal(signal.SIGTERM, stop)
+    settings, show = parse_config_text(node_config, "node-config") if node_config else {}, partial(print, flush=True)
     deployment.rehearse(
-        folder, app, data=data, run=run_config, dropout=dropout, show=lambda line: print(line, flush=True)
+        folder, app, context.obj(), data=data, node_config=settings, run=run_config, dropout=dropout, show=show
     )

@@ -26,7 +26,7 @@ from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, validation_rows
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, MESSAGES
 from fedpca_flwr.protocol.card import MethodCard, PCAOptions
-from fedpca_flwr.protocol.journal import Context, Journal, State, StateJournal
+from fedpca_flwr.protocol.journal import Context, Journal, SimulatedContext, State, StateJournal
 from fedpca_flwr.protocol.question import Public
 from fedpca_flwr.protocol.registry import Method, require_compatible
 from fedpca_flwr.protocol.site_log import site_logger
@@ -74,6 +74,7 @@ class Site:
         self._server_run_config = dict(self.run_config)
         self.node_config: Mapping[str, Any] = dict(context.node_config)
         self._records = context.state
+        self._is_simulated = isinstance(context, SimulatedContext)
         self.load = load
         self.methods = methods
         self._selections: dict[str, Selection] = {}
@@ -272,12 +273,13 @@ class Site:
             party, name, has_own_data = partition if isinstance(partition, int) else -1, "", True
         if isinstance(error, FedPCAError):
             local = f" [{error.local}]" if error.local else ""
-            site_logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local)
+            if local or not self._is_simulated:  # a simulation has one log, and the reports of all parties
+                site_logger.error("run %s: %s: %s%s", self.run_id, type(error).__name__, error, local)
         else:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}, line {frame.lineno}"
             site_logger.error("run %s: %s in %s", self.run_id, type(error).__name__, where)
-            error = PartyError(f"failed with {type(error).__name__}", local=where)
+            error = PartyError(f"failed with {type(error).__name__}, a fault of code, perhaps the app's", local=where)
         if not late:
             self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):

@@ -55,6 +55,19 @@ def by_messages(method="p-cov", node=lambda party: {}, rows=rows_of, **options):
     return strategy, strategy.start(grid_of(method, rows, [node(party) for party in range(3)], **options))
 
 
+SECURE = {"secure_aggregation": True, "bound": 1e3}
+
+
+@pytest.mark.parametrize(
+    ("options", "whose", "rounds"),
+    [({}, "each party", 2), (SECURE, "all parties", 4), ({**SECURE, "blind": True}, "rotated", 7)],
+)
+def test_the_summary_is_of_this_run(options, whose, rounds, capsys):
+    pca_of(**options).summary()
+    text = capsys.readouterr().out
+    assert (whose in text, "covariance matrix" in text, f" {rounds} rounds" in text) == (True, not options, True)
+
+
 @pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
 def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy, result = by_messages(method, **options)
@@ -76,6 +89,17 @@ def test_a_node_config_may_have_keys_of_the_app(tmp_path):
 
     strategy, _ = by_messages(node=node, rows=lambda context: np.load(context.node_config["rows"]))
     assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
+
+
+def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):
+    by_messages(node=lambda party: {"data": "rows.csv", "leave-out": "a"} if party == 1 else {"min-rows": 2})
+    assert len([record for record in caplog.records if "data, leave-out" in record.message]) == 1
+
+
+def test_an_error_of_all_parties_is_told_once(caplog):
+    with refused(ConfigError, 3, 2, "'n-components'", match="^client 0; client 1; client 2: ") as caught:
+        pca_of().start(grid_of(n_components=3))
+    assert (str(caught.value).count("n-components"), caplog.text.count("n-components")) == (1, 0)
 
 
 RULES = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}

@@ -140,8 +140,8 @@ def test_the_command_lists_the_shared_variants(tmp_path, capsys):
     loaded = read(write(tmp_path / "c.bed", G, markers), variants=str(tmp_path / "list.bim"))
     np.testing.assert_array_equal(to_array(loaded.rows), np.delete(G, 1, axis=1))
     lines = [
-        "a.bim: 1 are not in it, or twice: 7:970:A:G",
-        "b.bim: 2 are not in it, or twice: 7:110:C:T, 7:970:A:G",
+        "a.bim: 1 of all files' variants are not in this file, or twice in it: 7:970:A:G",
+        "b.bim: 2 of all files' variants are not in this file, or twice in it: 7:110:C:T, 7:970:A:G",
         "b.bim: 1 are coded with swapped alleles: 7:100:A:G",
         "1 look the same on both strands: 7:900:A:T",
         "1 have an allele that no file names: 7:950:0:T",

@@ -19,14 +19,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from fedpca_flwr.config.site_file import toml_lines
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError, name_sources
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.secure import min_survivors
+from fedpca_flwr.protocol.strategy import Factory
 from fedpca_flwr.site.node import certificates, flower_command
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.state.files import PRIVATE, atomic_file, make_folder, require_writable_folder, write_new
@@ -38,8 +40,9 @@ HOST = "127.0.0.1"
 class Deployment:
     """Context manager that runs a SuperLink and its SuperNodes with TLS on this machine.
 
-    The folder is for keys, certificates, logs and Flower's own state, and must hold none yet; ``app`` is that of the
-    Flower app. The names of the running ``processes`` are superlink, node0, node1 and so on.
+    The folder is for keys, certificates, logs and Flower's own state, and must hold none of them yet. ``app`` is the
+    folder of the Flower app, which is this project's. The names of the running ``processes`` are superlink, node0,
+    node1 and so on.
     """
 
     def __init__(self, folder: Path, app: Path, node_configs: Sequence[Mapping[str, object]]) -> None:
@@ -120,7 +123,10 @@ class Deployment:
         self.spawn(f"node{i}", [sys.executable, "-m", "fedpca_flwr", "site", "node", "--config", f"site{i}.toml"])
 
     def spawn_supernode(self, i: int) -> None:
-        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings."""
+        """Start the SuperNode of site number `i` without a process of ours, so it runs the code that a run brings.
+
+        Raise ConfigError if the program is not installed.
+        """
         command = ["flower-supernode", "--superlink", f"{HOST}:{self.port}", "--root-certificates", "ca.crt"]
         command += ["--auth-supernode-private-key", f"node{i}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={json.dumps(value)}" for key, value in self.node_configs[i].items())
@@ -131,7 +137,11 @@ class Deployment:
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app with a run-config and options of ``flwr run``; return status and log, by lines to `on_line`."""
+        """Run the app on the SuperLink to its end, and return Flower's final status and the log.
+
+        The run-config is TOML, and ``options`` are those of ``flwr run``. ``on_line`` receives each line of the log
+        when the line is written.
+        """
         run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, on_line=on_line)
         return run.status, run.log
 
@@ -159,8 +169,8 @@ class Deployment:
     def wait_until(self, condition: Callable[[], Any], awaited: str) -> Any:
         """Call `condition` several times a second until its result is true, and return the result.
 
-        Errors of files, values and this project count as false. Raise FedPCAError if a process ends, or if nothing is
-        true for `TIMEOUT_SECONDS`.
+        Errors of files, of values and of this project count as false. Raise FedPCAError if a process ends, or if
+        nothing is true for `TIMEOUT_SECONDS`; the text says what was ``awaited``.
         """
         deadline = time.monotonic() + flower_command.TIMEOUT_SECONDS
         while time.monotonic() < deadline:
@@ -201,14 +211,24 @@ EMPTY_LOG_LINE = re.compile(r"(INFO\s*:)?\s*")  # a line of Flower's log that on
 
 
 def rehearse(
-    folder: Path, app: Path, *, data: Sequence[Path] = (), run: str = "", dropout: bool, show: Callable[[str], None]
+    folder: Path,
+    app: Path,
+    factory: Factory,
+    *,
+    data: Sequence[Path] = (),
+    node_config: Mapping[str, object],
+    run: str = "",
+    dropout: bool,
+    show: Callable[[str], None],
 ) -> None:
     """Run a secure PCA over several sites, deployed on this machine, and show each step.
 
-    All files are written to ``folder``, empty or new; ``app`` is that of this project. ``data`` has one file of rows
-    per site; empty: four sites share scikit-learn's breast cancer data. ``run`` replaces `REHEARSAL_RUN_CONFIG`. With
-    ``dropout`` the last site is killed during the run. ``show`` receives a line for each step, and of the run's log.
-    Raise ConfigError for folders or data that are not so, and FedPCAError if the run does not complete.
+    All files are written to ``folder``, empty or new; ``app`` is the folder of this project. ``data`` has one file of
+    rows per site; empty: four sites share scikit-learn's breast cancer data. All sites also have the keys of
+    ``node_config``. ``run`` replaces `REHEARSAL_RUN_CONFIG`. With ``dropout`` the last site is killed during the run,
+    which goes on without that site. ``show`` receives a line for each step, and the lines of the run's log. Raise
+    ConfigError, before anything starts, if the folder is not empty, the app is another one, or data do not allow the
+    run, and FedPCAError if the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):
@@ -218,43 +238,61 @@ def rehearse(
     except (OSError, ValueError, KeyError):
         is_project = False
     if not is_project:
-        advice = "go to a clone of this project, or name one with --app"
-        raise ConfigError(f"{app.resolve()} is not the folder of fedpca-flwr: {advice}")
-    hospitals = _hospital_configs(folder, data, dropout)
-    n_sites = len(hospitals)
+        raise ConfigError(
+            f"{app.resolve()} is not the folder of fedpca-flwr: go to a clone of this project, or name one with --app"
+        )
+    n_sites = len(data) or len(SITE_BOUNDARIES) - 1
+    dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
+    config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
+    with TemporaryDirectory() as trial:  # so that the folder stays empty for another try
+        _require_rows(factory, _hospital_configs(Path(trial), data, node_config, dropout), config)
+    hospitals = _hospital_configs(folder, data, node_config, dropout)
     show(f"1. {n_sites} sites have rows and identities of their own, in {folder}")
     with ThreadPoolExecutor(1) as pool, Deployment(folder, app.resolve(), hospitals) as deployment:
-        online = f"{n_sites} SuperNodes have signed in"
-        show(f"2. a SuperLink with a certificate runs on port {deployment.port}, and {online}")
-        dropout_keys = f" survivors={min_survivors(n_sites)} round-deadline={ROUND_DEADLINE_SECONDS}" if dropout else ""
-        config = f"{run or REHEARSAL_RUN_CONFIG}{dropout_keys} output={json.dumps(str(folder / 'model'))}"
+        show(
+            f"2. a SuperLink with a certificate runs on port {deployment.port}, and {n_sites} SuperNodes have signed in"
+        )
         show(f"3. flwr run . lab --stream --run-config '{config}'")
-
         running = pool.submit(
             deployment.run, config, on_line=lambda line: None if EMPTY_LOG_LINE.fullmatch(line) else show(f"   {line}")
         )
         if dropout:
-            last = n_sites - 1
-            wait_for_question(folder / f"journal{last}", running)
+            wait_for_question(folder / f"journal{(last := n_sites - 1)}", running)
             deployment.kill_node(last)
             wait_text = f"{ROUND_DEADLINE_SECONDS:.0f} s after its question (round-deadline)"
             show(f"   hospital {last} (client {last}) is killed; {wait_text} the others go on")
         status, _ = running.result()
     if status != flower_command.COMPLETED_STATUS:
         raise FedPCAError(
-            f"the run ended as '{status}'; its log is above; those of SuperLink and sites are in {folder}"
+            f"the run ended as '{status}'; its log is above; the logs of SuperLink and sites are in {folder}"
         )
     show("4. everything is stopped; each site that took part has its scores (scores0.csv, ...)")
     model, journal = str(folder / "model"), shlex.quote(str(folder / "journal0"))
     show(f'5. the model: python -c "from fedpca_flwr import PCAModel; print(PCAModel.load({model!r}).summary())"')
-    by_hand = "each step by hand: simulations/deployment/README.md"
-    show(f"   what a site was asked: fedpca site journal {journal}; {by_hand}")
+    show(f"   what a site was asked: fedpca site journal {journal}; by hand: simulations/deployment/README.md")
 
 
-def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list[dict[str, object]]:
+def _require_rows(factory: Factory, node_configs: Sequence[Mapping[str, object]], run_config: str) -> None:
+    """Raise ConfigError with a line for each fault of the run or of sites' rows, which names the sites' files."""
+    from fedpca_flwr.site.node.doctor import SiteSetup, check_rows  # heavy, and only a rehearsal needs it
+
+    faults = []
+    for node_config in node_configs:
+        try:
+            check_rows(factory, SiteSetup(node_config, run_config))
+        except FedPCAError as error:
+            faults.append((str(node_config["data"]), f"{error}{f' ({error.local})' if error.local else ''}"))
+    if faults:
+        raise ConfigError("\n".join(name_sources(faults)))
+
+
+def _hospital_configs(
+    folder: Path, data: Sequence[Path], node_config: Mapping[str, object], dropout: bool
+) -> list[dict[str, object]]:
     """Make keys for a rehearsal's sites in a folder, and return their node-configs: one for each file of rows.
 
-    Without files, breast cancer rows for four sites are written. Raise ConfigError for missing or too few files.
+    Without files, rows of breast cancer data for four sites are written to the folder. Raise ConfigError if a file is
+    missing, there are fewer than `MIN_SITES` or with ``dropout`` too few to go on without one, or keys exist.
     """
     if not data:
         from sklearn.datasets import load_breast_cancer  # heavy, and only a rehearsal needs it
@@ -272,7 +310,11 @@ def _hospital_configs(folder: Path, data: Sequence[Path], dropout: bool) -> list
             f"with {len(data)} sites no site may drop out, because a secure sum continues only with more than two "
             "thirds of the sites: name at least four files, or leave out --dropout"
         )
-    return [{**site, "min-rows": 50, "secure-only": True} for site in make_site_configs(folder, "hospital", data)]
+    sites = make_site_configs(folder, "hospital", data)
+    if own := node_config.keys() & sites[0].keys():
+        raise ConfigError(f"--node-config has {', '.join(sorted(own))}, which the rehearsal sets itself for each site")
+    paths = {key: str(Path(str(node_config[key])).resolve()) for key in node_config.keys() & {"variants", "apart"}}
+    return [{**site, "min-rows": 50, "secure-only": True, **node_config, **paths} for site in sites]
 
 
 def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array]) -> list[Path]:
@@ -285,9 +327,11 @@ def write_site_files(folder: Path, names: Sequence[str], parts: Sequence[Array])
 
 
 def make_site_configs(folder: Path, kind: str, data: Sequence[Path]) -> list[dict[str, object]]:
-    """Write a private key for each file of rows, and the list ``identities``; return the sites' node-configs."""
-    node_configs: list[dict[str, object]] = []
-    lines = []
+    """Make a key for each file of rows, and return node-configs of sites such as "hospital 0" (kind and number).
+
+    Write the sites' private keys and the list ``identities`` to the folder; raise ConfigError if they exist.
+    """
+    node_configs, lines = list[dict[str, object]](), list[str]()
     for i, file in enumerate(data):
         lines.append(identity.make_key(str(folder / f"site{i}.identity"), i, f"{kind} {i}"))
         files = {"scores": f"scores{i}.csv", "journal": f"journal{i}"}

@@ -22,10 +22,10 @@ import numpy as np
 from typer import Context, Option
 
 from fedpca_flwr.cli import Report
-from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, one_column_text
-from fedpca_flwr.data.table import check_rows
+from fedpca_flwr.data.table import check_rows as check_table
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -45,6 +45,15 @@ MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 START_PROGRAM = "import fedpca_flwr.site_app"
 MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
+FILE_REMEDIES = {"root-certificates": "get ca.crt from the coordinator", "node-key": "'site node-key' makes it"}
+FILE_REMEDIES |= {"identity": "'site keys' makes it", "identities": "it has the lines of 'site keys' of all sites"}
+FILE_REMEDIES |= {
+    "data": "it has the rows",
+    "variants": "'site variants' makes it",
+    "apart": "'site relatives' makes it",
+}
+CHECK_FILES = {"identity": {"identity", "identities"}, "rows and run": {"data", "variants", "apart"}}
+CHECK_FILES |= {"superlink": {"root-certificates"}, "key": {"root-certificates", "node-key"}}
 
 
 @dataclass(frozen=True)
@@ -73,17 +82,32 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
-    checks["rows and run"] = partial(_check_rows, factory)
+    checks["rows and run"] = partial(check_rows, factory)
     if site.superlink:
         checks["superlink"] = check_superlink
         if site.key:
             checks["key"] = _check_key
+    missing = _missing_files(site)
     for topic, check in checks.items():
+        if CHECK_FILES.get(topic, set()) & missing.keys():
+            continue
         try:
             text = check(site)
             yield "WARN" if isinstance(text, OpenPoint) else "ok", f"{topic}: {text}"
-        except FedPCAError as error:
-            yield "TO DO", f"{topic}: {error}{f' ({error.local})' if error.local else ''}"
+        except (FedPCAError, OSError) as error:
+            local = getattr(error, "local", "")
+            yield "TO DO", f"{topic}: {error}{f' ({local})' if local else ''}"
+    for key, path in missing.items():
+        yield "TO DO", f"{key}: there is no file {path} that this account may read ({FILE_REMEDIES[key]})"
+
+
+def _missing_files(site: SiteSetup) -> dict[str, Path]:
+    """Return by key the paths of the site's files that cannot be read."""
+    paths: dict[str, Any] = {"root-certificates": site.root_certificates, "node-key": site.key}
+    with suppress(ConfigError):  # has a line of its own
+        paths |= {key: getattr(site.node, key) for key in FILE_REMEDIES if key not in paths}
+    files = {key: Path(path).expanduser() for key, path in paths.items() if path and not is_url(str(path))}
+    return {key: path for key, path in files.items() if not os.access(path, os.R_OK)}
 
 
 def _check_versions(site: SiteSetup) -> str:
@@ -198,27 +222,33 @@ def _list_open_rules(site: SiteSetup) -> str:
     return OpenPoint(f"open: {', '.join(texts)}") if texts else "none is open"
 
 
-def _check_rows(factory: Factory, site: SiteSetup) -> str:
+def check_rows(factory: Factory, site: SiteSetup) -> str:
     """Describe the rows after a trial run, which writes nothing to the journal; raise the errors of a run."""
     chosen = fleet.parse_config_text(site.run_config, "run-config")
     run_config = {"method": "p-cov", "transform": site.node.transform, **chosen}
     factory.strategy(run_config)  # refuses a run-config that is wrong
     context = fleet.make_context(site.node_config, run_config)
-    client = factory.client(context)
-    if isinstance(client, RefusingClient):
-        raise ConfigError(str(client.report["message"]))
-    party = client.site
-    assert isinstance(party, Custodian)
-    party.journal = StateJournal(context.state)
-    party.report = _raise_locally  # type: ignore[method-assign]
-    table = party.table
-    client.get_properties({})
+    with TemporaryDirectory() as folder:
+        if site.node.identity:  # the site's own may lack or be wrong, which has a line of its own
+            lines = [identity.make_key(f"{folder}/{party}", party) for party in range(site.node.num_partitions)]
+            Path(folder, "identities").write_text("\n".join(lines), encoding="utf-8")
+            files = {"identity": f"{folder}/{site.node.partition_id}", "identities": f"{folder}/identities"}
+            context.node_config.update(files)
+        client = factory.client(context)
+        if isinstance(client, RefusingClient):
+            raise ConfigError(str(client.report["message"]))
+        party = client.site
+        assert isinstance(party, Custodian)
+        party.journal = StateJournal(context.state)
+        party.report = _raise_locally  # type: ignore[method-assign]
+        table = party.table
+        client.get_properties({})
     n, d = table.rows.shape
     _, largest = max_reply_cost(client.script, client.public, len(client.selection))
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
-    checked = check_rows(table.rows, table.names, sampled=True)
+    checked = check_table(table.rows, table.names, sampled=True)
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")

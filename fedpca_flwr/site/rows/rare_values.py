@@ -44,6 +44,7 @@ from fedpca_flwr.site.rows.selection import Selection
 DOMINANCE_SHARE = 0.2  # of a column's squared deviations, which the share of a dominating row exceeds
 DOMINANCE_MULTIPLE = 25  # of the equal share 1/n, which a dominating row's share exceeds, too
 PERMITTED_NAME = "rare values"  # of a run's settings in its journal, once its rows were examined
+RARE_TEXT, DOMINATED_TEXT = "few rows differ from all others", "one row dominates the variance"
 BLOCK_VALUES = 2**22  # values that are sorted at a time: 32 MiB
 
 ColumnIndex = slice | NDArray[np.intp]
@@ -58,7 +59,7 @@ class ConspicuousColumns:
 
     def text(self, names: Sequence[str]) -> str:
         """List the columns by kind of fault for the site's own log, by name or number; empty if there are none."""
-        kinds = {"values of few rows": self.rare, "dominated by one row": self.dominated}
+        kinds = {RARE_TEXT: self.rare, DOMINATED_TEXT: self.dominated}
         return "; ".join(f"{kind}: {columns_text(columns, names)}" for kind, columns in kinds.items() if columns.any())
 
 
@@ -78,9 +79,9 @@ def permit_columns(
         name = f" ({selection.name})" if selection.name else ""
         part = " run without sums over some of the rows," if selection.name else ""
         raise DisclosureError(
-            f"this site has columns in which few of its rows{name} differ from all others, so moments would show these "
-            f"rows. Leave such columns out at all sites, correct typing errors,{part} or add rows; to accept that "
-            "moments show such rows, set rare-values='allow' in this site's node-config",
+            f"this site's rows{name} have columns in which {RARE_TEXT}, or {DOMINATED_TEXT}, so moments would show "
+            f"these rows. Leave such columns out at all sites, correct typing errors,{part} or add rows; to accept "
+            "that moments show such rows, set rare-values='allow' in this site's node-config",
             local=columns,
         )
     journal.store_secret(permitted, settings)

@@ -90,7 +90,7 @@ def test_a_ready_site_is_told_so_and_nothing_is_written(site, examined, tmp_path
             1e5,
             {},
             "",
-            ["1 value of 2, far from all others", "dominated by one row: columns (from 0): [2]"],
+            ["1 value of 2, far from all others", "one row dominates the variance: columns (from 0): [2]"],
         ),
         (np.s_[:4, 3], -99, {}, "", ["4 values of 3 are repeated"]),
         (np.s_[:, 4], np.arange(40), {}, "", ["running number is in 4"]),
@@ -114,11 +114,29 @@ def test_a_site_that_allows_rare_values_learns_of_them(site, examined, places, v
     [
         *(("partition-id", 3, "node-config", "partition-id"), ("partition-id", 2, "identity", "partition 2")),
         *((key, value, "rows and run", key) for key, value in (("min-rows", 50), ("allowed-methods", "sub-it"))),
-        ("data", "none.csv", "rows and run", "none.csv"),
     ],
 )
 def test_what_is_wrong_in_a_node_config_is_named(key, value, what, text, examined):
     assert text in examined({key: value})[1][what]
+
+
+def test_each_missing_file_has_a_line(site, examined, tmp_path):
+    files = ["data", "variants", "apart", "identity", "identities"]
+    missing = {key: str(tmp_path / f"no {key}") for key in files}
+    words = ["--superlink", "127.0.0.1:1", "--root-certificates", "no ca.crt", "--auth-supernode-private-key", "no key"]
+    right, wrong = examined(missing, *words)
+    assert list(wrong) == ["root-certificates", "node-key", "identity", "identities", "data", "variants", "apart"]
+    assert [key for key, path in missing.items() if path not in wrong[key]] == []
+    assert ("no ca.crt" in wrong["root-certificates"], "coordinator" in wrong["root-certificates"]) == (True, True)
+    assert list(right) == [name for name in TOPICS if name not in ("identity", "rows and run")]
+
+
+def test_rows_are_checked_without_identities(site, examined, tmp_path):
+    run = "--run-config", "method='p-cov' secure-aggregation=true bound=1e5 clients=3"
+    for fault in ({"identities": str(tmp_path / "none")}, {"partition-id": 2}):
+        right, wrong = examined(fault, *run)
+        assert (len(wrong), "40 rows of 6 features" in right["rows and run"]) == (1, True)
+    assert "min-rows" in examined({"identities": str(tmp_path / "none"), "min-rows": 50}, *run)[1]["rows and run"]
 
 
 def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_path, monkeypatch):

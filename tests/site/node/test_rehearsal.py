@@ -17,6 +17,7 @@ import pytest
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site.node import deployment as rehearsal
 from fedpca_flwr.site.rules.journal import FileJournal
+from fedpca_flwr.strategies import FACTORY
 from tests.harness import Clock
 from tests.refusals import refused
 
@@ -44,7 +45,8 @@ class StubDeployment:
         self.killed.append(i)
 
     def rehearse(self, app=ROOT, *, dropout=False, **options):
-        rehearsal.rehearse(self.folder / "all", app, dropout=dropout, show=self.shown.append, **options)
+        options = {"node_config": {}, "show": self.shown.append, **options}
+        rehearsal.rehearse(self.folder / "all", app, FACTORY, dropout=dropout, **options)
 
 
 @pytest.fixture
@@ -67,15 +69,21 @@ def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
 
 def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
-    for file in data:
-        file.write_text("a,b\n1,2\n")
+    for number, file in enumerate(data):
+        lines = [f"P{row},{row / 10},{row * (number + 7) % 61 / 10}" for row in range(60)]
+        file.write_text("\n".join(["id,a,b", *lines]))
     gone = [tmp_path / "nowhere.csv", *data, tmp_path / "gone.csv"]
     wrong = (data, ["3 sites", "--dropout"]), (data[1:], ["2 files", 3]), (gone, ["nowhere.csv", "gone.csv"])
     for files, named in wrong:
         with refused(ConfigError, *named):
             deployment.rehearse(data=files, dropout=files is data)
     run = "method='p-cov' n-components=1 secure-aggregation=true bound=10"
-    deployment.rehearse(data=data, run=run)
+    keys = {"leave-out": "id"}
+    for wrong_keys in ({}, {**keys, "min-rows": 61}, {**keys, "journal": "own"}):
+        with refused(ConfigError, *([*data, "id"] if not wrong_keys else list(wrong_keys)[1:])):
+            deployment.rehearse(data=data, run=run, node_config=wrong_keys)
+    assert deployment.sites is None, "nothing was started"
+    deployment.rehearse(data=data, run=run, node_config=keys)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)

@@ -15,7 +15,8 @@ from tests.hostile import HostileSession
 from tests.refusals import refused
 
 RUN = {"method": "p-cov", "n-components": 2}
-LOCAL = "values of few rows: columns (from 0): [2]; dominated by one row: columns (from 0): [2, 4]"
+LOCAL = "few rows differ from all others: columns (from 0): [2]; "
+LOCAL += "one row dominates the variance: columns (from 0): [2, 4]"
 
 
 def one_column(x, min_rows, weights):
@@ -57,7 +58,8 @@ def test_tables_of_many_rows_or_columns_are_checked():
     X = np.zeros((2000, 3))
     X[::2, 0], X[5, 1], X[:9, 2], X[9, 2] = 3.0, 1.0, 1.0, np.nan
     for table_rows in (X, sparse_rows(sparse.csr_array(X))):
-        assert conspicuous(table_rows, 10).text(["a", "b", "c"]).startswith("values of few rows: columns: 'b', 'c'")
+        text = conspicuous(table_rows, 10).text(["a", "b", "c"])
+        assert text.startswith("few rows differ from all others: columns: 'b', 'c'")
         assert not conspicuous(table_rows, 9).rare[2]
     result = conspicuous(np.random.default_rng(0).standard_normal((30, 20_000)), 10)
     assert not result.rare.any()
