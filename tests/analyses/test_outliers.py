@@ -62,8 +62,9 @@ KINDS = [(50, 100, 10, "flat with gap"), (50, 100, 10, "flat"), (100, 30, 6, "st
 def test_new_rows_exceed_each_limit_as_often_as_it_says(kind):
     """The fault: limits of fitted rows, in the first case with 30 % of new rows beyond SPE, none beyond T squared."""
     shares = []
+    n, d, k, spectrum = kind
     for seed in range(25):
-        model, draw = drawn(*kind, seed)
+        model, draw = drawn(n, d, k, spectrum, seed)
         found = analyses.outliers(model, draw(800))
         shares.append([(found.spe > found.spe_limit).mean(), (found.t_squared > found.t_squared_limit).mean()])
     assert (np.mean(shares, axis=0) > 0.004).all(), shares

@@ -11,6 +11,7 @@ from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -86,7 +87,7 @@ def summed(tmp_path):
 @pytest.mark.parametrize("surviving", [False, True], ids=["masked", "surviving"])
 def test_without_the_rule_two_sums_reveal_a_share(tmp_path, surviving):
     """The attack, by the code that people run."""
-    parties, given = PARTIES if surviving else PARTIES[1:], {"repeat": "allow"}
+    parties, given = PARTIES if surviving else PARTIES[1:], dict[str, Any](repeat="allow")
     given["options"] = SURVIVING if surviving else SECURE
     whole = finish(sites(tmp_path, parties, **given))
     again = sites(tmp_path, parties if surviving else parties[:2], **given)

@@ -1,5 +1,7 @@
 """Blind runs: the parties have the model, the server has the spectrum, and what cannot be blind is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -144,8 +146,14 @@ def test_a_party_that_drops_out_ends_the_run(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-KEYS = [{"keep": "moments"}, {"center": False}, {"harmonise": "means"}, {"clusters": 2}, {"outliers": "sites"}]
-KEYS += [{"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}]
+KEYS: list[dict[str, Any]] = [
+    {"keep": "moments"},
+    {"center": False},
+    {"harmonise": "means"},
+    {"clusters": 2},
+    {"outliers": "sites"},
+]
+KEYS += [{"outliers": "sites"}, {"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}]
 OTHERS = ["sub-it", "ap-cov", "qr-pca", "em", "dp-pca epsilon=1", "vertical", "robust"]
 REFUSED = [
     *(("p-cov", key, [f"'{name.replace('_', '-')}'" for name in key]) for key in KEYS),

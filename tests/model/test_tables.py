@@ -97,9 +97,9 @@ def test_a_summary_tells_sizes_names_and_bytes_of_parties():
         assert f" in 120 rows of {len(sizes)} part{'y' if names is north else 'ies'}, by p-cov" in model.summary()
     fit, last = {"phase": "moments", "up": [10, 2000], "down": [1, 2]}, {"phase": "project", "up": [5, 5]}
     model.log["rounds"] = [fit, {**last, "down": [30, 40]}]
-    told = [line.strip() for line in model.summary(full=True).splitlines() if "bytes" in line]
-    assert [line.split("  ")[0] for line in told] == ["bytes up", "bytes down"]
-    assert [line.split("  ")[-1].strip() for line in told] == ["2,000 at most per party, 2,010 in all", "73 in all"]
+    lines = [line.strip() for line in model.summary(full=True).splitlines() if "bytes" in line]
+    assert [line.split("  ")[0] for line in lines] == ["bytes up", "bytes down"]
+    assert [line.split("  ")[-1].strip() for line in lines] == ["2,000 at most per party, 2,010 in all", "73 in all"]
 
 
 @pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
@@ -134,9 +134,9 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
     shown = DisplayTable("<b>\x1b[2J", ["<i>"], [["<script>\x1b[2J"]])
     assert "\x1b" not in tables.table_to_text(shown) + tables.table_to_html(shown)
     assert not any(tag in tables.table_to_html(shown) for tag in ("<b>", "<i>", "<script>"))
-    for d, expected in ((50, range(49, -1, -1)), (21, range(20, -1, -1)), (20, range(20)), (6, NAMES)):
+    for d, order in ((50, range(49, -1, -1)), (21, range(20, -1, -1)), (20, range(20)), (6, NAMES)):
         names, values = NAMES * (d == 6), np.arange(float(d))
-        assert [line[0] for line in tables.feature_rows(names, values, weight=values)] == list(expected)
+        assert [line[0] for line in tables.feature_rows(names, values, weight=values)] == list(order)
     assert tables.largest_features(np.array([0.1, -3.0, 0.0, 2.0, -1.0]), NAMES) == "f1 -3, f3 +2, f4 -1"
 
 

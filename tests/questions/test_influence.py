@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -148,7 +149,7 @@ def test_shares_up_to_the_limit_are_told():
     usual = Influence(0.125, 0.5, np.array([0.25, 0.25, 0.5]), turns, 0.75, 2.0, 1)
     party, other = PartyInfluence("client 1", odd, ("share", "spread", "fit")), PartyInfluence("client 2", usual, ())
     assert party.largest_share == (0.75, 2)
-    log = {"influence": [], "measured": reports.influence_measurements([party, other])}
+    log: dict[str, Any] = {"influence": [], "measured": reports.influence_measurements([party, other])}
     reports.complete_log(log, [party, other])
     names = "component_share", "axis_degrees", "subspace_degrees", "components"
     assert [log["measured"].pop(f"influence_{name}") for name in names] == [0.75, 10.0, 7.0, 3]

@@ -1,7 +1,9 @@
 """Functions of single rows before the PCA: a run with one is that of the function of the rows, and a site agrees."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,7 @@ COUNTS = np.random.default_rng(4).poisson(0.07, (150, 5))  # so many zeros that 
 GAPS = np.where(np.random.default_rng(5).random(X.shape) < 0.1, np.nan, X)
 NAMES = list("abcde")
 SPLIT = partial(np.split, indices_or_sections=[60, 110])
-FUNCTIONS = {"log1p": np.log1p, "sqrt": np.sqrt, "asinh": np.arcsinh}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"log1p": np.log1p, "sqrt": np.sqrt, "asinh": np.arcsinh}
 FUNCTIONS["clr"] = lambda rows: np.log(rows) - np.log(rows).mean(axis=1, keepdims=True)
 CONTAINERS = {
     "array": np.float32,

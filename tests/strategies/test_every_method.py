@@ -280,8 +280,8 @@ def test_a_party_with_missing_values_is_named_or_takes_part(method):
 @every_method
 def test_parties_that_do_not_fit_or_are_too_many_are_named(method):
     by_rows, mismatched = method in BY_ROWS, [*three(method), rows(40, 11)]
-    error, named = (DataError, [11, 12]) if by_rows else (ContractError, [40, 60, "p-cov"])
-    with refused(error, "party 3", "party 0", *named):
+    numbers = [11, 12] if by_rows else [40, 60, "p-cov"]
+    with refused(DataError if by_rows else ContractError, "party 3", "party 0", *numbers):
         fit(method, mismatched, n_components=2)
     with refused(QuorumError, 3, 2):
         finish(server_for(method, clients=2))

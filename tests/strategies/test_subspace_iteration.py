@@ -9,6 +9,7 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.factors import truncated_factor
+from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.pooling import head_fields
 from fedpca_flwr.strategies import subspace_iteration
@@ -209,7 +210,7 @@ def test_variances_of_a_sketch_are_never_more_than_there_is():
 @pytest.mark.engine
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}, {"scale": True}], ids=str)
 def test_components_above_the_noise_are_certified(options, monkeypatch):
-    X, k, freedoms, law = spiked(200, 500, [30.0, 22.0, 16.0]), 8, [], subspace_iteration.MarchenkoPastur
+    X, k, freedoms, law = spiked(200, 500, [30.0, 22.0, 16.0]), 8, [], MarchenkoPastur
     parties = cut(X, 90, 60, 50)
     certified_all = fit(parties, n_components=k, max_rounds=200, **options)
     monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: freedoms.append(sizes) or law(*sizes))

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -28,7 +29,8 @@ class StubDeployment:
     port = 1
 
     def __init__(self, folder, monkeypatch):
-        self.folder, self.status, self.sites, self.killed, self.shown = folder, "finished:completed", None, [], []
+        self.folder, self.status, self.killed, self.shown = folder, "finished:completed", [], []
+        self.sites: list[dict[str, Any]] = []
         monkeypatch.setattr(rehearsal, "Deployment", self.of)
 
     def of(self, folder, app, sites):
@@ -82,7 +84,7 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     for wrong_keys in ({}, {**keys, "min-rows": 61}, {**keys, "journal": "own"}):
         with refused(ConfigError, *([*data, "id"] if not wrong_keys else list(wrong_keys)[1:])):
             deployment.rehearse(data=data, run=run, node_config=wrong_keys)
-    assert deployment.sites is None, "nothing was started"
+    assert not deployment.sites, "nothing was started"
     deployment.rehearse(data=data, run=run, node_config=keys)
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
@@ -94,7 +96,7 @@ def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deploy
     for folder in (tmp_path, tmp_path / "none"):
         with refused(ConfigError, "--app", folder):
             deployment.rehearse(folder)
-    assert deployment.sites is None
+    assert not deployment.sites
     deployment.status = "finished:failed"
     with refused(FedPCAError, "finished:failed"):
         deployment.rehearse()

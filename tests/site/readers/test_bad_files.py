@@ -12,6 +12,7 @@ import logging
 import re
 import zipfile
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -219,6 +220,7 @@ READ_RIGHT = {"text: a line of units": -B, "text: text aligned by spaces": B, "t
 
 def follow(path, keys, seen=()):
     """Yield the errors and rows that advice leads to; fail if it leads back, or if a text names another key."""
+    result: Any
     try:
         result = to_array(read(path, **keys).rows)
     except FedPCAError as error:

@@ -180,9 +180,9 @@ def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
         found.add(np.array([image]), height)
         np.testing.assert_allclose(found.point, [point])
     found = Anderson(np.zeros(2), lambda point: True)
-    for image in ([1e-170, 0.0], [2e-170, 1e-171], [2e-170, 1e-170]):  # their differences cannot be squared
-        found.add(np.array(image), 0.0)
-    np.testing.assert_array_equal(found.point, image)
+    for pair in ([1e-170, 0.0], [2e-170, 1e-171], [2e-170, 1e-170]):  # their differences cannot be squared
+        found.add(np.array(pair), 0.0)
+    np.testing.assert_array_equal(found.point, pair)
 
 
 D, Q = 7, 3
