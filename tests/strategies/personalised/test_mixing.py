@@ -147,6 +147,22 @@ def test_rows_and_moments_give_personalised_products():
         assert held.shape == X.shape
 
 
+@pytest.mark.parametrize("n", [8, 90])
+def test_a_far_centre_shows_no_rounding_of_the_components(n):
+    """The adversary: a server whose mean near 2^53 turned the last bits of U, of any rows, into errors of 1e18."""
+    X, centre = RNG.standard_normal((n, 40)), np.zeros(40)
+    centre[:2] = -(2.0**54), -(2.0**53)
+    basis, _ = np.linalg.qr(np.column_stack([centre, RNG.standard_normal((40, 2))]))
+    mean = X.mean(axis=0)
+    for held in (
+        centre_local_rows(X, centre, np.zeros(40)),
+        centre_local_moments(Moments.from_rows(X), centre, np.zeros(40)),
+    ):
+        for turn in (np.eye(3), np.linalg.qr(RNG.standard_normal((3, 3)))[0]):  # of the same span
+            deviations = (X - mean) - (X - mean) @ basis @ basis.T
+            assert held.residual_energy(basis @ turn) == pytest.approx(np.square(deviations).sum(), rel=1e-9)
+
+
 def test_energy_is_about_the_centre_in_all_units():
     """Rows 1 and 3 about 1: 4, of which half lies between their mean and the centre."""
     own = centre_local_rows(np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([1.0, 0.0]), np.zeros(2))
