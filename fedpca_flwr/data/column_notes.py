@@ -159,8 +159,8 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
     unique = np.flatnonzero((steps[:, 1:] > 0).all(axis=1))
-    whole = unique[(sample[unique] % 1 == 0).all(axis=1)]
-    return np.array([wide, far, np.isin(columns, whole)])
+    integers = unique[(sample[unique] % 1 == 0).all(axis=1)]
+    return np.array([wide, far, np.isin(columns, integers)])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:

@@ -211,10 +211,8 @@ def mismatch_faults(infos: Sequence[PartyInfo], *, partitions: int | None) -> li
         if info.simulated and owner:
             mismatches.append((info, f"its node-config names no 'data', but that of {owner} does"))
         if info.covariates != first.covariates:
-            text = (
-                f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}: name columns that all "
-            )
-            mismatches.append((info, f"{text}parties have, in one order"))
+            text = f"the columns of 'adjust-for' stand elsewhere than in those of {first.sender}"
+            mismatches.append((info, f"{text}: name columns that all parties have, in one order"))
     infos_with_names = list(filter(attrgetter("columns"), infos))
     if infos_with_names:
         witness, dissenters = _disagreeing_parties(infos_with_names, "columns")

@@ -56,20 +56,20 @@ class Task(NamedTuple):
 def parties(data_root: str) -> dict[str, Callable[[], list[Rows]]]:
     """Return functions that make the parties of the tasks by name; those of MNIST only with its folder."""
     digits, wine = load_digits().data, load_wine().data
-    found: dict[str, Callable[[], list[Rows]]] = {
+    makers: dict[str, Callable[[], list[Rows]]] = {
         "wine": lambda: np.array_split(wine, 3),
         "digits": lambda: np.array_split(digits, 10),
         "drawn": lambda: [np.clip(part, -19, 19) for part in _drawn_rows(10, 500, 256)],
     }
     if data_root:
-        found |= {
+        makers |= {
             "mnist-60000": lambda: _mnist(data_root, 60_000),
             "mnist-10000": lambda: _mnist(data_root, 10_000),
             "mnist-holes": lambda: [_with_holes(part, seed) for seed, part in enumerate(_mnist(data_root, 10_000))],
             "mnist-columns": lambda: _by_columns(_mnist(data_root, 10_000)),
             "mnist-1500": lambda: _by_columns([np.vstack(_mnist(data_root, 10_000))[::7]]),
         }
-    return found
+    return makers
 
 
 def tasks() -> list[Task]:
@@ -108,7 +108,7 @@ def compare_trees(checkout: str, data_root: str, repeats: int, chosen: str) -> L
     with TemporaryDirectory() as folder, ExitStack() as stack:
         workers = [_Worker(tree, folder, stack) for tree in (str(ROOT), checkout)]
         for task in tasks():
-            title = " ".join([task.method, *("masked" for key in task.options if key == "secure_aggregation")])
+            title = task.method + " masked" * ("secure_aggregation" in task.options)
             if task.parties not in sources or chosen not in f"{task.parties} {title}":
                 continue
             if not (file := Path(folder, f"{task.parties}.npz")).exists():

@@ -257,7 +257,8 @@ def rehearse(
             deployment.run, config, on_line=lambda line: None if EMPTY_LOG_LINE.fullmatch(line) else show(f"   {line}")
         )
         if dropout:
-            wait_for_question(folder / f"journal{(last := n_sites - 1)}", running)
+            last = n_sites - 1
+            wait_for_question(folder / f"journal{last}", running)
             deployment.kill_node(last)
             wait_text = f"{ROUND_DEADLINE_SECONDS:.0f} s after its question (round-deadline)"
             show(f"   hospital {last} (client {last}) is killed; {wait_text} the others go on")
@@ -274,12 +275,12 @@ def rehearse(
 
 def _require_rows(factory: Factory, node_configs: Sequence[Mapping[str, object]], run_config: str) -> None:
     """Raise ConfigError with a line for each fault of the run or of sites' rows, which names the sites' files."""
-    from fedpca_flwr.site.node.doctor import SiteSetup, check_rows  # heavy, and only a rehearsal needs it
+    from fedpca_flwr.site.node.doctor import SiteSetup, run_trial  # heavy, and only a rehearsal needs it
 
     faults = []
     for node_config in node_configs:
         try:
-            check_rows(factory, SiteSetup(node_config, run_config))
+            run_trial(factory, SiteSetup(node_config, run_config))
         except FedPCAError as error:
             faults.append((str(node_config["data"]), f"{error}{f' ({error.local})' if error.local else ''}"))
     if faults:

@@ -25,7 +25,7 @@ from fedpca_flwr.cli import Report
 from fedpca_flwr.config.node_config import NodeConfig, is_url
 from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.data.column_notes import column_fault_notes, one_column_text
-from fedpca_flwr.data.table import check_rows as check_table
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import fleet, memory
 from fedpca_flwr.protocol.client import RefusingClient
@@ -45,15 +45,22 @@ MIN_PARTIES = 2  # of a sum, below which nothing is hidden
 RENEWAL_DAYS = 30  # before its end, in which a certificate should be renewed
 START_PROGRAM = "import fedpca_flwr.site_app"
 MAX_START_SECONDS = 15.0  # half of what Flower allows a ClientApp
-FILE_REMEDIES = {"root-certificates": "get ca.crt from the coordinator", "node-key": "'site node-key' makes it"}
-FILE_REMEDIES |= {"identity": "'site keys' makes it", "identities": "it has the lines of 'site keys' of all sites"}
-FILE_REMEDIES |= {
+FILE_REMEDIES = {
+    "root-certificates": "get ca.crt from the coordinator",
+    "node-key": "'site node-key' makes it",
+    "identity": "'site keys' makes it",
+    "identities": "it has the lines of 'site keys' of all sites",
     "data": "it has the rows",
     "variants": "'site variants' makes it",
     "apart": "'site relatives' makes it",
 }
-CHECK_FILES = {"identity": {"identity", "identities"}, "rows and run": {"data", "variants", "apart"}}
-CHECK_FILES |= {"superlink": {"root-certificates"}, "key": {"root-certificates", "node-key"}}
+CHECK_FILES = {
+    "identity": {"identity", "identities"},
+    "rows and run": {"data", "variants", "apart"},
+    "superlink": {"root-certificates"},
+    "key": {"root-certificates", "node-key"},
+}
+"""Files that a check needs, by its topic: a missing one has a line of its own in place of the check."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
     checks: dict[str, Callable[[SiteSetup], str]] = {"versions": _check_versions, "node-config": _check_node_config}
     checks |= {"start": _time_start, "owner": _check_owner}
     checks |= {"identity": _check_identity, "journal": _check_journal, "rules": _list_open_rules}
-    checks["rows and run"] = partial(check_rows, factory)
+    checks["rows and run"] = partial(run_trial, factory)
     if site.superlink:
         checks["superlink"] = check_superlink
         if site.key:
@@ -222,7 +229,7 @@ def _list_open_rules(site: SiteSetup) -> str:
     return OpenPoint(f"open: {', '.join(texts)}") if texts else "none is open"
 
 
-def check_rows(factory: Factory, site: SiteSetup) -> str:
+def run_trial(factory: Factory, site: SiteSetup) -> str:
     """Describe the rows after a trial run, which writes nothing to the journal; raise the errors of a run."""
     chosen = fleet.parse_config_text(site.run_config, "run-config")
     run_config = {"method": "p-cov", "transform": site.node.transform, **chosen}
@@ -248,7 +255,7 @@ def check_rows(factory: Factory, site: SiteSetup) -> str:
     needed = memory.site_memory(largest)
     missing, available = int(np.sum(table.missing)), memory.available_memory()
     limit = f" of {available:,}" if available is not None else ""
-    checked = check_table(table.rows, table.names, sampled=True)
+    checked = check_rows(table.rows, table.names, sampled=True)
     notes = [*table.notes, *column_fault_notes({"": checked}, {"": table.names}), one_column_text(checked)]
     if not party.refuses_rare_values and (allowed := party.conspicuous_columns()):
         notes.append(f"{allowed}, and moments tell these rows, which rare-values='allow' permits")
