@@ -303,9 +303,22 @@ def faults_of_links(page):
             yield target
 
 
-@pytest.mark.parametrize("faults", [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links])
+def faults_of_toml(page):
+    for block in blocks(page, "toml"):
+        try:
+            tables = tomllib.loads(block)
+        except tomllib.TOMLDecodeError as error:
+            yield f"{error}: {block}"
+        else:
+            yield from tables.get("site", tables).keys() - NodeConfig.keys()
+
+
+FAULTS = [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links, faults_of_toml]
+
+
+@pytest.mark.parametrize("faults", FAULTS)
 def test_what_pages_name_exists(faults):
-    """Run-configs, keys, modules and tests that are run, and links."""
+    """Run-configs, keys, modules and tests that are run, links, and tables of a site."""
     assert [f"{page}: {fault}" for page in PAGES for fault in faults(page)] == []
 
 
