@@ -68,7 +68,7 @@ def column_fault_notes(
         codes = [code for found in faults.values() for code in found.codes.values()]
         marks = sorted({mark for _, marks in codes for mark in marks})
         text = ", ".join(str(int(mark)) if mark == int(mark) else repr(mark) for mark in marks)
-        values = f"{sum(count for count, _ in codes)} values of {listing} are repeated and far from all others"
+        values = f"{sum(count for count, _ in codes)} values of {listing} are repeated and beyond all others"
         notes.append(f"{values} of their column: codes for missing values? Make them NaN (of a file: missing='{text}')")
     for is_running, text in (
         (True, "a running number is in {}: leave it out (of a file, leave_out='...') if it numbers the rows"),
@@ -121,8 +121,11 @@ def find_faults(table: Table) -> ColumnFaults:
     if n < MIN_ROWS:
         return faults
     sample = np.sort(np.array(summary.sample).T.astype(np.float64), axis=1)  # missing values come last
-    wide, far, unique = _suspects(summary, sample)
-    for column, values in _read_columns(table.rows, np.flatnonzero(wide | far | unique)):
+    wide, far, unique, coded = _suspects(summary, sample)
+    lows: dict[float, dict[int, int]] = {}  # by columns, how many values of each are a code below no other negative one
+    for column, values in _read_columns(table.rows, np.flatnonzero(wide | far | unique | coded)):
+        if coded[column] and (values[values != (low := float(summary.low[column]))] >= 0).all():
+            lows.setdefault(low, {})[column] = int((values == low).sum())
         if wide[column] and (codes := _end_codes(*np.unique(values, return_counts=True))):
             faults.codes[column] = codes
         if far[column] and (count := _count_isolated(sample[column], values)):
@@ -132,6 +135,9 @@ def find_faults(table: Table) -> ColumnFaults:
         ordered = np.sort(values)
         if (ordered[1:] > ordered[:-1]).all() and not _differ_by_chance(ordered[0], ordered[-1], n):
             faults.identifiers[column] = bool(ordered[-1] - ordered[0] == n - 1)
+    for code, counts in lows.items():
+        if len(counts) > 1 and counts.keys() & {*faults.codes, *faults.isolated}:  # in one of them it is far off
+            faults.codes.update({c: (count, [code]) for c, count in counts.items() if c not in faults.codes})
     identifiers = faults.identifiers if len(faults.identifiers) <= MAX_IDENTIFIERS else {}
     return faults._replace(identifiers=identifiers, codes=dict(sorted(faults.codes.items())))
 
@@ -144,7 +150,10 @@ def _are_numbers(table: Table) -> bool:
 
 
 def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
-    """Return masks (3, d) of columns with a wide gap, far extremes, or different whole numbers in a sorted sample."""
+    """Return masks (4, d) of columns by a sorted sample.
+
+    Columns with a wide gap, far extremes, different whole numbers, or a negative code as their least value.
+    """
     low, high, columns = summary.low, summary.high, np.arange(len(sample))
     last = np.maximum(0, sample.shape[1] - np.isnan(sample).sum(axis=1) - 1)
     steps, above = np.diff(sample, axis=1, prepend=low[:, None]), high - sample[columns, last]
@@ -160,7 +169,8 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
     unique = np.flatnonzero((steps[:, 1:] > 0).all(axis=1))
     integers = unique[(sample[unique] % 1 == 0).all(axis=1)]
-    return np.array([wide, far, np.isin(columns, integers)])
+    codes = [value for value in np.unique(low[(low < 0) & (low % 1 == 0)]).tolist() if _is_code(value)]
+    return np.array([wide, far, np.isin(columns, integers), np.isin(low, codes) & (high > low)])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:
