@@ -1,4 +1,4 @@
-"""EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows.
+"""EM: the components of rows with missing values, by penalised likelihood in a Gaussian model of all rows.
 
 Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
 sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
@@ -72,7 +72,7 @@ class EMOptions(method.PCAOptions):
     """Divide each feature by the standard deviation of its expected values (with model='factors', of its observed
     values)."""
     prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
-    """Weight of the prior: it counts as this many rows of unrelated features."""
+    """Weight of the prior: it counts as this many rows of unrelated features. Near 0 it is maximum likelihood."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
     """Estimated angle to the final components, in degrees, at which the iteration ends. The estimate is not a bound."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
@@ -179,7 +179,7 @@ CARD = method.MethodCard(
     name="em",
     title="Expectation-maximisation",
     exact=False,
-    result="The components are maximum likelihood estimates for rows with missing values",
+    result="The components come from a penalised likelihood fit (`prior`) to rows with missing values",
     rounds="2, then about 10 until it converges; about 25 with `model='factors'`",
     upload="d(d+1)/2 + d in each round for d features; with `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
@@ -367,7 +367,8 @@ def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, option
     """Return the model's notes on missing values, empty rows that were left out, and convergence of EM."""
     if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
-    notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]
+    prior_text = f"penalised likelihood (EM, with a prior worth {options.prior:g} rows)"
+    notes = [f"components by {prior_text}: those of the complete rows may be others"]
     if observed.unshared_pairs:
         notes.append(
             f"{observed.unshared_pairs} pairs of features have no row in common: how they go together is the model's"
