@@ -1,13 +1,13 @@
 """EM: the components of rows with missing values, by penalised likelihood in a Gaussian model of all rows.
 
 Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
-sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
+sends the model's mean m and covariance S. Each site fills every gap with its conditional mean, and returns the sums of
 the filled rows and of their products, with the conditional covariances added (`fedpca_flwr.strategies.em.gaussian_em`;
 `fedpca_flwr.strategies.em.gap_groups`). The iteration ends when an estimate says that the components will turn by less
 than ``tolerance`` degrees.
 
 With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.strategies.em.factor_em`): q
-directions, and the same noise in all other directions. A party then sends far fewer numbers.
+directions, and the same noise in all other directions. A site then sends far fewer numbers.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -61,7 +61,7 @@ class EMOptions(method.PCAOptions):
     variances exceed those of unrelated features with the same variances (parallel analysis)."""
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """Moments that the server stores with the model (docs/statistics.md): the expected moments of all rows ('moments'),
-    and in clear also those of each party ('parties')."""
+    and in clear also those of each site ('parties')."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
     """Model of the rows: a full covariance ('gaussian'), or few directions and noise ('factors'), for more than about
@@ -200,7 +200,7 @@ CARD = method.MethodCard(
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Walker and Ni 2011; for "
     "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
-    differences="The publications treat a single data set. The sums over parties are this project's.",
+    differences="The publications treat a single data set. The sums over sites are this project's.",
     beyond_moments="a group of rows for each pattern of gaps",
 )
 
