@@ -260,6 +260,8 @@ def faults_of_keys(page):
         if not text.startswith(("python", "PCA(", "flwr", "flower-")):
             keys = {key.replace("_", "-") for key in re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)}
             yield from [text] if keys - known else []
+    for table in map(tomllib.loads, blocks(page, "toml")):
+        yield from table.get("site", table).keys() - NodeConfig.keys()
 
 
 def faults_of_commands(page):
@@ -303,22 +305,9 @@ def faults_of_links(page):
             yield target
 
 
-def faults_of_toml(page):
-    for block in blocks(page, "toml"):
-        try:
-            tables = tomllib.loads(block)
-        except tomllib.TOMLDecodeError as error:
-            yield f"{error}: {block}"
-        else:
-            yield from tables.get("site", tables).keys() - NodeConfig.keys()
-
-
-FAULTS = [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links, faults_of_toml]
-
-
-@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("faults", [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links])
 def test_what_pages_name_exists(faults):
-    """Run-configs, keys, modules and tests that are run, links, and tables of a site."""
+    """Run-configs, keys, modules and tests that are run, and links."""
     assert [f"{page}: {fault}" for page in PAGES for fault in faults(page)] == []
 
 

@@ -305,8 +305,7 @@ class RunConfig(Config):
     """Function of each value that all sites apply before the PCA; 'clr' is the log-ratio of each value to the geometric
     mean of its row (docs/data.md). If empty, rows stay as they are."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
-    """Likeness of the sites with partition='dirichlet' or 'quantity'. With a smaller value the sites differ
-    more."""
+    """Likeness of the sites with partition='dirichlet' or 'quantity'. With a smaller value the sites differ more."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
     """Number of shards of each site, with partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
@@ -314,8 +313,7 @@ class RunConfig(Config):
     secure_aggregation: bool = False
     """Show the server only sums over all sites (docs/secure-aggregation.md)."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
-    """With secure aggregation: a bound on the absolute value of every number in the sites' rows. It may be
-    generous."""
+    """With secure aggregation: a bound on the absolute value of every number in the sites' rows. It may be generous."""
     blind: bool = False
     """With secure aggregation: show the server only sums of rotated rows. The server learns the shares of variance, and
     the sites have the model (docs/security/sums.md)."""

@@ -339,9 +339,7 @@ MEASUREMENTS = (
     define_line("periods", "{periods_per_component} for each component, {options[variant]}"),
     define_line("iterations", "{iterations}, step-size {step_size:.3g}"),
     define_line("mixing rate", "{mixing_rate:.3f} of the sites' differences stay after an exchange ({options[graph]})"),
-    define_line(
-        "consensus error", "{consensus_error_degrees:.2g} degrees at most, from a site's estimate to the mean of all"
-    ),
+    define_line("consensus error", "{consensus_error_degrees:.2g} degrees at most from a site's estimate to the mean"),
     define_line("last direction", "a step of norm {last_direction_norm:.2g} at most"),
     define_line("mu", _mu_text, "mu", "held_out_rows"),
     define_line(

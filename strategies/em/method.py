@@ -367,8 +367,7 @@ def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, option
     """Return the model's notes on missing values, empty rows that were left out, and convergence of EM."""
     if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
-    prior_text = f"penalised likelihood (EM, with a prior worth {options.prior:g} rows)"
-    notes = [f"components by {prior_text}: those of the complete rows may be others"]
+    notes = [f"penalised likelihood (EM, prior worth {options.prior:g} rows): complete rows may have other components"]
     if observed.unshared_pairs:
         notes.append(
             f"{observed.unshared_pairs} pairs of features have no row in common: how they go together is the model's"

@@ -35,7 +35,7 @@ def test_the_secure_profile_is_that_of_the_security_page(tmp_path, capsys):
     (block,) = re.findall(r"^```toml\n(.*?)^```", (ROOT / "SECURITY.md").read_text(encoding="utf-8"), re.M | re.S)
     assert tomllib.loads(path.read_text()) == tomllib.loads(block)
     assert read_site_file(path).node.secure_only
-    text = re.sub("^data = .*\n|^# (?=data = |query = )", "", path.read_text(), flags=re.M)  # takes the database
+    text = re.sub("^data = .*\n|^# (?=data = |query = )", "", path.read_text(), flags=re.M)
     (tmp_path / "database.toml").write_text(text)
     assert read_site_file(tmp_path / "database.toml").node.query
     pairs = pairwise(path.read_text().splitlines())

@@ -54,9 +54,8 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
     assert not any(f"'{name}'" in notes(x=CODES[kind]) for name in "acd")
 
 
-@pytest.mark.parametrize("rows", [slice(3), slice(1)])
+@pytest.mark.parametrize("rows", [slice(3), slice(1)])  # which lie within the reach of a wide column
 def test_a_code_is_noted_in_all_columns_that_have_it(rows):
-    """Also within the reach of a wide column, or once in each; not among other negative values."""
     table = changed(USUAL * [1, 1, 100, -100], *((c, -999, rows) for c in range(4)))
     assert f"{len(range(N)[rows]) * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
 

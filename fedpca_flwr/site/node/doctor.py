@@ -105,9 +105,8 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
             local = getattr(error, "local", "")
             yield "TO DO", f"{topic}: {error}{f' ({local})' if local else ''}"
     for key, path in missing.items():
-        topics = [topic for topic in checks if key in CHECK_FILES.get(topic, ())]
-        text = f"; not checked without it: {', '.join(topics)}" if topics else ""
-        yield "TO DO", f"{key}: there is no file {path} that this account may read ({FILE_REMEDIES[key]}{text})"
+        topics = ", ".join(topic for topic, files in CHECK_FILES.items() if key in files)
+        yield "TO DO", f"{key}: no file {path} that this account may read ({FILE_REMEDIES[key]}); not checked: {topics}"
 
 
 def _missing_files(site: SiteSetup) -> dict[str, Path]:

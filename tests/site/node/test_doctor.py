@@ -129,7 +129,7 @@ def test_each_missing_file_has_a_line(site, examined, tmp_path):
     right, wrong = examined(missing, *words)
     assert list(wrong) == ["root-certificates", "node-key", "identity", "identities", "data", "variants", "apart"]
     assert [key for key, path in missing.items() if path not in wrong[key]] == []
-    assert re.search("no ca.crt .*coordinator; .* without it: superlink, key", wrong["root-certificates"])
+    assert re.search("no ca.crt .*coordinator.*; not checked: superlink, key", wrong["root-certificates"])
     assert list(right) == [name for name in TOPICS if name not in ("identity", "rows and run")]
 
 
