@@ -193,7 +193,7 @@ class FedPCA(Strategy):
     def summary(self) -> None:
         """Print the method's name and title, and this run's rounds and what the server learns."""
         strategy = self.strategy
-        whose = "each party" if strategy.sees_single_replies else "all parties together"
+        whose = "each site" if strategy.sees_single_replies else "all sites together"
         print(f"{strategy.card.name}: {strategy.card.title}; at most {strategy.rounds} rounds; ", end="")
         print(f"the server learns of {whose}: {strategy.server_learns}")
 

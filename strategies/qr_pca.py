@@ -1,12 +1,12 @@
-"""QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
+"""QR-PCA: the exact components from triangular factors of the sites' rows, in one round.
 
-Take QR-PCA if each party has fewer rows than features, or if small components matter. Party k sends its number of rows
+Take QR-PCA if each site has fewer rows than features, or if small components matter. Site k sends its number of rows
 n_k, its mean m_k and the triangular factor R_k of its centred rows. The stack of all R_k, and of one row
-``sqrt(n_k) (m_k - m)`` for each party, has the singular values and right singular vectors of all rows about their mean
+``sqrt(n_k) (m_k - m)`` for each site, has the singular values and right singular vectors of all rows about their mean
 m. No value is squared, so singular values resolve down to about 1e-15 of the first one, where a covariance resolves
-them down to about 3e-7. If parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
+them down to about 3e-7. If sites have many rows, QR-PCA takes about twice the CPU time of P-COV.
 
-With ``rank = r`` each party sends only the best r rows of its factor, and the model states a bound on the angle. With
+With ``rank = r`` each site sends only the best r rows of its factor, and the model states a bound on the angle. With
 ``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the bound.
 """
 
@@ -102,9 +102,9 @@ CARD = method.MethodCard(
     script=factor_script,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}),
-    differences="By default each party sends a complete factor of its scatter, and the result is exact. The "
+    differences="By default each site sends a complete factor of its scatter, and the result is exact. The "
     "unpublished design note 001 sends fewer vectors, and does not say how many: `variant='paper'` sends k vectors "
-    "for k components, without filler. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to "
+    "for k components, without filler. On the digits (10 sites, Dirichlet 0.1, seed 42, 10 components) it is up to "
     "10 degrees from the exact components, and with `rank` 2k up to 1.5.",
 )
 

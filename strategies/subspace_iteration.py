@@ -1,7 +1,7 @@
-"""SUB-IT: the exact components from products with blocks of vectors; no party sends a covariance.
+"""SUB-IT: the exact components from products with blocks of vectors; no site sends a covariance.
 
 Take SUB-IT if the rows have too many features d to send d (d + 1) / 2 values, or for secure sums of genotypes. In each
-round the server sends a block V (d x b), and party k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V.
+round the server sends a block V (d x b), and site k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V.
 With the mean m of all rows, the product with the scatter of all rows is::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
@@ -43,7 +43,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions
     acceleration: Literal["krylov", "none"] = "krylov"
     """Blocks that an estimate uses: all blocks so far ('krylov'), or the last (plain subspace iteration, 'none')."""
     warm_start: Literal["random", "svd"] = "random"
-    """First block: random, or from a truncated factor of each party ('svd'), which saves rounds."""
+    """First block: random, or from a truncated factor of each site ('svd'), which saves rounds."""
     warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
     """Rank of the factors with warm-start='svd'. With 0 it is 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
@@ -180,7 +180,7 @@ CARD = method.MethodCard(
     differences="By default each estimate uses all blocks so far, and a block has 10 columns more than there are "
     "components. The unpublished design notes use only the last block, with as many columns as components "
     "(`variant='paper'`); the seed, the number of rounds and the tolerance are this project's. On the digits (10 "
-    "parties, Dirichlet 0.1, seed 42, 10 components) `variant='paper'` is up to 14 degrees off after 20 rounds and "
+    "sites, Dirichlet 0.1, seed 42, 10 components) `variant='paper'` is up to 14 degrees off after 20 rounds and "
     "1e-8 after 100. By default the run ends after 4 rounds, with an error bound of 1e-10 degrees.",
 )
 

@@ -260,6 +260,8 @@ def faults_of_keys(page):
         if not text.startswith(("python", "PCA(", "flwr", "flower-")):
             keys = {key.replace("_", "-") for key in re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)}
             yield from [text] if keys - known else []
+    for table in map(tomllib.loads, blocks(page, "toml")):
+        yield from table.get("site", table).keys() - NodeConfig.keys()
 
 
 def faults_of_commands(page):

@@ -173,7 +173,7 @@ class MomentsOptions(ScaledOptions):
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """Moments that the server stores with the model (docs/statistics.md): those of all rows ('moments'), and in clear
-    also those of each party ('parties')."""
+    also those of each site ('parties')."""
 
     @override
     def stored_moments_count(self, parties: int) -> int:

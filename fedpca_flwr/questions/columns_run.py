@@ -38,9 +38,9 @@ class ColumnsOptions(CountOptions):
     """Options of methods for columns: how each party centres and scales its columns."""
 
     center: bool = True
-    """Each party subtracts the means of its own columns."""
+    """Each site subtracts the means of its own columns."""
     scale: bool = False
-    """Each party divides its own columns by their standard deviations. A column whose deviation is no more than the
+    """Each site divides its own columns by their standard deviations. A column whose deviation is no more than the
     last digit of its mean counts as constant."""
 
     @property

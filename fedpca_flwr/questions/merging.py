@@ -47,8 +47,8 @@ MERGE_DISCLOSURE = Disclosure(
 
 DIFFERENCES = (
     "The paper computes only one component; here each further component comes from the columns without the earlier "
-    "ones. With `graph` the paper's parties keep different directions; the model has their mean. The angles are for "
-    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
+    "ones. With `graph` the paper's sites keep different directions; the model has their mean. The angles are for "
+    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three sites."
 )
 """End of both methods' texts on what differs from the paper."""
 
@@ -70,18 +70,18 @@ class MergeOptions(ColumnsOptions, VariantOptions):
     periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 10
     """Number of merges for each component."""
     start: Literal["common", "own"] = "common"
-    """First vector of the power method: the same random vector for all parties, drawn in each period; or a random
-    vector of each party's own (the paper's algorithm 2), drawn once for each component."""
+    """First vector of the power method: the same random vector for all sites, drawn in each period; or a random
+    vector of each site's own (the paper's algorithm 2), drawn once for each component."""
     warm_start: Literal["random", "previous"] = "random"
     """Start of the power method after the first period: the random vector, or the last merged vector (the paper's
     algorithm 3)."""
     align_signs: bool = True
-    """Turn the parties' vectors to one side before they are added. The paper adds them with the signs that they have
+    """Turn the sites' vectors to one side before they are added. The paper adds them with the signs that they have
     (equation 13)."""
     weight_scaling: bool = False
     """Increase the larger weights (the paper's equation 15)."""
     graph: Literal["server", "complete", "ring", "star"] = "server"
-    """Who merges the vectors: the server, or each party those of its neighbours in this graph."""
+    """Who merges the vectors: the server, or each site those of its neighbours in this graph."""
 
     @property
     def faithful(self) -> bool:

@@ -156,7 +156,7 @@ class RowsStrategy(PCAStrategy):
         return self.options.n_components
 
     def build_model(self, solution: Solution) -> PCAModel:
-        """Build the model from the result of the method, with the parties' influence and all notes.
+        """Build the model from the result of the method, with the sites' influence and all notes.
 
         Parameters
         ----------

@@ -54,6 +54,12 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
     assert not any(f"'{name}'" in notes(x=CODES[kind]) for name in "acd")
 
 
+@pytest.mark.parametrize("rows", [slice(3), slice(1)])  # which lie within the reach of a wide column
+def test_a_code_is_noted_in_all_columns_that_have_it(rows):
+    table = changed(USUAL * [1, 1, 100, -100], *((c, -999, rows) for c in range(4)))
+    assert f"{len(range(N)[rows]) * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+
+
 def test_a_column_that_one_party_has_not_measured_is_noted():
     everywhere, high = slice(None), USUAL / 100 + 4
     north = changed(USUAL, (2, -1, everywhere))

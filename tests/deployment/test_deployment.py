@@ -142,7 +142,7 @@ def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
     assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
     assert list(model.feature_names_in_) == NAMES
     assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1"]
-    assert "secure aggregation    pairwise masks, 2 parties" in log
+    assert "secure aggregation    pairwise masks, 2 sites" in log
     for own, X in zip(scores, HOSPITALS, strict=True):
         np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
 

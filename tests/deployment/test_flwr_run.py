@@ -25,7 +25,7 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     model, rows = PCAModel.load(tmp_path / "model"), datasets.load("digits").all_rows()
     assert principal_angles(model, pooled_pca(rows, 10)).max <= 1e-6
     assert len(model.log["parties"]) == 10
-    for begins in ("parties               10", "rows                  1797", "bytes up", "angle to pooled PCA"):
+    for begins in ("sites                 10", "rows                  1797", "bytes up", "angle to pooled PCA"):
         assert begins in log
     assert "captured variance     73.8% of that of the pooled rows" in log
     assert str(tmp_path / "model.npz") in log

@@ -60,7 +60,7 @@ SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 @pytest.mark.parametrize(
     ("options", "whose", "rounds"),
-    [({}, "each party", 2), (SECURE, "all parties", 4), ({**SECURE, "blind": True}, "rotated", 7)],
+    [({}, "each site", 2), (SECURE, "all sites", 4), ({**SECURE, "blind": True}, "rotated", 7)],
 )
 def test_the_summary_is_of_this_run(options, whose, rounds, capsys):
     pca_of(**options).summary()

@@ -98,7 +98,7 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     truth = pooled_pca(WINE[0], 3, scale=True).transform(WINE[0])
     assert principal_angles(model.scores_, truth).max() <= 1e-5
     said = capsys.readouterr().out
-    assert "parties               3, with 4 to 5 features of the same rows" in said
+    assert "sites                 3, with 4 to 5 features of the same rows" in said
     assert "captured variance     66.5% of that of the pooled rows" in said
     assert "angle to pooled PCA" in said
     assert "certified angle" in said

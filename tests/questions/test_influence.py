@@ -114,7 +114,7 @@ def test_methods_that_pool_moments_tell_shares(method, tmp_path):
         fit(method, THREE, n_components=4, max_share=largest)
         with refused(ContractError, f"{largest:.2%}", "'max_share'"):
             fit(method, THREE, n_components=4, max_share=largest - 1e-9)
-    assert f"influence             one party holds at most {largest:.1%} of a component" in stored.summary(full=True)
+    assert f"influence             one site holds at most {largest:.1%} of a component" in stored.summary(full=True)
 
 
 @pytest.mark.engine

@@ -104,7 +104,7 @@ def test_the_model_is_that_of_the_members_now(state, then, leave, options, membe
     assert counts == [len(members), sum(map(len, members)), len(here), 5]
     assert [note[:20] for note in model.log["notes"]] == (["1 members are absent"] if "absent" in changed else [])
     if "absent" in changed:
-        assert "220 of 12 features, 120 of them at these parties" in model.summary(full=True)
+        assert "220 of 12 features, 120 of them at these sites" in model.summary(full=True)
         assert "3 with 220 rows; 2 took part in this run" in model.summary(full=True)
     assert list(Federation.open(state).members.values()) == [len(part) for part in members]
 
