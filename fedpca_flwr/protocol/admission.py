@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config.run_config import Config, Count, Name
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import (
     ERRORS_BY_NAME,
     ConfigError,
@@ -28,7 +29,7 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
-MESSAGES = 3
+MESSAGES = 4
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -40,8 +41,9 @@ class PartyInfo(Config):
 
     `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
     columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
-    `features` is 0 if the client does not say. `journal` is a keyed digest of the last event of a site's journal, with
-    the last reply. `messages` is `MESSAGES` at the site, 0 if it is an earlier version.
+    `features` is 0 if the client does not say. `names` are those of the columns, if the site shows them, with a NUL
+    between two. `journal` is a keyed digest of the last event of a site's journal, with the last reply. `messages` is
+    `MESSAGES` at the site, 0 if it is an earlier version.
     """
 
     public = False
@@ -54,7 +56,15 @@ class PartyInfo(Config):
     simulated: bool
     journal: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     features: Annotated[int, Limits(ge=0)] = 0
+    names: Annotated[str, Limits(max_length=2**28)] = ""
     messages: Annotated[int, Limits(ge=0)] = 0
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names that the party shows; empty unless they can be printed and `columns` is their digest."""
+        names = tuple(self.names.split("\0"))
+        is_valid = len(names) == self.features and all(map(str.isprintable, names))
+        return names if is_valid and names_digest(names) == self.columns else ()
 
     @cached_property
     def sender(self) -> str:

@@ -131,6 +131,9 @@ class Site(Protocol):
     def info(self, split: str) -> dict[str, Any]:
         """Return the party's statement about itself (`PartyInfo`), which comes with every reply, by key."""
 
+    def shown_names(self, split: str) -> str:
+        """Return the names of the columns for the model, with a NUL between two; empty if the server gets none."""
+
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
         """Refuse a method or options that the site's policy does not allow; `sums_only`: the server sees sums only."""
 
@@ -290,7 +293,8 @@ class PCAClient(PartyClient):
             self._permit()
             rows, features = self.selection.shape
             self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
-            return {**self.info(), "features": features, "messages": MESSAGES}
+            names = {"names": names} if (names := self.site.shown_names(self.card.split)) else {}
+            return {**self.info(), **names, "features": features, "messages": MESSAGES}
         except Exception as error:
             return self._report_error(error)
 

@@ -12,6 +12,7 @@ from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.protocol import admission
 from fedpca_flwr.protocol.admission import MAX_FEATURES, MESSAGES, ErrorReport, PartyInfo, make_reply, parse_info
 from fedpca_flwr.protocol.card import method_questions
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector, StreamingSum, max_magnitude
 from fedpca_flwr.strategies import METHODS
@@ -129,7 +130,14 @@ def test_the_version_of_messages_grows_with_them():
     }
     statements = [sorted(kind.model_fields) for kind in (PartyInfo, ErrorReport)]
     found = hashlib.sha256(repr((sorted(scripts.items()), statements, sorted(RunConfig.keys()))).encode()).hexdigest()
-    assert (MESSAGES, found[:16]) == (3, "c3a8544440a8030c")
+    assert (MESSAGES, found[:16]) == (4, "e101280e6b259526")
+
+
+@pytest.mark.parametrize("names", ["a\0b\0c", "a\0b\0c\0e", "a\0b\0c\0d\x1b[2J"])
+def test_names_that_a_site_invents_are_not_the_models(names):
+    assert make_info(0, columns=names_digest("abcd"), names="a\0b\0c\0d").feature_names == tuple("abcd")
+    digest = names_digest(names.split("\0") if "\x1b" in names else "abcd")
+    assert make_info(0, columns=digest, names=names).feature_names == ()
 
 
 def test_control_characters_of_errors_do_not_travel():
