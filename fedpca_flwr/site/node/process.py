@@ -46,7 +46,6 @@ from fedpca_flwr.state.files import write_new
 
 APP_NAME = "fedpca-flwr"
 VERSION = metadata.version(APP_NAME)
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
 REST_SECONDS, REST_PAUSE_SECONDS = 60.0, 2.5  # without a message until this process rests, and between its looks then
@@ -59,18 +58,8 @@ AppFor = Callable[[ConfigError | None], ClientApp]
 
 
 def run_site(config: Path, app_for: AppFor) -> None:
-    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends; ConfigError without Linux.
-
-    Go to the file's folder, set Flower's settings, and start Python anew if its environment allows BLAS more threads.
-    """
-    if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
-        raise ConfigError(
-            "'site node' needs Linux: on this system start flower-supernode, with the [site] table of the file as its "
-            "--node-config"
-        )
+    """Run a site in its file's folder until it is stopped, or raise SystemExit when its SuperNode ends."""
     site = read_site_file(config)
-    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # a BLAS reads them when it is imported
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
     os.chdir(config.parent)
     for key, value in {**FLOWER_SETTINGS, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}.items():
         os.environ.setdefault(key, value)
