@@ -61,10 +61,9 @@ class PartyInfo(Config):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names that the party shows; empty unless they can be printed and `columns` is their digest."""
+        """Names that the party shows; empty unless `columns` is their digest."""
         names = tuple(self.names.split("\0"))
-        is_valid = len(names) == self.features and all(map(str.isprintable, names))
-        return names if is_valid and names_digest(names) == self.columns else ()
+        return names if len(names) == self.features and names_digest(names) == self.columns else ()
 
     @cached_property
     def sender(self) -> str:

@@ -133,11 +133,9 @@ def test_the_version_of_messages_grows_with_them():
     assert (MESSAGES, found[:16]) == (4, "e101280e6b259526")
 
 
-@pytest.mark.parametrize("names", ["a\0b\0c", "a\0b\0c\0e", "a\0b\0c\0d\x1b[2J"])
-def test_names_that_a_site_invents_are_not_the_models(names):
-    assert make_info(0, columns=names_digest("abcd"), names="a\0b\0c\0d").feature_names == tuple("abcd")
-    digest = names_digest(names.split("\0") if "\x1b" in names else "abcd")
-    assert make_info(0, columns=digest, names=names).feature_names == ()
+@pytest.mark.parametrize(("names", "own"), [("a\0b\0c\0d", tuple("abcd")), ("a\0b\0c\0e", ())])
+def test_names_that_a_site_invents_are_not_the_models(names, own):
+    assert make_info(0, columns=names_digest("abcd"), names=names).feature_names == own
 
 
 def test_control_characters_of_errors_do_not_travel():

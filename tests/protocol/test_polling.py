@@ -34,12 +34,15 @@ class Link:
         self.lives += [message.metadata.ttl for message in messages]
         return [f"{message.seconds} {next(NUMBERS)}" for message in messages]
 
+    def get_node_ids(self):
+        return [] if self.offline.start <= self.clock.now < self.offline.stop else [1]
+
     def pull_messages(self, ids):
         self.looks += 1
         replies = []
         for name in ids:
             seconds = float(name.split()[0])
-            if self.offline.start <= self.clock.now < self.offline.stop:
+            if not self.get_node_ids():
                 error = SimpleNamespace(code=ErrorCode.NODE_UNAVAILABLE, reason="Error: Node Unavailable")
                 metadata = SimpleNamespace(reply_to_message_id=name, src_node_id=SUPERLINK_NODE_ID)
                 replies.append(SimpleNamespace(metadata=metadata, has_error=lambda: True, error=error))
@@ -187,6 +190,15 @@ def test_a_node_that_stays_away_is_offline_since(link):
     assert lost.reply_to is messages[0]
     assert failure_reason(RuntimeError(lost.error.reason)).startswith("its node is offline since ")
     assert 100 <= link.clock.now < 112
+
+
+@pytest.mark.parametrize("seconds", [100, 10**9])
+def test_a_node_is_given_up_only_after_a_long_absence(seconds, link):
+    """The faults: a dead node is awaited for all of a round, and a node that is back and still computes is given up."""
+    link.offline = range(10, 10 + seconds)
+    replies: Any = server.ReplyPoller(link, 120.0).send_and_receive([Timed(300.0)], timeout=600.0)
+    (reply,) = replies
+    assert (hasattr(reply, "reply_to"), link.clock.now // 100) == (seconds > 100, 1 if seconds > 100 else 3)
 
 
 def test_nothing_is_sent_again_while_replies_come(link):
