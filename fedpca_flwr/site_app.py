@@ -25,13 +25,7 @@ def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingC
 
 
 class SiteApp(PCAClientApp):
-    """App of a site, which writes the site's numbers after each message, and refuses every message for a refusal.
-
-    Parameters
-    ----------
-    refusal : ConfigError, optional
-        Reason why the app of the run is refused; the site's journal notes it.
-    """
+    """App of a site, which writes the site's numbers after each message, and answers all by a `refusal`, if any."""
 
     def __init__(self, refusal: ConfigError | None = None) -> None:
         super().__init__(site_client)

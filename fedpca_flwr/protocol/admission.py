@@ -39,11 +39,10 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 class PartyInfo(Config):
     """Statement of a client about itself in every reply: partition, name, columns and features.
 
-    `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
-    columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
-    `features` is 0 if the client does not say. `names` are those of the columns, if the site shows them, with a NUL
-    between two. `journal` is a keyed digest of the last event of a site's journal, with the last reply. `messages` is
-    `MESSAGES` at the site, 0 if it is an earlier version.
+    `columns` is the digest of the column names, empty if there are none, and `names` are these, with a NUL between two,
+    if the site shows them. `covariates` are the positions of the columns of `adjust-for`, separated by spaces.
+    `simulated` says that the rows are a partition of the run's data set. `features` is 0 if the client does not say.
+    `journal` is a keyed digest of the journal's end, with the last reply. `messages` is `MESSAGES` at the site, or 0.
     """
 
     public = False
@@ -61,7 +60,7 @@ class PartyInfo(Config):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names that the party shows; empty unless `columns` is their digest."""
+        """Names in `names`, if `columns` is their digest; else empty."""
         names = tuple(self.names.split("\0"))
         return names if len(names) == self.features and names_digest(names) == self.columns else ()
 

@@ -131,9 +131,6 @@ class Site(Protocol):
     def info(self, split: str) -> dict[str, Any]:
         """Return the party's statement about itself (`PartyInfo`), which comes with every reply, by key."""
 
-    def shown_names(self, split: str) -> str:
-        """Return the names of the columns for the model, with a NUL between two; empty if the server gets none."""
-
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:
         """Refuse a method or options that the site's policy does not allow; `sums_only`: the server sees sums only."""
 
@@ -293,8 +290,10 @@ class PCAClient(PartyClient):
             self._permit()
             rows, features = self.selection.shape
             self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
-            names = {"names": names} if (names := self.site.shown_names(self.card.split)) else {}
-            return {**self.info(), **names, "features": features, "messages": MESSAGES}
+            statement = {**self.info(), "features": features, "messages": MESSAGES}
+            if "columns" in statement and (self.site.node.show_names or not self.site.node.data):
+                statement["names"] = "\0".join(self.site.table.names)
+            return statement
         except Exception as error:
             return self._report_error(error)
 

@@ -243,9 +243,8 @@ class Quorum:
         if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
             self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
         self.features = _smallest_mode(map(attrgetter("features"), infos))
-        infos_with_names = list(filter(attrgetter("columns"), infos))
-        if infos_with_names and all(map(attrgetter("names"), infos_with_names)):
-            self.feature_names = infos_with_names[0].feature_names
+        if all(info.names or not info.columns for info in infos):
+            self.feature_names = next(filter(None, map(attrgetter("feature_names"), infos)), ())
         has_all = len(self.partition_by_client) >= self.expected
         self._member_ids = frozenset(self.partition_by_client if has_all else statements)
 

@@ -22,7 +22,6 @@ from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.state.files import require_writable_folder, write_new
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Environment of a site's process: a BLAS reads it when it is imported, and threads of a BLAS would hinder forks."""
 
 
 def init(
@@ -64,7 +63,7 @@ def node(context: Context, config: Annotated[Path, Option(metavar="FILE")]) -> N
             "'site node' needs Linux: on this system start flower-supernode, with the [site] table of the file as its "
             "--node-config"
         )
-    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # before a long import
+    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # which a BLAS reads
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
     from fedpca_flwr.site.node.process import run_site
 

@@ -197,11 +197,6 @@ class Site:
         }
         return {key: value for key, value in statement.items() if value != ""}  # Flower's mods take no empty text
 
-    def shown_names(self, split: str) -> str:
-        """Return the names of the columns with a NUL between two; empty if split by columns, or the site hides them."""
-        is_shown = split == "rows" and (self.node.show_names or not self.node.data)
-        return "\0".join(self.table.names) if is_shown else ""
-
     # Its rules (`fedpca_flwr.site.rules.policy`)
 
     def permit(self, card: MethodCard, options: PCAOptions, *, sums_only: bool) -> None:

@@ -53,11 +53,7 @@ FIRST_CHECK_SECONDS, LAST_CHECK_SECONDS = 60.0, 2 * 86400.0  # after a message, 
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
-AppFor = Callable[[ConfigError | None], ClientApp]
-"""Function of the reason why a run's app is refused, which returns the app that answers; None if no app is refused."""
-
-
-def run_site(config: Path, app_for: AppFor) -> None:
+def run_site(config: Path, app_for: Callable[[ConfigError | None], ClientApp]) -> None:
     """Run a site in its file's folder until it is stopped, or raise SystemExit when its SuperNode ends."""
     site = read_site_file(config)
     os.chdir(config.parent)
@@ -71,7 +67,7 @@ def run_site(config: Path, app_for: AppFor) -> None:
 class SiteProcess:
     """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks."""
 
-    def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
+    def __init__(self, site: SiteFile, folder: Path, app_for: Callable[[ConfigError | None], ClientApp]) -> None:
         self.site = site
         self.app_for = app_for
         self.folder = folder
