@@ -44,7 +44,7 @@ def init(
     write_new(file, PROFILES[profile].read_bytes())
 
 
-def node(context: Context, config: Annotated[Path, Option(metavar="FILE")]) -> None:
+def node(config: Annotated[Path, Option(metavar="FILE")]) -> None:
     """Run this site: its SuperNode, and a process of this installation for each message.
 
         fedpca site node --config site.toml
@@ -67,7 +67,7 @@ def node(context: Context, config: Annotated[Path, Option(metavar="FILE")]) -> N
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
     from fedpca_flwr.site.node.process import run_site
 
-    list(context.obj().methods.values())  # imports all methods, once for the processes of all messages
+    list(load_entry("fedpca_flwr.strategies:METHODS").values())  # imports all, once for the processes of all messages
     run_site(config, load_entry("fedpca_flwr.site_app:app_for"))
 
 
