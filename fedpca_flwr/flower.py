@@ -164,7 +164,7 @@ class FedPCA(Strategy):
         result = Result()
         settings = settings_digest(card.name, self.strategy.options, self.strategy.config)
         self.strategy.provenance = describe_run(grid, settings)
-        with watch_grid(grid) as errors:
+        with watch_grid(grid, drops_absent=self.strategy.config.survivors > 0) as errors:
             try:
                 for server_round in itertools.count(1):
                     questions = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)

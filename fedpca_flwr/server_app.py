@@ -66,8 +66,7 @@ def _silence_flower(error: FedPCAError) -> None:
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """Return the captured share of variance (0 to 1), and largest and mean angle (degrees) to the PCA of all rows.
 
-    Keys are those of the model's measurements. Empty after adjustment for covariates, and for a model of another number
-    of rows (which a differentially private model does not tell).
+    Empty after adjustment for covariates, and for a model of another number of rows (which noise hides).
     """
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     if strategy.config.transform:

@@ -187,6 +187,8 @@ class NodeConfig(Config):
     """Largest amount of information about single rows that others may see. "distribution" is information beyond count,
     mean and scatter of all rows (docs/security/server.md). If empty, it is nothing for a site's own file, and
     everything for a data set."""
+    show_names: bool = False
+    """Whether the server learns the names of this site's columns. The model has names if all sites show them."""
     min_rows: Count = 10
     """Smallest number of rows about which the site answers."""
     rare_values: Literal["", "refuse", "allow"] = ""

@@ -290,7 +290,10 @@ class PCAClient(PartyClient):
             self._permit()
             rows, features = self.selection.shape
             self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
-            return {**self.info(), "features": features, "messages": MESSAGES}
+            statement = {**self.info(), "features": features, "messages": MESSAGES}
+            if "columns" in statement and (self.site.node.show_names or not self.site.node.data):
+                statement["names"] = "\0".join(self.site.table.names)
+            return statement
         except Exception as error:
             return self._report_error(error)
 

@@ -85,6 +85,7 @@ class Quorum:
         self.dropped: dict[int, str] = {}  # labels of the parties that dropped out, by partition
         self.features = 0  # number of features that most parties claim, for the forecast
         self.simulated = False  # whether every party drew its rows from the run's data set
+        self.feature_names: tuple[str, ...] = ()  # of the columns, if all parties show them
         self.columns = ""  # digest of the column names on which the parties agree; empty without names
         self.covariates = ""  # positions of the columns of `adjust-for`, on which the parties agree
         self.journals: dict[str, str] = {}  # digest of each party's journal after its last reply, by partition
@@ -242,6 +243,8 @@ class Quorum:
         if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
             self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
         self.features = _smallest_mode(map(attrgetter("features"), infos))
+        if all(info.names or not info.columns for info in infos):
+            self.feature_names = next(filter(None, map(attrgetter("feature_names"), infos)), ())
         has_all = len(self.partition_by_client) >= self.expected
         self._member_ids = frozenset(self.partition_by_client if has_all else statements)
 

@@ -38,6 +38,9 @@ LOST_CODES = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 LOST_SECONDS = 2.0, 30.0
 """Seconds after which a message is sent again that a SuperLink has given up: at first, and at most; they double."""
 
+MAX_ABSENCE_SECONDS = 120.0
+"""Seconds for which a node is offline until a run with `survivors` continues without it."""
+
 RETRY_SECONDS = 30.0
 """Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
 
@@ -49,11 +52,12 @@ FIRST_REMINDER_SECONDS = 30.0
 
 
 @contextmanager
-def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
+def watch_grid(grid: Grid, *, drops_absent: bool = False) -> Iterator[list[Exception]]:
     """Collect exceptions of a grid, of no party, in a with statement; Flower's grids poll by `ReplyPoller`."""
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
-    send_and_receive = ReplyPoller(grid).send_and_receive if is_flowers else grid.send_and_receive
+    poller = ReplyPoller(grid, MAX_ABSENCE_SECONDS if drops_absent else math.inf)
+    send_and_receive = poller.send_and_receive if is_flowers else grid.send_and_receive
     errors: list[Exception] = []
 
     @contextmanager
@@ -95,6 +99,7 @@ class PendingReply:
     again: float  # time at which the message is sent again
     pause: float  # seconds from that time to the next one
     lost: Message | None = None  # the SuperLink's error in the place of a reply; of the first, if nothing came since
+    absent_since: float = math.inf  # time since which the SuperLink knows the node as offline
     reply: Future[Message | None] = field(default_factory=Future)  # its result is None once the deadline has passed
 
     def lose(self, error: Message) -> None:
@@ -115,11 +120,11 @@ class ReplyPoller:
     grows with the time waited. A message whose reply does not come is sent again from time to time, unless other
     replies still come: a SuperNode does not repeat a reply that the SuperLink could not store, and a party answers the
     same question with the same bytes. A message that a SuperLink gives up (`LOST_CODES`) is sent again soon, and at the
-    deadline this error, as the node's, is the reply.
+    deadline, or once the node has been offline for `max_absence` seconds, this error, as the node's, is the reply.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid, self._lock = grid, Lock()
+    def __init__(self, grid: Grid, max_absence: float = math.inf) -> None:
+        self._grid, self._max_absence, self._lock = grid, max_absence, Lock()
         self._pending: list[PendingReply] = []
         self._polling = False
         self._failing_since: float | None = None
@@ -177,8 +182,11 @@ class ReplyPoller:
                 entry.reply.set_result(reply)
                 came = True
         now = time.monotonic()
+        online = set(self._grid.get_node_ids()) if any(entry.lost for entry in pending) else set()
         for entry in pending:
-            if not entry.reply.done() and now >= entry.until:
+            is_absent = entry.lost is not None and entry.message.metadata.dst_node_id not in online
+            entry.absent_since = min(entry.absent_since, now) if is_absent else math.inf
+            if not entry.reply.done() and now >= min(entry.until, entry.absent_since + self._max_absence):
                 entry.reply.set_result(entry.lost)
         return came
 

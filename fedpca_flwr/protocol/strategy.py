@@ -226,7 +226,7 @@ class PCAStrategy(Strategy):
                 f"'{self.card.name}' has no model yet: {len(self.round_log)} rounds have ended, and this run needs up "
                 f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
             )
-        return self._model.named(self.config.feature_names)
+        return self._model.named(self.config.feature_names or self.quorum.feature_names)
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp, mod
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from pandas import DataFrame
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedpca_flwr import (
@@ -89,6 +90,13 @@ def test_a_node_config_may_have_keys_of_the_app(tmp_path):
 
     strategy, _ = by_messages(node=node, rows=lambda context: np.load(context.node_config["rows"]))
     assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
+
+
+@pytest.mark.parametrize("hider", [None, 1])
+def test_the_model_has_the_names_of_columns_if_every_site_shows_them(hider):
+    node, names = lambda party: {"show-names": party != hider}, [*"abc", "größe "]
+    strategy, _ = by_messages(node=node, rows=lambda context: DataFrame(rows_of(context), columns=names))
+    assert np.array_equal(strategy.model.feature_names_in_, None if hider else names)
 
 
 def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):

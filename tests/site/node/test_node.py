@@ -18,6 +18,7 @@ from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.quorum import PCA_KEY
+from fedpca_flwr.site.commands import ONE_THREAD
 from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.site.rules.journal import FileJournal
@@ -137,7 +138,7 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     site_of(tmp_path)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
-    environment = {**node.os.environ, **node.ONE_THREAD}
+    environment = {**node.os.environ, **ONE_THREAD}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     finally:
