@@ -140,8 +140,8 @@ class Site:
         if name not in self._selections:
             if self._selections_are_final:
                 raise ContractError(f"rows '{name}' were selected after this site had examined the run's selections")
-            rows = self._rows(split)
-            self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask)
+            rows, by_gaps = self._rows(split), self.node.gaps != "all" and bool(self.table.missing.any())
+            self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask, by_gaps)
         return self._selections[name]
 
     @property
