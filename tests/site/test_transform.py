@@ -104,10 +104,10 @@ def test_what_follows_from_a_model_has_it_too(name, tmp_path):
 def test_values_outside_the_domain_are_named_by_column(name, wrong):
     given = X.copy()
     given[[3, 4, 9], [1, 1, 3]] = wrong
-    with refused(DataError, f"'{name}'", "'b'", 2, "'d'", 1):
+    with refused(DataError, f"'{name}'", 3, "columns: 'b', 'd'"):
         fit("em", [pd.DataFrame(part, columns=NAMES) for part in SPLIT(given)], n_components=2, transform=name)
     if not np.isnan(wrong):
-        with refused(DataError, f"'{name}'", 2, 3):
+        with refused(DataError, f"'{name}'", 3, 1):
             fit("p-cov", SPLIT(X), n_components=2, transform=name).transform(given)
 
 

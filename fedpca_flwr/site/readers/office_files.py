@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.data.table import labels_text
 from fedpca_flwr.errors import Advice, ConfigError, DataError
 from fedpca_flwr.site.readers.columns import require_extra
 from fedpca_flwr.site.readers.csv_faults import MISSING_MARK_PATTERN

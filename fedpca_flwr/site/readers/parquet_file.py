@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, arrow_non_numeric_kind, arrow_numbers
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers
+from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers, labels_text
 from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
 from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
