@@ -18,7 +18,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MeanProducts,
@@ -356,7 +356,8 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     positions = diagonal_positions(pooled.diagonal.size)
     head, float_error = pooled.head, 0.0 if within else TWO_FLOATS_SHARE * pooled.rows * pooled.centre**2
     error_bound = SCATTER_PARTS * sums.error_bounds["scatter"][positions] + float_error
-    unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
+    divisors = run.divisors(pooled.diagonal, pooled.head)
+    unit = 1.0 if divisors is None else divisors
     squared_means = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found

@@ -113,7 +113,8 @@ def test_a_name_that_no_column_has_brings_those_that_there_are(key, tmp_path, ca
     node = site(tmp_path / "0.csv", X, range(6), list("abcdef"), weights="age" if key == "weights" else "")
     with refused(ConfigError, f"'{key.replace('_', '-')}'") as caught:
         finish(at_sites(server_of("p-cov", [X], n_components=2, **{key: "age"}), [node]))
-    assert unnamed(str(caught.value), "'a'") and "columns: 'a', 'b'" in caplog.text
+    assert unnamed(str(caught.value), "'a'")
+    assert "columns: 'a', 'b'" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])
