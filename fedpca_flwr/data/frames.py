@@ -348,10 +348,7 @@ def align_rows(
         raise DataError("\n".join(lines) + "\n")
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
-        raise DataError(
-            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected "
-            f"(n, {width})"
-        )
+        raise DataError(f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input")
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
     return rows if comparison.order is None else select_columns(rows, comparison.order)

@@ -97,11 +97,6 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
     )
 
 
-def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the first position of the column that `key` selects by name or number; ConfigError if there is none."""
-    return column_positions(name, names, width, key)[0]
-
-
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:
     """Return the table with columns in the order of the run-config's `features`, or raise DataError if they differ.
 
