@@ -24,6 +24,7 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.rows import feature_divisors
 
 NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
@@ -159,7 +160,7 @@ class QRPCA(method.Strategy):
         """Return the solution from the stack of complete factors, with centring, scaling and a float32 error bound."""
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
-        scale = self.divisors(diagonal, head)
+        scale = feature_divisors(self, diagonal, head)
         rank = int(moments.varying_features(diagonal, head.mean).sum()) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])

@@ -30,6 +30,7 @@ from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import method, products
+from fedpca_flwr.questions.rows import feature_divisors
 
 
 class SubspaceOptions(method.Options, method.WeightOptions, method.VariantOptions):
@@ -222,7 +223,7 @@ class SubspaceIteration(method.Strategy):
             AV, error_bounds = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        divisors = self.divisors(A.diagonal, head)
+        divisors = feature_divisors(self, A.diagonal, head)
         scale = np.ones(d) if divisors is None else divisors
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)

@@ -13,12 +13,11 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.arrays import Array
-from fedpca_flwr.maths.moments import Head, max_row_count
+from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.fitted import leave_log_open
 from fedpca_flwr.model.model import PCAModel, check_squared_error
 from fedpca_flwr.model.notes import shrinkage_notes, unit_notes
-from fedpca_flwr.model.solution import Solution, check_components, divisors
+from fedpca_flwr.model.solution import Solution, check_components
 from fedpca_flwr.protocol.card import PCAOptions
 from fedpca_flwr.protocol.client import PCAClient
 from fedpca_flwr.protocol.payload import Fields
@@ -155,11 +154,6 @@ class RowsStrategy(PCAStrategy):
         """
         check_components(self.options.n_components, rows, features)
         return self.options.n_components
-
-    def divisors(self, diagonal: Array, head: Head) -> Array | None:
-        """Return the divisors of the features, from the diagonal (d,) of the pooled scatter and count and mean."""
-        options, indicators = self.options, self.config.indicators
-        return divisors(diagonal, head.n, head.mean, options.scaled, options.feature_weights, indicators)
 
     def build_model(self, solution: Solution) -> PCAModel:
         """Build the model from the result of the method, with the parties' influence and all notes.
