@@ -72,9 +72,9 @@ def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, fl
     if strategy.config.transform:
         rows = transform_array(rows, strategy.config.transform)
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
-    if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
-        return {}
     options = model.log["options"]
+    if not of_these or "kernel" in options or options.get("column-weights") or model.adjustment_ is not None:
+        return {}
     center, scale = bool(options.get("center", True)), bool(options.get("scale", False))
     reference = pooled_pca(rows, model.n_components_, center=center, scale=scale)
     captured = captured_variance(model, reference, rows)

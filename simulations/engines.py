@@ -101,7 +101,7 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    names = {x: values.get(x) for x in ("adjust-for", "numbers", "weights")}
+    names = {x: values.get(x) for x in ("adjust-for", "numbers", "weights", "column-weights")}
     values |= {x: ", ".join(map(str, np.ravel(y))) for x, y in names.items() if isinstance(y, int | list | tuple)}
     with in_words_of_python():
         tables, notes = _encode_categories(read_parties(parties), values)

@@ -16,12 +16,11 @@ from fedpca_flwr.data.frames import (
     column_labels,
     column_names,
     is_table,
-    labels_text,
     match_labels,
     open_frame,
     row_labels,
 )
-from fedpca_flwr.data.table import Table, check_rows, require_complete
+from fedpca_flwr.data.table import Table, check_rows, labels_text, require_complete
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 

@@ -19,7 +19,7 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.rows import staged_moments
 
 
-class CovarianceOptions(method.MomentsOptions, method.VariantOptions):
+class CovarianceOptions(method.MomentsOptions, method.WeightOptions, method.VariantOptions):
     """Options of P-COV: components, scaling, the moments that the server keeps, and the divisor of variances."""
 
     published: ClassVar[Mapping[str, Any]] = {"divisor": "n"}

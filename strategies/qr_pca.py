@@ -24,11 +24,12 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.rows import feature_divisors
 
 NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
 
-class QROptions(method.ScaleOptions, method.VariantOptions):
+class QROptions(method.WeightOptions, method.VariantOptions):
     """Options of QR-PCA: components, scaling, and the size and precision of the factors."""
 
     published: ClassVar[Mapping[str, Any]] = {"rank": "n-components", "filler": False}
@@ -49,14 +50,14 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
     variance, and for ``wire="float32"`` with ``rank`` or with scaling.
     """
     in_float32 = options.wire == "float32"
-    if in_float32 and (options.rank or options.scale):
+    if in_float32 and (options.rank or options.divided):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
     if not options.rank:
         unit = (method.Field("unit", (), kind="positive"),) if in_float32 else ()
         reply = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _answer_float32_factor if in_float32 else _answer_factor
         return {"factor": method.Question(reply=reply, answer=answer), **method.projection_questions()}
-    if options.scale or not options.center:
+    if options.divided or not options.center:
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
         raise method.ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
@@ -159,22 +160,20 @@ class QRPCA(method.Strategy):
         """Return the solution from the stack of complete factors, with centring, scaling and a float32 error bound."""
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
-        scale = np.ones_like(head.mean)
-        if self.options.scale:
-            scale = moments.safe_deviation(diagonal, head.n, head.mean, self.config.indicators)
+        scale = feature_divisors(self, diagonal, head)
         rank = int(moments.varying_features(diagonal, head.mean).sum()) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
-        if self.options.scale:
-            rows = rows / scale
-        solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
+        rows = rows if scale is None else rows / scale
+        unit = 1.0 if scale is None else scale
+        solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), unit)
         if self.options.wire == "float32":
             pairs = replace(solution.pairs, resolution=None, error=_float32_error_bound(rows, solution.pairs.values[0]))
             solution = replace(solution, pairs=pairs)
             solution = solution.with_details(measurements={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
         pairs = solution.pairs.with_rank_bound(rank)
-        return replace(solution, pairs=pairs, scale=scale if self.options.scale else None)
+        return replace(solution, pairs=pairs, scale=scale)
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
         """Return a solution with the leading eigenpairs of a pooled factor, whose features are over the ``scale``.

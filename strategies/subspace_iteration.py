@@ -30,9 +30,10 @@ from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import method, products
+from fedpca_flwr.questions.rows import feature_divisors
 
 
-class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions):
+class SubspaceOptions(method.Options, method.WeightOptions, method.VariantOptions):
     """Options of SUB-IT: components, scaling, the blocks, and where the iteration ends."""
 
     published: ClassVar[Mapping[str, Any]] = {"acceleration": "none", "block_size": "n-components"}
@@ -90,12 +91,13 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
         )
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_columns, options.n_components)
-        rounds, scale = options.max_rounds, options.scale
+        rounds, scale = options.max_rounds, options.divided
         questions = products.product_questions(config, options.width, rounds=rounds, variances_first=scale)
         return {**questions, **method.projection_questions(mean_name="centre")}
-    if options.scale or not options.center or options.acceleration == "none":
+    if options.divided or not options.center or options.acceleration == "none":
         raise method.ConfigError(
-            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
+            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false, column-weights='' and "
+            "acceleration='krylov'"
         )
     factor = (method.Field("trace", ()), method.Field("floor", ()), method.Field("rows", ("r", "d"), dtype="float32"))
     sketch = method.Question(
@@ -215,15 +217,14 @@ class SubspaceIteration(method.Strategy):
         """
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
-        if options.scale:
+        if options.divided:
             yield from A.variances()
         else:
             AV, error_bounds = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = np.ones(d)
-        if options.scale:
-            scale = moments.safe_deviation(A.diagonal, head.n, head.mean, self.config.indicators)
+        divisors = feature_divisors(self, A.diagonal, head)
+        scale = np.ones(d) if divisors is None else divisors
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)
@@ -236,7 +237,7 @@ class SubspaceIteration(method.Strategy):
             noise=self._noise_model(head.n - options.center, d),
         )
         V: NDArray[Any] = first
-        if options.scale:
+        if options.divided:
             V, A.scale = _next_block(iteration, scale), scale
             AV, error_bounds = yield from A.times(V)
         while True:
@@ -303,7 +304,7 @@ class SubspaceIteration(method.Strategy):
             mean=head.mean,
             total=total,
             rows=head.n,
-            scale=scale if self.options.scale else None,
+            scale=scale if self.options.divided else None,
             notes=notes,
             measurements=block_iteration.certificate_measurements(iteration),
         )

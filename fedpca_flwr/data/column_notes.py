@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import ColumnSummary, Table
+from fedpca_flwr.data.table import ColumnSummary, Table, labels_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, chunks, select_columns, to_array
 

@@ -34,7 +34,8 @@ def share_text(share: float) -> str:
 
 def is_scaled(model: FittedPCA) -> bool:
     """Return whether the run divided features by their deviations, which only the parties may know."""
-    return model.scale_ is not None or bool(model.log.get("options", {}).get("scale"))
+    options = model.log.get("options", {})
+    return bool(options.get("scale")) or (model.scale_ is not None and not options.get("column-weights"))
 
 
 def _words(model: FittedPCA) -> dict[str, Any]:

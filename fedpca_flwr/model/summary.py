@@ -56,6 +56,7 @@ def summary(model: FittedPCA, *, full: bool = False) -> str:
     ]
     scaled = "features divided by their deviations, divisor n (in table() n - 1, as in R)"
     lines.append(("scaled", f"yes: {scaled}" if measurements.is_scaled(model) else "no"))
+    lines += [("column weights", text)] if (text := log.get("options", {}).get("column-weights")) else []
     lines += [("transform", f"{step} of the rows")] if (step := log.get("transform")) else []
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]

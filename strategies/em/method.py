@@ -291,7 +291,7 @@ class EM(method.Strategy):
             expected = observed.in_data_units(em.mean, em.scatter)
             diagonal = expected.diagonal()
             require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
-            units = {"scale": options.scale, "center": True}
+            units: dict[str, Any] = {"scale": options.scale, "center": True}
             indicators = self.config.indicators
             solution = method.solve(expected, diagonal, n_components=k, indicators=indicators, **units)
             estimates.append(_degrees_ahead(em, model, solution, observed.deviation))

@@ -13,8 +13,8 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, run
-from fedpca_flwr.data.frames import as_array, as_rows, labels_text
-from fedpca_flwr.data.table import check_rows, names_digest
+from fedpca_flwr.data.frames import as_array, as_rows
+from fedpca_flwr.data.table import check_rows, labels_text, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site.readers.files import read

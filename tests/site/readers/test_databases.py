@@ -237,7 +237,10 @@ def test_a_query_that_writes_is_refused(postgres, server):
     """DuckDB gives the second another name itself."""
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE SEQUENCE visits")
-    for select, local in (("SELECT age, dose AS age FROM visit", "age"), ("SELECT nextval('visits') AS a", "ReadOnly")):
+    for select, local in (
+        ("SELECT age, dose AS age FROM visit", "'age'"),
+        ("SELECT nextval('visits') AS a", "ReadOnly"),
+    ):
         with refused(DataError) as caught:
             read_query(postgres, select)
         assert caught.value.local.startswith(local)
