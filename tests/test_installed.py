@@ -120,8 +120,7 @@ print(server_app.__file__)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_source_is_an_app_that_holds_what_servers_and_supernodes_run(source, monkeypatch):
-    held = fab_of(source, monkeypatch)
-    files = {name for name in held if name.endswith(".py")}
+    files = {name for name in fab_of(source, monkeypatch) if name.endswith(".py")}
     assert {name.split("/")[0] for name in files} == {"fedpca_flwr", "strategies"}
     assert len(files) < 240  # a launcher sends them to every site
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]

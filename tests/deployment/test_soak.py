@@ -38,8 +38,7 @@ class Pretended:
 
 def findings_of(folder, deployment, fault="none", *, lost=0):
     for site in range(3):
-        journal = FileJournal(str(folder / f"journal{site}"), "1", site)
-        journal.begin("mean", "", b"", lambda answered: None)
+        FileJournal(str(folder / f"journal{site}"), "1", site).begin("mean", "", b"", lambda answered: None)
     soaking = soak.Soak(deployment, folder, PARTIES, 0)
     soaking.questions, soaking.apps = [1 + lost, 1, 1], lambda site=None: []
     soaking.faults = dict.fromkeys(soaking.faults, soaking.faults["none"])

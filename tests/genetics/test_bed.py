@@ -171,8 +171,7 @@ def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
     for order in ("abc", "cab", "bca"):
         for flags, further in (([], []), (["--ambiguous"], ["2:5:A:C", "2:1:A:T"])):
             main(["site", "variants", *flags, *[paths[name] for name in order]])
-            printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
-            assert printed == sorted(expected + further)
+            assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == sorted(expected + further)
 
 
 def test_all_faults_of_a_list_are_told_at_once(tmp_path):
@@ -220,8 +219,7 @@ def test_sites_with_files_of_their_own_get_the_components_of_all(method, way, tm
     files = [write(tmp_path / "0.bed", G[:50], markers), write(tmp_path / "1.bed", 2 - G[50:], swapped)]
     every = {"variants": write_list(tmp_path / "list.bim", markers), "gaps": "all", "min-parties": 2}
     nodes = [{"data": file, "scores": f"{file}.npy", "journal": f"{file} journal", **every} for file in files]
-    server = server_of(method, [G[:50], G[50:]], n_components=2, genotypes=True, **way)
-    model = finish(at_sites(server, nodes))
+    model = finish(at_sites(server_of(method, [G[:50], G[50:]], n_components=2, genotypes=True, **way), nodes))
     _, _, vectors = np.linalg.svd(standardised_by_hand(G), full_matrices=False)
     assert principal_angles(model.components_.T, vectors[:2].T).max() <= 1e-6
     written = np.vstack([np.load(node["scores"]) for node in nodes])

@@ -78,8 +78,7 @@ def test_runs_of_another_setting_are_other_runs():
     keys = {"dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound"}
     changed = {key for key in one if run_identity(one) != run_identity({**one, key: "another"})}
     assert changed == keys | {"method", "options"}
-    turned = {**one, "options": {"b": 1, "a": 2}}
-    assert run_identity(turned) == run_identity({**one, "options": {"a": 2, "b": 1}})
+    assert run_identity({**one, "options": {"b": 1, "a": 2}}) == run_identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_a_setting_has_a_title_with_all_that_it_is():

@@ -308,7 +308,6 @@ ROUNDING = 3e-13
 
 @cache
 def ladder():
-    """Return the rows of every rung by name."""
     rng = np.random.default_rng(4)
     near, towards = rng.normal(size=(60, 7)) * np.linspace(3, 1, 7), rng.normal(size=7)
     rungs = {f"{offset:.0e} deviations": near + offset * towards for offset in OFFSETS}

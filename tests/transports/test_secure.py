@@ -251,8 +251,7 @@ def test_scaled_columns_need_no_bound():
 
 def test_extreme_values_stay_within_float64():
     # A norm of variances must not square them: beyond float64 the certificate would be infinite.
-    parties = cut(1e90 * rows(60), 30, 20, 10)
-    model = secure("personalised", parties, n_components=2, mu=0.5, iterations=5, bound=3e92)
+    model = secure("personalised", cut(1e90 * rows(60), 30, 20, 10), n_components=2, mu=0.5, iterations=5, bound=3e92)
     assert np.isfinite(model.explained_variance_).all()
     # What varies is scaled, and what varies by a last digit counts as constant: unscaled it would hide the others.
     for digits, constant in ((np.arange(60), False), (np.arange(60) % 2, True)):
@@ -260,8 +259,7 @@ def test_extreme_values_stay_within_float64():
         X[:, 2] = 1e20 + np.spacing(1e20) * digits
         model = secure("vertical", np.split(X, 3, axis=1), n_components=2, scale=True, bound=1e25)
         X[:, 2] = 0.0 if constant else digits
-        expected = fit("vertical", np.split(X, 3, axis=1), n_components=2, scale=True)
-        assert principal_angles(model, expected).max < 1e-6
+        assert principal_angles(model, fit("vertical", np.split(X, 3, axis=1), n_components=2, scale=True)).max < 1e-6
 
 
 def test_new_rows_have_scores_in_secure_sums(tmp_path):

@@ -160,8 +160,7 @@ def test_clusters_are_those_of_the_expected_scores(kind, scaled, way, monkeypatc
 @pytest.mark.parametrize("number", [0.2, 0.6])
 def test_levels_beside_gaps_are_those_of_the_same_em(number):
     """Indicators take the units of Pages."""
-    rng = np.random.default_rng(4)
-    kind = np.where(rng.random(150) < number, "a", "b")
+    kind = np.where(np.random.default_rng(4).random(150) < number, "a", "b")
     numbers = with_holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
     frame = pd.DataFrame(numbers, columns=list("wxyz")).assign(kind=kind)
     options = {"n_components": 2, "scale": True, "levels": {"kind": ["a", "b"]}, "prior": 100.0, "tolerance": 1e-9}
@@ -437,8 +436,7 @@ def test_factors_end_after_two_small_turns(monkeypatch):
     turns = iter([0, 0, 5, 0.006, 0.004])
     turning = {**vars(eigen), "principal_angles": lambda *_: np.array([next(turns)])}
     monkeypatch.setattr(em, "eigen", SimpleNamespace(**turning))
-    model = fit("em", parties_of_three(), **{**WIDE, "tolerance": 0.01})
-    assert model.log["measured"]["degrees_ahead"] == 0.006
+    assert fit("em", parties_of_three(), **{**WIDE, "tolerance": 0.01}).log["measured"]["degrees_ahead"] == 0.006
     assert next(turns, None) is None
 
 
