@@ -275,15 +275,6 @@ def test_figures_of_a_single_value_say_so(several):
         single.figure("clients", "angle")
 
 
-def test_the_page_has_means_and_two_figures(several):
-    page = several.report().read_text()
-    assert page.count("<svg ") == 2
-    assert "The largest angle by alpha" in page
-    assert page.count("<tr><td>") + page.count('<tr class="best">') == 8
-    assert page.count("<td>4</td>") == 8
-    assert "seeds 0 to 3</div>" in page
-
-
 def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
     undrawn(monkeypatch)
     given = ["compare", "--methods", "ap-cov", "--datasets", "wine", "--clients", "3", "--n-components", "2"]
@@ -322,10 +313,3 @@ def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.simulations.measuring.run", lambda *_, **__: pytest.fail("there was work"))
     with refused(Exception, *named):
         compare(**{"methods": "p-cov", "n_components": 2, **arguments})
-
-
-def test_single_values_are_lists_of_one():
-    setting = {"datasets": "wine", "partitions": "quantity", "alphas": np.float64(0.5), "clients": 3, "seeds": 7}
-    (record,) = compare(methods="ap-cov", n_components=2, **setting)
-    assert (record["alpha"], record["clients"], record["seed"], record["bound"]) == (0.5, 3, 7, 0.0)
-    assert math.isfinite(record["max angle"])

@@ -187,19 +187,6 @@ def test_each_party_has_the_moments_expected_of_its_rows():
     np.testing.assert_allclose(moments.dense_scatter(pooled), model.moments_.scatter, rtol=1e-9, atol=1e-9)
 
 
-def test_the_influence_of_parties_with_gaps_is_that_of_their_expected_rows():
-    complete = cut(rows(300), 180, 100, 20)
-    ours, theirs = (fit(method, complete, n_components=2).log["influence"] for method in ("em", "p-cov"))
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(one["component_shares"], other["component_shares"], atol=1e-9)
-        np.testing.assert_allclose(one["angles_degrees"], other["angles_degrees"], atol=1e-6)
-    parties = parties_of_three()
-    shares = np.array([entry["component_shares"] for entry in fit("em", parties, n_components=2).log["influence"]])
-    np.testing.assert_allclose(shares.sum(axis=0), 1.0, rtol=1e-9)
-    with refused(ContractError, "party 0", "'max_share'", 0.3):
-        fit("em", parties, n_components=2, max_share=0.3)
-
-
 TABLE = [("wine", 0.05, 4.5, 10), ("wine", 0.4, 21.0, 20), ("breast-cancer", 0.2, 5.0, 15)]
 """Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
 
