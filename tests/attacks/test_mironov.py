@@ -121,7 +121,7 @@ def impossible(noise, scale):
         width = 20 + int(3 * norm.pdf(z) * 2.0**52 * np.spacing(max(abs(value), 2.0**31)) / deviation)
         if value == round(value) or width > 300:
             continue
-        reached = deviation * ndtri(((np.floor(ndtr(z) * 2.0**52) + np.arange(-width, width + 1)) + 0.5) * 2.0**-52)
+        reached = deviation * ndtri((np.floor(ndtr(z) * 2.0**52) + np.arange(-width, width + 1) + 0.5) * 2.0**-52)
         count += not (np.abs(reached - value) <= np.spacing(abs(value) + 2.0**31) / 2).any()
     return count
 

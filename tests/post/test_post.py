@@ -214,7 +214,7 @@ def site_file(folder, node, **keys):
 def test_a_site_answers_no_question_that_is_not_its_own(tmp_path, capsys):
     (node, *_), post, key = nodes_of(tmp_path, PARTIES), tmp_path / "run", tmp_path / "key"
     public = make_key(str(key), 0).split()[1]
-    assert command("post", "start", post, *["--sites", "north, south, west", "--key", key, "--name", "Ada"]) == 3
+    assert command("post", "start", post, "--sites", "north, south, west", "--key", key, "--name", "Ada") == 3
     path, plain = post / "to-north" / "run-01-north-statement.question", site_file(tmp_path, node).read_text()
     config = site_file(tmp_path, node, **{"coordinator-key": public, "max-reply-bytes": 1000})
     assert command("site", "answer", path, "--config", config, "--yes") == 0

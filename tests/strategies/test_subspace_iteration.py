@@ -48,18 +48,6 @@ def fit_certified(parts, within=1e-6, **options):
 WARM = {"warm_start": "svd"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"block_size": 2}, {"block_size": 60}, {"acceleration": "none"}, WARM, {**WARM, "warm_rank": 40}],
-    ids=str,
-)
-def test_every_setting_stops_certified_and_the_certificate_holds(options):
-    model, truth = fit_certified(parties(), **options), pooled_pca(np.vstack(parties()), 4)
-    assert model.log["exact"]
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, atol=1e-10)
-
-
 @pytest.mark.engine
 def test_float32_products_are_certified():
     warm = {**WARM, "wire": "float32"}
