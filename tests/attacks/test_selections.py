@@ -37,8 +37,7 @@ def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
     questions = Questions(1, {"d": 6, "n": 60})
     for phase in script.times:
         question = session.client.script[phase]
-        arrays = questions.arrays(question, session, question.request_sizes(session.client.public))
-        said = session.ask(phase, arrays)[1]
+        said = session.ask(phase, questions.arrays(question, session, question.request_sizes(session.client.public)))[1]
         if "error" in said:
             break
         assert question.in_clear or phase not in session.client.questions or opened(session) == expected, phase

@@ -20,8 +20,7 @@ SITE = {"partition-id": 0, "num-partitions": 3, "name": "Charité (Berlin)", "se
 
 def site_file(folder, supernode=SUPERNODE, site=SITE, encoding="utf-8"):
     path = folder / "site.toml"
-    text = f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}"
-    path.write_bytes(text.encode(encoding))
+    path.write_bytes(f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}".encode(encoding))
     return path
 
 

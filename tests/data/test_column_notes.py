@@ -29,7 +29,6 @@ def tables(**parties):
 
 
 def changed(table, *changes):
-    """Return a copy with these changes: column, value and rows."""
     found = table.copy()
     for column, value, places in changes:
         found[places, column] = value
@@ -72,8 +71,7 @@ def test_a_column_that_one_party_has_not_measured_is_noted():
 
 
 def test_running_numbers_and_identifiers_are_noted():
-    order = RNG.permutation(N)
-    assert "running number is in 'a' (x)" in notes(x=np.column_stack([order, USUAL[:, 1:]]))
+    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
     patients = RNG.choice(10**6, N, replace=False) + 10**6
     assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 

@@ -380,9 +380,8 @@ def test_a_partition_of_a_data_set_is_a_party_of_columns_or_of_images():
     pixels = np.random.default_rng(0).integers(0, 255, size=(40, 6, 5), dtype=np.uint8)
     images = list(map(PIL.Image.fromarray, pixels))
     dataset = local_dataset(images, label=np.arange(40) % 3.0)
-    numbers = local_dataset(**dict(zip(NAMES, X.T, strict=True)))
     for table, expected in (
-        (numbers, list(map(frame, np.split(X, 2)))),
+        (local_dataset(**dict(zip(NAMES, X.T, strict=True))), list(map(frame, np.split(X, 2)))),
         (dataset.select_columns("image"), np.split(pixels.reshape(40, -1), 2)),
     ):
         parts = [table.shard(2, party, contiguous=True) for party in range(2)]

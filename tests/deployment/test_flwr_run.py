@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory):
-    """Return a function that runs the app on so many parties, and gives the status and the log."""
     federation = "num-supernodes={} client-resources-num-cpus=1 init-args-num-cpus=1"
     with SimulationLab(tmp_path_factory.mktemp("link") / "flower", []) as link:
         yield lambda n, **config: link.run(as_text(config), "--federation-config", federation.format(n))

@@ -163,8 +163,7 @@ OF_COLUMNS = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
 
 
 def test_a_table_of_scaled_features_is_that_of_their_correlations():
-    R = np.corrcoef(PATIENTS.to_numpy().T)
-    values, vectors = (part[..., ::-1][..., :3] for part in np.linalg.eigh(R))
+    values, vectors = (part[..., ::-1][..., :3] for part in np.linalg.eigh(np.corrcoef(PATIENTS.to_numpy().T)))
     table = run("p-cov", SITES, n_components=3, scale=True).table()
     assert list(table.columns) == ["PC1", "PC2", "PC3", "communality"]
     assert list(table.index) == [*MEASURES, "variance", "share of variance", "cumulative share"]

@@ -123,7 +123,6 @@ def test_one_thread_looks_for_what_all_wait_for(link, monkeypatch):
 
 
 def broken(link, since, error=ConnectionError, until=1e9):
-    """Let the link raise an error for some time."""
     honest = link.pull_messages
 
     def pull(ids):

@@ -43,6 +43,5 @@ def test_run_of_ten_parties_takes_few_calls(options, most):
 def test_notes_on_columns_take_few_calls():
     """Columns with far values are looked at one by one: each costs hundreds of calls."""
     rng = np.random.default_rng(0)
-    pixels = np.where(rng.random((2000, 400)) < 0.7, 0.0, rng.integers(1, 256, (2000, 400)))
-    parties = np.array_split(pixels, 5)
+    parties = np.array_split(np.where(rng.random((2000, 400)) < 0.7, 0.0, rng.integers(1, 256, (2000, 400))), 5)
     assert _count_calls(lambda: run("p-cov", parties, n_components=5, progress=False)) <= 11_000

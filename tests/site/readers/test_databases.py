@@ -499,8 +499,7 @@ WITHOUT_PASSWORD = [
 
 
 @pytest.mark.parametrize(
-    ("data", "query"),
-    [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)],
+    ("data", "query"), [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)]
 )
 def test_urls_of_every_form_are_taken(data, query):
     node = parsed(data, query)

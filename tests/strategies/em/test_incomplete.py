@@ -91,7 +91,6 @@ def standardised(rows):
 
 
 def plain_em(rows, prior, steps):
-    """Return the textbook's iteration, nothing accelerated."""
     n, d = rows.shape
     m, S = np.zeros(d), np.eye(d)
     for _ in range(steps):
