@@ -152,15 +152,15 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     wide = (widest >= (high - low) / 2) & ((steps > 0).sum(axis=1) + (above > 0) > 1)
     near = wide & (widest < 0.9 * (high - low))
     ends = np.array([low[near], high[near]])
-    marks = [end for end in np.unique(ends).tolist() if _is_code(end)]
-    wide[near] = np.isin(ends, marks).any(axis=0) | ((ends[0] < 0) & (ends[0] % 1 == 0))
+    coded = np.array([any(map(_is_code, pair)) for pair in ends.T.tolist()], bool)
+    wide[near] = coded | ((ends[0] < 0) & (ends[0] % 1 == 0))
     outer = (MAX_ISOLATED_SHARE * (last + 1)).astype(np.int64)  # the range that `_count_isolated` extends
     first, final = sample[columns, outer], sample[columns, last - outer]
     far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
-    unique = np.flatnonzero((steps[:, 1:] > 0).all(axis=1))
-    integers = unique[(sample[unique] % 1 == 0).all(axis=1)]
-    return np.array([wide, far, np.isin(columns, integers)])
+    unique = (steps[:, 1:] > 0).all(axis=1)
+    unique[unique] = (sample[unique] % 1 == 0).all(axis=1)
+    return np.array([wide, far, unique])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:

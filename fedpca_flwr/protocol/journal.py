@@ -117,7 +117,7 @@ class PostContext(Context):
 
 
 RECORD_NAME = "journal"
-ARRAYS_KEY = "arrays"
+ARRAYS_KEY, EVENTS_KEY = "arrays", "events"
 
 
 @dataclass(eq=False)
@@ -159,8 +159,16 @@ class StateJournal(Journal):
 
     def __init__(self, state: RecordDict) -> None:
         if RECORD_NAME not in state:
-            state[RECORD_NAME] = ConfigRecord({"questions": "", "ended": "", "answered": ""})
+            state[RECORD_NAME] = ConfigRecord({EVENTS_KEY: "\n" * 3})
         self.record: Any = state[RECORD_NAME]
+
+    def _write(self, ended: str, configuration: str, digest: str, answered: str, *questions: str) -> None:
+        """Store why the run ended, if it did, digests, "answered" if the last question is, and all questions so far."""
+        self.record[EVENTS_KEY] = "\n".join([ended, configuration, digest, answered, *questions])  # checked once
+
+    def _read(self) -> list[str]:
+        """Return what `_write` stored."""
+        return str(self.record[EVENTS_KEY]).split("\n")
 
     @property
     def last_seen_event(self) -> tuple[int, str]:
@@ -174,35 +182,35 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        answered = str(self.record["questions"]).splitlines()  # one text: Flower checks each entry of a list, each time
-        if self.record["ended"]:
+        ended, first_configuration, _, _, *answered = self._read()
+        if ended:
             raise ContractError(ENDED_TEXT)
         try:
-            if self.record.setdefault("configuration", configuration) != configuration:
+            if first_configuration not in ("", configuration.hex()):
                 raise ContractError(CONFIGURATION_CHANGED_TEXT)
             permit(answered)
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self.record["questions"] = "\n".join([*answered, phase])
-        self.record["digest"] = digest
+        self._write("", configuration.hex(), digest, "", *answered, phase)
         self.record.pop(f"secret {REPLY_NAME}", None)
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        record = self.record
-        if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
+        ended, last_configuration, last_digest, answered, *_ = self._read()
+        if ended or (last_digest, last_configuration) != (digest, configuration.hex()):
             return "new"
-        return "answered" if record["answered"] == record["questions"] else "computing"
+        return "answered" if answered else "computing"
 
     @override
     def has_begun(self) -> bool:
-        return bool(self.record["questions"])
+        return len(self._read()) > 4
 
     @override
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
-        self.record["answered"] = self.record["questions"]
+        ended, configuration, last_digest, _, *questions = self._read()
+        self._write(ended, configuration, last_digest, "answered", *questions)
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
@@ -225,7 +233,7 @@ class StateJournal(Journal):
     @override
     def end(self, why: str) -> None:
         """Record why the run ended for this party, and delete its secrets."""
-        self.record["ended"] = why
+        self._write(why, *self._read()[1:])
         self.complete()
 
     @override
