@@ -21,7 +21,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.server import PCAServer, numerical_libraries
+from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.strategy import numerical_libraries
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.site import adapt
 from fedpca_flwr.strategies import FACTORY

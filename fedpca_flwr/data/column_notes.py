@@ -158,7 +158,7 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     first, final = sample[columns, outer], sample[columns, last - outer]
     far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
-    unique = (steps[:, 1:] > 0).all(axis=1)
+    unique: NDArray[np.bool_] = np.asarray((steps[:, 1:] > 0).all(axis=1))
     unique[unique] = (sample[unique] % 1 == 0).all(axis=1)
     return np.array([wide, far, unique])
 

@@ -17,18 +17,9 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
+from flwr import common
 from flwr.client import Client, NumPyClient
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Parameters,
-    Status,
-)
+from flwr.common import Code, Parameters, Status
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -185,6 +176,11 @@ class PartyClient(NumPyClient):
         return []
 
     @override
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Return loss 0, 0 rows and an error's report: runs ask nothing so, and `fit` refuses this phase."""
+        return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
+
+    @override
     def to_client(self) -> Client:
         """Return Flower's client, which asks this one."""
         return ClassicClient(self)
@@ -197,17 +193,17 @@ class ClassicClient(Client):
         self.numpy_client = party
 
     @override
-    def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        return GetPropertiesRes(ANSWERED, self.numpy_client.get_properties(ins.config))
+    def get_properties(self, ins: common.GetPropertiesIns) -> common.GetPropertiesRes:
+        return common.GetPropertiesRes(ANSWERED, self.numpy_client.get_properties(ins.config))
 
     @override
-    def fit(self, ins: FitIns) -> FitRes:
+    def fit(self, ins: common.FitIns) -> common.FitRes:
         reply, rows, info = self.numpy_client.fit(list(map(read_array, ins.parameters.tensors)), ins.config)
-        return FitRes(ANSWERED, Parameters(list(map(write_array, reply)), SType.NUMPY), rows, info)
+        return common.FitRes(ANSWERED, Parameters(list(map(write_array, reply)), SType.NUMPY), rows, info)
 
     @override
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        return EvaluateRes(ANSWERED, *self.numpy_client.evaluate([], ins.config))
+    def evaluate(self, ins: common.EvaluateIns) -> common.EvaluateRes:
+        return common.EvaluateRes(ANSWERED, *self.numpy_client.evaluate([], ins.config))
 
 
 class PCAClient(PartyClient):
@@ -348,11 +344,6 @@ class PCAClient(PartyClient):
             return reply
         except Exception as error:
             return [], 0, self._report_error(error)
-
-    @override
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Return loss 0, 0 rows and an error's report: runs ask nothing so, and `fit` refuses this phase."""
-        return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
     @override
     def reply_fields(self, phase: str) -> list[str]:
@@ -501,7 +492,3 @@ class RefusingClient(PartyClient):
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         return [], 0, self.report
-
-    @override
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        return 0.0, 0, self.report

@@ -122,10 +122,7 @@ ARRAYS_KEY, EVENTS_KEY = "arrays", "events"
 
 @dataclass(eq=False)
 class State:
-    """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run.
-
-    A list is one entry of a record, since Flower checks and copies each `Array` several times.
-    """
+    """Mapping from names to lists of arrays, which Flower's `RecordDict` stores between the rounds of a run."""
 
     records: RecordDict  # whose views of one kind are made anew each time, so none is used
 
@@ -141,6 +138,7 @@ class State:
         return list(map(read_array, tensors))
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
+        # one entry of bytes: Flower checks and copies each `Array` several times
         self.records[name] = ConfigRecord({ARRAYS_KEY: [write_array(np.asarray(array)) for array in arrays]})
 
     def drop(self, name: str) -> None:
@@ -162,13 +160,14 @@ class StateJournal(Journal):
             state[RECORD_NAME] = ConfigRecord({EVENTS_KEY: "\n" * 3})
         self.record: Any = state[RECORD_NAME]
 
-    def _write(self, ended: str, configuration: str, digest: str, answered: str, *questions: str) -> None:
-        """Store why the run ended, if it did, digests, "answered" if the last question is, and all questions so far."""
-        self.record[EVENTS_KEY] = "\n".join([ended, configuration, digest, answered, *questions])  # checked once
-
-    def _read(self) -> list[str]:
-        """Return what `_write` stored."""
+    @property
+    def events(self) -> list[str]:
+        """Why the run ended, digests of configuration and last question, "answered" if that is, and all questions."""
         return str(self.record[EVENTS_KEY]).split("\n")
+
+    @events.setter
+    def events(self, events: list[str]) -> None:
+        self.record[EVENTS_KEY] = "\n".join(events)  # one text: Flower checks each entry, each time
 
     @property
     def last_seen_event(self) -> tuple[int, str]:
@@ -182,7 +181,7 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        ended, first_configuration, _, _, *answered = self._read()
+        ended, first_configuration, _, _, *answered = self.events
         if ended:
             raise ContractError(ENDED_TEXT)
         try:
@@ -192,25 +191,24 @@ class StateJournal(Journal):
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self._write("", configuration.hex(), digest, "", *answered, phase)
+        self.events = ["", configuration.hex(), digest, "", *answered, phase]
         self.record.pop(f"secret {REPLY_NAME}", None)
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        ended, last_configuration, last_digest, answered, *_ = self._read()
+        ended, last_configuration, last_digest, answered, *_ = self.events
         if ended or (last_digest, last_configuration) != (digest, configuration.hex()):
             return "new"
         return "answered" if answered else "computing"
 
     @override
     def has_begun(self) -> bool:
-        return len(self._read()) > 4
+        return len(self.events) > 4
 
     @override
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
-        ended, configuration, last_digest, _, *questions = self._read()
-        self._write(ended, configuration, last_digest, "answered", *questions)
+        self.events = [*self.events[:3], "answered", *self.events[4:]]
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
@@ -233,7 +231,7 @@ class StateJournal(Journal):
     @override
     def end(self, why: str) -> None:
         """Record why the run ended for this party, and delete its secrets."""
-        self._write(why, *self._read()[1:])
+        self.events = [why, *self.events[1:]]
         self.complete()
 
     @override
