@@ -41,8 +41,8 @@ from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.provenance import describe_run
 from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results, require_pca_name
 from fedpca_flwr.protocol.replies import NodeFailure
-from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
-from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.protocol.server import remind, watch_grid
+from fedpca_flwr.protocol.strategy import PCAStrategy, numerical_libraries
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 LOADINGS_ARRAYS = ("components", "mean", "scale", "remainder", "transform")  # of a party's loadings in an app's state

@@ -155,15 +155,16 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     wide = (widest >= (high - low) / 2) & ((steps > 0).sum(axis=1) + (above > 0) > 1)
     near = wide & (widest < 0.9 * (high - low))
     ends = np.array([low[near], high[near]])
-    marks = [end for end in np.unique(ends).tolist() if _is_code(end)]
-    wide[near] = np.isin(ends, marks).any(axis=0) | ((ends[0] < 0) & (ends[0] % 1 == 0))
+    coded = np.array([any(map(_is_code, pair)) for pair in ends.T.tolist()], bool)
+    wide[near] = coded | ((ends[0] < 0) & (ends[0] % 1 == 0))
     outer = (MAX_ISOLATED_SHARE * (last + 1)).astype(np.int64)  # the range that `_count_isolated` extends
     first, final = sample[columns, outer], sample[columns, last - outer]
     far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
-    integers = (steps[:, 1:] > 0).all(axis=1) & (sample % 1 == 0).all(axis=1)
+    unique: NDArray[np.bool_] = np.asarray((steps[:, 1:] > 0).all(axis=1))
+    unique[unique] = (sample[unique] % 1 == 0).all(axis=1)
     codes = [value for value in np.unique(low[(low < 0) & (low % 1 == 0)]).tolist() if _is_code(value)]
-    return np.array([wide, far, integers, np.isin(low, codes) & (high > low)])
+    return np.array([wide, far, unique, np.isin(low, codes) & (high > low)])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:

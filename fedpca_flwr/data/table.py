@@ -70,10 +70,12 @@ class ColumnSummary:
             self.low[zeros], self.high[zeros] = np.fmin(self.low[zeros], 0), np.fmax(self.high[zeros], 0)
             self.missing += np.bincount(block.indices[np.isnan(values)], minlength=d)
         elif m:
-            np.fmin(self.low, np.fmin.reduce(block, axis=0), out=self.low)
             np.fmax(self.high, np.fmax.reduce(block, axis=0), out=self.high)
-            if block.dtype.kind == "f":
+            low = np.minimum.reduce(block, axis=0)  # NaN for a column that lacks values
+            if np.isnan(low).any():
+                low = np.fmin.reduce(block, axis=0)
                 self.missing += np.isnan(block).sum(axis=0)
+            np.fmin(self.low, low, out=self.low)
         if self.sampled:
             self._keep(block)
         self.count += m

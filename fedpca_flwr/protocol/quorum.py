@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from logging import WARNING
 from operator import attrgetter
 from typing import Any
@@ -53,9 +54,9 @@ def require_pca_name(name: object) -> str:
 
 
 def ask_in_threads(
-    clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
+    clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, pool: ThreadPoolExecutor | None = None
 ) -> list[Any]:
-    """Return each client's properties, or Flower's exception, asked by at most `max_workers` threads (0: one each)."""
+    """Return each client's properties, or Flower's exception, asked by the threads of a pool, or by one each."""
 
     def ask(client: ClientProxy) -> Any:
         try:
@@ -63,8 +64,8 @@ def ask_in_threads(
         except Exception as failure:  # Flower raises what it likes here
             return failure
 
-    with ThreadPoolExecutor(max_workers or max(1, len(clients))) as pool:
-        return list(pool.map(ask, clients))
+    with nullcontext(pool) if pool else ThreadPoolExecutor(max(1, len(clients))) as threads:
+        return list(threads.map(ask, clients))
 
 
 class Quorum:

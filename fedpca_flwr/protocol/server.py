@@ -4,10 +4,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from threading import Event, Lock, Thread
 
 from flwr.app import ConfigRecord, Error, Message
@@ -16,10 +16,10 @@ from flwr.common.constant import ErrorCode
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
-from threadpoolctl import ThreadpoolController
 from typing_extensions import override
 
 from fedpca_flwr.protocol.client import PENDING_KEY
+from fedpca_flwr.protocol.quorum import Results, ask_in_threads
 from fedpca_flwr.protocol.replies import NodeFailure
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.state.files import utc_time
@@ -239,9 +239,6 @@ def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
         over.set()
 
 
-FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
-
-
 class PCAServer(Server):
     """Flower's `Server`, which runs rounds until the strategy is done; a context `while_clients_work` is entered."""
 
@@ -258,16 +255,20 @@ class PCAServer(Server):
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
-        for server_round in itertools.count(1):  # until the strategy's program has ended
-            fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
-            with self.while_clients_work():
-                answers = self._collect_answers(fits, timeout, server_round)
-            strategy.aggregate_fit(server_round, *answers)
-            if strategy.done:
-                break
+        with ThreadPoolExecutor(self.max_workers) as self.pool:  # for all rounds: threads cost time
+            strategy.quorum.ask_properties = partial(ask_in_threads, pool=self.pool)
+            for server_round in itertools.count(1):  # until the strategy's program has ended
+                fits = strategy.configure_fit(server_round, self.parameters, manager)
+                with self.while_clients_work():
+                    answers = self._collect_answers(fits, timeout, server_round)
+                strategy.aggregate_fit(server_round, *answers)
+                if strategy.done:
+                    break
         return History(), time.monotonic() - started
 
-    def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
+    def _collect_answers(
+        self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int
+    ) -> tuple[Results, list[NodeFailure]]:
         """Send a round's questions to all clients in parallel; return their results and failures, in their order."""
         receive_lock = Lock()
 
@@ -279,26 +280,16 @@ class PCAServer(Server):
                     self.strategy.receive(client, reply)
             return client, reply
 
-        results: list[tuple[ClientProxy, FitRes]] = []
-        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
-            pending = [(pool.submit(ask, *fit), fit[0]) for fit in fits]
-
-            def log_awaited() -> None:
-                """Log the clients without a reply so far."""
-                self.strategy.log_awaited_parties([client for future, client in pending if not future.done()])
-
-            with remind(log_awaited):
-                for future, client in pending:
-                    failure = future.exception()
-                    if failure is None and (result := future.result())[1].status.code == Code.OK:
-                        results.append(result)
-                    else:
-                        failures.append(NodeFailure(client.cid, failure or RuntimeError()))
+        results, failures = Results(), list[NodeFailure]()
+        pending = {self.pool.submit(ask, *fit): fit[0] for fit in fits}
+        patience = FIRST_REMINDER_SECONDS
+        while wait(pending, patience).not_done:
+            self.strategy.log_awaited_parties([client for future, client in pending.items() if not future.done()])
+            patience *= 2
+        for future, client in pending.items():
+            failure = future.exception()
+            if failure is None and (result := future.result())[1].status.code == Code.OK:
+                results.append(result)
+            else:
+                failures.append(NodeFailure(client.cid, failure or RuntimeError()))
         return results, failures
-
-
-@cache
-def numerical_libraries() -> ThreadpoolController:
-    """Return the controller of the threads of BLAS libraries, which are imported with the methods, before this call."""
-    return ThreadpoolController()

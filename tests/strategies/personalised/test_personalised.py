@@ -11,6 +11,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.simulations.papers.hierarchical import Federation
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.mixing import local_components
@@ -27,8 +28,8 @@ def related(spread=0.04, m=6, n=30, d=16, r=3):
 def finished(parts, **options):
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    stored = [proxy_of(server, i).context.state.array_records.get(COMPONENTS_KEY) for i in range(len(parts))]
-    return model, [record and record.to_numpy_ndarrays()[0][0] for record in stored]
+    states = [State(proxy_of(server, i).context.state) for i in range(len(parts))]
+    return model, [state[COMPONENTS_KEY][0][0] if COMPONENTS_KEY in state else None for state in states]
 
 
 def centred(parts):
