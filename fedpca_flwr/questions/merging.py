@@ -234,19 +234,14 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     """Run a party's next period, store its state, and return its block's eigenvalue and leading direction."""
     options, state = party.options, party.site.state
-    last_step, *block = state["period"] if "period" in state else [np.asarray(-1)]
-    steps = int(last_step) + 1
-    component, period = divmod(steps, options.total_periods)
+    component, period = divmod(party.question_number - 1, options.total_periods)  # `rows` was the first question
+    stored: Array | None = state["block"][0] if period else None
     direction: Array = _local_merged(party, request) if request else np.empty(0)
-    if period == 0:
-        if component:
-            state["found"] = [_with_direction(party, direction)]
-        X = deflate(party.local_columns.X, _local_directions(party))
-    else:
-        (X,) = block
-        if period > options.isolated_periods:
-            project = scores_on_direction if options.needs_products_only else project_on_direction
-            X = project(X, direction)
+    if component and period == 0:
+        state["found"] = [_with_direction(party, direction)]
+    X = deflate(party.local_columns.X, _local_directions(party)) if stored is None else stored
+    if period > options.isolated_periods and X.shape[1] > 1:  # a single column is its own projection
+        X = (scores_on_direction if options.needs_products_only else project_on_direction)(X, direction)
     if period > options.isolated_periods and options.warm_start == "previous":
         start = direction
     else:  # a common start is the same for every party, so that the order of parties has no effect
@@ -254,7 +249,8 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
         rng, n = np.random.default_rng((party.site.config.seed, component, stream)), len(party.selection)
         start = rng.random(n) if options.faithful else rng.standard_normal(n)
     value, vector = options.local_direction(X, start)
-    state["period"] = [steps, X] if period + 1 < options.total_periods else [steps]
+    if X is not stored and period + 1 < options.total_periods:
+        state["block"] = [X]
     if options.graph != "server":
         state["own"] = [value, vector]
     return {"value": np.asarray(value), "vector": vector}
