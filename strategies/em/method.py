@@ -281,7 +281,9 @@ class EM(method.Strategy):
         """Run EM rounds for a Gaussian model with full covariance until the components converge, or `max_rounds`."""
         options, k = self.options, self.options.n_components
         estimates: list[float] = []  # of the degrees that the components have to go, after each step
-        em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
+        check_components(k, observed.rows, observed.spread.size)
+        method.require_variance(observed.rows * observed.spread**2, observed.rows, np.zeros_like(observed.centre))
+        em = GaussianEM(observed.rows, observed.mean, observed.spread, prior=options.prior)
         while True:
             model = em.model
             pooled = yield from incomplete.pooled_expected(self, observed, model)

@@ -20,6 +20,7 @@ from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.strategies.em import method as em
 from fedpca_flwr.strategies.em.factor_em import FactorGaussian
+from fedpca_flwr.strategies.em.gaussian_em import Gaussian
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from tests.families import cut, rows
 from tests.harness import CLUSTER_STEPS, fit
@@ -431,7 +432,8 @@ def test_impossible_covariances_are_refused(monkeypatch):
     monkeypatch.setattr(FactorGaussian, "noise", property(lambda self: 5.0))
     with refused(ContractError, "party 0", "'noise'", 5):
         fit("em", parties_of_three(), **WIDE)
-    monkeypatch.setattr(moments, "pack", lambda matrix: np.ones(21))
+    singular = SimpleNamespace(model=Gaussian(np.zeros(6), np.ones((6, 6))))
+    monkeypatch.setattr(em, "GaussianEM", lambda *_, **__: singular)
     with refused(ContractError, "party 0", "'covariance'"):
         fit("em", parties_of_three(), n_components=2)
 
