@@ -8,8 +8,8 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.data.table import names_digest
+from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.protocol import admission
 from fedpca_flwr.protocol.admission import MAX_FEATURES, MESSAGES, ErrorReport, PartyInfo, make_reply, parse_info
 from fedpca_flwr.protocol.card import method_questions
