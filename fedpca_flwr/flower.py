@@ -451,8 +451,19 @@ def _client_of_rows(
             f"'rows' is of type {type(rows).__name__}, expected a function of Flower's context that returns the "
             "party's rows: client_app(lambda context: rows)"
         )
-    run_config = _run_config(method, options)
-    return lambda pca_context, context: FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
+    _run_config(method, options)  # raises its errors
+    return partial(_make_client, rows, method, options)
+
+
+def _make_client(
+    rows: Callable[[Context], ArrayLike],
+    method: str | type[PCAStrategy],
+    options: dict[str, Any],
+    pca_context: Context,
+    context: Context,
+) -> PCAClient | RefusingClient:
+    """Return the client of a party in whichever process the app runs, where a user's class may be new."""
+    return FACTORY.client_of_rows(pca_context, partial(rows, context), _run_config(method, options))
 
 
 @contextmanager

@@ -255,3 +255,20 @@ def test_replies_that_no_limit_holds_are_found(monkeypatch):
     honest = engines.run
     monkeypatch.setattr(checks_of_a_method, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
     assert failing(Foreign) == {"bytes"}
+
+
+def third_of_rows(context):
+    return PARTIES[context.node_config["partition-id"]]
+
+
+@pytest.mark.engine
+def test_a_class_is_a_method_in_another_process_too(monkeypatch):
+    """The fault: Flower's workers get an app as a pickle, and know no class that this process has met."""
+    from ray import cloudpickle  # which takes a second
+
+    own, reference = make(), run("p-cov", PARTIES, n_components=2)
+    app, strategy = client_app(third_of_rows, own, n_components=2), FedPCA(own, n_components=2, clients=3)
+    pickled = cloudpickle.dumps(app)
+    forget_classes(monkeypatch)
+    strategy.start(LocalGrid(cloudpickle.loads(pickled), 3))
+    np.testing.assert_allclose(strategy.model.components_, reference.components_, atol=1e-12)
