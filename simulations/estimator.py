@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.decomposition import PCA
+from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.metaestimators import available_if
@@ -49,14 +50,15 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     engine : {"loopback", "ray"}
         "loopback" runs in this process, "ray" in Flower's simulation.
     whiten : bool
-        Divide scores by their standard deviations.
+        Divide scores by their standard deviations, here and in `to_sklearn`; ``model_`` and its file do not have it.
     **options
-        Options of the method and keys of the run, as of `run`, such as ``scale=True``.
+        Options of the method and keys of the run, as of `run`, such as ``scale=True``. Default Ellipsis: the method's.
 
     Attributes
     ----------
     model_ : PCAModel
-        Model of the run, with its log of bytes, rounds, notes and certificates.
+        Model of the run, with its log of bytes, rounds, notes and certificates. ``model_.save(path)`` writes it to a
+        file that `PCAModel.load` reads.
     components_, mean_, explained_variance_, explained_variance_ratio_, singular_values_, noise_variance_, scale_
         Attributes as in `PCAModel`; float32 if all rows are float32.
     n_components_, n_features_in_, n_samples_, feature_names_in_
@@ -72,6 +74,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     >>> sites = np.repeat(["north", "south"], 150)
     >>> FederatedPCA(n_components=2).fit_transform(rows, groups=sites).shape
     (300, 2)
+    >>> from sklearn.model_selection import cross_val_score  # whose own ``groups`` go to the splitter
+    >>> from sklearn.pipeline import make_pipeline
+    >>> cross_val_score(make_pipeline(FederatedPCA(2)), rows, params={"federatedpca__groups": sites}).shape
+    (5,)
     """
 
     def __init__(
@@ -99,11 +105,14 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @override
     def set_params(self, **params: Any) -> Self:
-        """Set parameters and options; raise ValueError for a name that is no parameter and no keyword of a run."""
+        """Set parameters and options; raise ConfigError for a name that is no parameter and no keyword of a run."""
         own = {name: params.pop(name) for name in self._get_param_names() if name in params}
-        options = {name: params.pop(name) for name in params.keys() & run_keywords().keys()}
+        options = {name: params.pop(name) for name in params.keys() & {*run_keywords(), *self._options}}
+        if params:
+            known = f"it has {labels_text(self._get_param_names())}, the options of its method and the keys of a run"
+            raise ConfigError(f"FederatedPCA has no parameter {labels_text([*params])}: {known}")
         self._options = {**self._options, **options}
-        return super().set_params(**own, **params)  # type: ignore[no-any-return]
+        return super().set_params(**own)  # type: ignore[no-any-return]
 
     def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:
         """Fit the PCA to the rows of all parties, by a run of the method.
@@ -158,8 +167,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         after_fit = earlier is None and hasattr(self, "model_")
         parties = self._parties(read_parties(X), groups, partial=True)
         result = self._run(parties, 1, keep="moments")
-        moments = result.moments_
-        options = result.log["options"]
+        moments, options = result.moments_, result.log["options"]
         refused = [key for key in FIT_ONLY_OPTIONS if options.get(key, "nothing") not in (False, "", "nothing")]
         refused += [key for key in ("levels", "transform") if result.log.get(key)]
         if refused:
@@ -216,9 +224,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _scores(self, table: Any) -> Array:
         """Return the scores (n, k) of a single table, in float32 if the table and the components are float32."""
-        scores = self.model_.transform(table)
-        if self.whiten:
-            scores = scores / self._deviations()
+        scores = self.model_.transform(table) / (self._deviations() if self.whiten else 1)
         return scores.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(table) else scores
 
     def _deviations(self) -> Array:
@@ -239,6 +245,18 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         check_is_fitted(self)
         rows = self.model_.inverse_transform(np.asarray(X) * self._deviations() if self.whiten else X)
         return rows.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(X) else rows
+
+    def to_sklearn(self) -> PCA | Pipeline:
+        """Convert the estimator to scikit-learn's fitted PCA, as `PCAModel.to_sklearn`, with its own `whiten`.
+
+        Returns
+        -------
+        sklearn.decomposition.PCA or sklearn.pipeline.Pipeline
+        """
+        check_is_fitted(self)
+        converted = self.model_.to_sklearn()
+        (converted if isinstance(converted, PCA) else converted[-1]).whiten = self.whiten
+        return converted
 
     def score_samples(self, X: Any) -> Array:
         """Compute log-likelihoods of rows under the probabilistic model, as scikit-learn's (Tipping and Bishop 1999).
@@ -277,12 +295,11 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return float(np.mean(self.score_samples(X)))
 
     def get_covariance(self) -> Array:
-        """Return the covariance of the features under the probabilistic model.
+        """Return the covariance of the features, in the units of the data, under the probabilistic model.
 
         Returns
         -------
         ndarray of shape (d, d)
-            Covariance in the units of the data.
         """
         check_is_fitted(self)
         return self._in_units(self._probabilistic().get_covariance())
@@ -306,11 +323,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _probabilistic(self) -> PCA:
         """Return scikit-learn's PCA with this model's components, for rows already centred and scaled."""
         model = self.model_
-        components, mean = model.loadings()
         pca = PCA(n_components=model.n_components_, whiten=self.whiten)
         for name in ("components_", "explained_variance_", "noise_variance_", "n_components_", "n_features_in_"):
             setattr(pca, name, getattr(model, name))
-        pca.components_, pca.mean_ = components, np.zeros_like(mean)
+        pca.components_, pca.mean_ = model.loadings()[0], np.zeros(model.n_features_in_)
         return pca
 
     def _run(self, parties: Any, n_components: int | float | str, **options: Any) -> PCAModel:
@@ -326,12 +342,10 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             value = getattr(model, name)
             is_float = single and name != "n_samples_" and getattr(value, "dtype", None) == np.float64
             setattr(self, name, value.astype(np.float32) if is_float else value)
-        self._n_features_out = model.n_components_
-        self.n_features_in_ = model.n_features_in_
+        self._n_features_out, self.n_features_in_ = model.n_components_, model.n_features_in_
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         if model.feature_names_in_ is not None:
             self.feature_names_in_ = model.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):  # of an earlier fit
-            del self.feature_names_in_
 
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags: sparse rows are allowed, and NaN if the method takes missing values."""
@@ -370,8 +384,7 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if groups is None:
             return [table]
         labels = column_or_1d(np.asarray(groups)).tolist()
-        if len(labels) != validated.shape[0]:
-            rows = validated.shape[0]
+        if len(labels) != (rows := validated.shape[0]):
             raise ConfigError(f"'groups' has {len(labels)} labels, but there are {rows} rows; give one for each")
         unlabelled = [place for place, label in enumerate(labels) if not _is_label(label)]
         if unlabelled:
@@ -410,8 +423,7 @@ def _is_label(label: object) -> bool:
 
 def parties_in(X: object) -> bool:
     """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table."""
-    tables = tables_of(X)
-    return bool(tables) and all(map(is_table, tables))
+    return bool(tables := tables_of(X)) and all(map(is_table, tables))
 
 
 def tables_of(X: object) -> Sequence[Any]:
@@ -443,9 +455,7 @@ def _is_labelled_array(X: Any) -> bool:
 
 def _is_single(table: Any) -> bool:
     """Return whether all numbers of a table are float32 (single precision)."""
-    values = table.rows if isinstance(table, Table) else table
-    if _is_labelled_array(table):
-        values = table.X if hasattr(type(table), "var_names") else table
-    elif (frame := open_frame(table)) is not None:
+    if not _is_labelled_array(table) and (frame := open_frame(table)) is not None:
         return all(dtype == "Float32" for dtype in map(str, frame.values().schema.values()))
+    values = table.rows if isinstance(table, Table) else table.X if hasattr(type(table), "var_names") else table
     return getattr(values, "dtype", None) == np.float32

@@ -155,7 +155,7 @@ class ScaleOptions(CentreOptions):
     """Options of a method that can scale features, with variances known before the products begin."""
 
     scale: bool = False
-    """Divide each feature by its standard deviation over all rows (z-scores)."""
+    """Divide each feature by its standard deviation over all rows (divisor n, as `StandardScaler`)."""
 
 
 class WeightOptions(ScaleOptions):

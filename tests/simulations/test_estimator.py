@@ -129,7 +129,7 @@ def test_options_are_parameters_as_scikit_learn_has_them():
     assert (estimator.get_params()["scale"], twin.n_components) == (True, 1)
     search = GridSearchCV(FederatedPCA(2), {"scale": [True, False], "whiten": [True]}, cv=2).fit(X)
     assert search.best_params_["scale"] in (True, False)
-    with refused(ValueError, "'scael'"):
+    with refused(ValueError, "'scael'", "'whiten'", match="options of its method"):
         twin.set_params(scael=True)
     with refused(ConfigError, "'run_options'", "scale=True"):
         FederatedPCA(2, run_options={"scale": True}).fit(X)
@@ -167,6 +167,14 @@ def test_likelihoods_are_those_of_scikit_learn():
     np.testing.assert_allclose(scaled.get_covariance() @ scaled.get_precision(), np.eye(X.shape[1]), atol=1e-9)
     whole = FederatedPCA(12, method="p-cov scale=true").fit(X)
     np.testing.assert_allclose(np.diag(whole.get_covariance()), X.var(0, ddof=1))
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_whitened_scores_are_those_of_the_conversion(scale):
+    """The fault: the model's conversion, which knows no `whiten`, gave other scores without a word."""
+    for whiten in (False, True):
+        fitted = FederatedPCA(3, whiten=whiten, scale=scale).fit(FRAME, groups=SITES)
+        np.testing.assert_allclose(fitted.to_sklearn().transform(FRAME), fitted.transform(FRAME), rtol=0, atol=1e-12)
 
 
 def test_more_rows_are_added_by_their_moments():
