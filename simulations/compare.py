@@ -43,8 +43,7 @@ def main(
     A method may carry options, written as in run-config. With `--output FOLDER` every run is one line of JSON in its
     `runs.jsonl`, with all that is needed to repeat it, beside its model. A run that is there already is not repeated,
     so an interrupted comparison goes on where it stopped. `report.html` shows all runs of the folder, those of earlier
-    comparisons too (extra `plots`). Angles are to `PCA(svd_solver="full")` of the pooled rows in float64. The variance
-    captured is the share of these rows' variance that the components hold, the one claimed what the model says.
+    comparisons too (extra `plots`).
 
     Parameters
     ----------
@@ -60,7 +59,7 @@ def main(
     partitions : list of str, optional
         How rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns.
     alphas : list of float
-        Parameter of dirichlet and quantity: the smaller, the more uneven.
+        Parameter of dirichlet and quantity: the smaller, the more uneven, down to 10 rows (or an even share) a client.
     clients : list of int, optional
         Numbers of clients (10).
     n_components : int

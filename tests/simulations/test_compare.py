@@ -18,10 +18,11 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
-from fedpca_flwr.simulations.comparing import compare, table
+from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
+from fedpca_flwr.simulations.seed_means import average_seeds
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
@@ -143,8 +144,8 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypa
     assert noise["measured"]["components_above_noise"] == 0
     assert noise["explained variance"] is None
     assert noisy["captured variance"] < 0.96 * noisy["explained variance"]
-    head, _, unknown, line = table([noise, noisy]).splitlines()
-    assert "| variance captured | variance claimed |" in head
+    head, _, unknown, line = str(Comparison([noise, noisy])).splitlines()[2:6]
+    assert "| captured variance | explained variance |" in head
     assert f"| {noise['captured variance']:.2%} |  |" in unknown
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
     again = read_records(tmp_path)
@@ -160,9 +161,10 @@ def test_captured_variance_is_of_each_client():
     for record in exact:
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
-    head, _, line = table([compressed]).splitlines()
-    assert "| up per client (mean) | down per client (mean, before the last round) |" in head
-    assert "| compressed bits=12 |" in line
+    title, _, head, _, line, *_ = str(Comparison([compressed])).splitlines()
+    assert title == "data: wine; partition: dirichlet 0.1; clients: 3; aggregation: in clear; runs: 1"
+    assert "| up per client | down per client |" in head
+    assert "| compressed bits=12 " in line
     alone, together = compare(methods=["personalised mu=0", "p-cov"], **WINE)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
@@ -357,6 +359,7 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
     assert compare(table=NORTH, methods="p-cov", n_components=2)[0]["partition"] == "iid"
     for arguments, named in (
         ({"table": TABLE, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
+        ({"table": POOLED, "label": 4}, ["'label'", 4, "none"]),
         ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
         ({"table": NORTH, "partitions": ["iid", "shards"]}, ["'partitions'", "shards", "'label'"]),
         ({"label": "batch"}, ["'table'"]),
@@ -367,15 +370,36 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
             compare(**arguments)
 
 
+def test_notes_are_beside_the_results_of_their_runs(tmp_path, monkeypatch):
+    """The fault: a paper would have the angle of a run that did not converge as its method's."""
+    undrawn(monkeypatch)
+    frame = pd.DataFrame(POOLED).assign(ward=list("abcde") * 20).set_axis(range(10, 15), axis=1)
+    how = {"methods": ["dsa iterations=3", "p-cov"], "n_components": 2, "clients": 10, "seeds": range(2)}
+    made = compare(table=frame, label=14, output=tmp_path, **how)
+    for text in (str(made), made._repr_html_(), made.to_latex().replace(r"\textsuperscript{", "[").replace("}", "]")):
+        assert re.search(
+            r"iterations=3 \[1\] \[2\] \[3\](?s:.*)p-cov \[3\](?s:.*)\[2\] not converged(?s:.*)\[3\] most", text
+        )
+    assert made.frame()["notes"][2][0].endswith("than by alpha: 10 of 10 have 10")
+    assert "not converged. most clients" in made.report().read_text()
+    records = [{**made[2], "notes": notes} for notes in (["a: 1", "b"], ["a: 2"])]
+    assert average_seeds(records)[0]["notes"] == ["a", "1 of 2 runs: b"]
+
+
 def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
     made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], n_components=2)
     (axes,) = made.figure("methods", "max angle").axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
     assert next(line for line in axes.lines if len(line.get_xdata()) == 2).get_ydata()[1] == made[1]["max angle"]
     head, *lines = [line for line in made.to_latex().splitlines() if "&" in line]
-    assert head.startswith("method & max angle (degrees) & ")  # no column of what does not vary
-    assert [line.split(" & ")[0] for line in lines] == ["p-cov", "ap-cov"]
+    assert head.split(" & ")[:2] == ["method", "max angle (degrees)"]  # no column of what does not vary
+    assert head.count("&") == 4
+    assert [line.split(" & ")[0] for line in lines] == ["p-cov", r"ap-cov \textsuperscript{1}"]
     assert all(r"\%" in line for line in lines)
+    assert made.to_latex("seconds").count("&") == 3
+    assert made.figure("MB up").axes[0].get_xlabel() == "kB up per client"
+    with refused(ConfigError, "'result'", "'rounds'", "max angle"):
+        made.figure("MB up", "rounds")
 
 
 @pytest.mark.parametrize(
@@ -385,7 +409,9 @@ def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
         ("seconds", 1.0, 3.0, "1 (0 to 4)"),
         ("captured variance", 0.5, 0.75, "50.00% (0 to 100.00%)"),
         ("max angle", 7.4e-14, 1e-14, "7.4e-14 ± 1e-14"),
+        ("max angle", 53.7, 86.0, "53.7 (0 to 90)"),
+        ("mean angle", 81.0, 20.0, "81 (61 to 90)"),
     ],
 )
-def test_no_interval_is_below_zero(key, value, half_width, text):
+def test_no_interval_has_impossible_values(key, value, half_width, text):
     assert format_result({key: value, "intervals": {key: half_width}}, key) == text
