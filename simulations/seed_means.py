@@ -79,7 +79,7 @@ def _average(runs: Sequence[Record]) -> Record:
         "largest angle": max(angles, default=None),
         "exact": all(run["exact"] for run in completed),
         "measured": {key: statistics.fmean(values[key] for values in measured) for key in measured[0] if key in shared},
-        "notes": [note if count == total else f"{count} of {total} runs: {note}" for note, count in counts.items()],
+        "notes": [note if count == total else f"{count} of {total} runs ({note})" for note, count in counts.items()],
     }
 
 

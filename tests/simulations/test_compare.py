@@ -19,7 +19,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
 from fedpca_flwr.simulations.comparing import Comparison, compare
-from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, note_kind, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.simulations.seed_means import average_seeds
@@ -376,14 +376,13 @@ def test_notes_are_beside_the_results_of_their_runs(tmp_path, monkeypatch):
     frame = pd.DataFrame(POOLED).assign(ward=list("abcde") * 20).set_axis(range(10, 15), axis=1)
     how = {"methods": ["dsa iterations=3", "p-cov"], "n_components": 2, "clients": 10, "seeds": range(2)}
     made = compare(table=frame, label=14, output=tmp_path, **how)
+    pattern = r"iterations=3 \[1\] \[2\] \[3\].*p-cov \[3\].*\[2\] not converged.*\[3\] most clients"
     for text in (str(made), made._repr_html_(), made.to_latex().replace(r"\textsuperscript{", "[").replace("}", "]")):
-        assert re.search(
-            r"iterations=3 \[1\] \[2\] \[3\](?s:.*)p-cov \[3\](?s:.*)\[2\] not converged(?s:.*)\[3\] most", text
-        )
+        assert re.search(pattern, text, re.DOTALL)
     assert made.frame()["notes"][2][0].endswith("than by alpha: 10 of 10 have 10")
     assert "not converged. most clients" in made.report().read_text()
-    records = [{**made[2], "notes": notes} for notes in (["a: 1", "b"], ["a: 2"])]
-    assert average_seeds(records)[0]["notes"] == ["a", "1 of 2 runs: b"]
+    (mean,) = average_seeds([{**made[2], "notes": ["a: 1", "b to 9"]}, {**made[3], "notes": ["a: 2"]}])
+    assert list(map(note_kind, mean["notes"])) == ["a", "1 of 2 runs (b to 9)"]
 
 
 def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
