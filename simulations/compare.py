@@ -50,8 +50,7 @@ def main(
     methods : list of str
         Names, each with its options in quotes: "sub-it block-size=10"; 'all' is every method.
     data : list of str, optional
-        Rows of your own: files, one for each party, or a folder of such files; instead of --datasets, --partitions
-        and --clients.
+        Files of your own rows, one for each party, or their folder; instead of --datasets, --partitions, --clients.
     datasets : list of str, optional
         Data sets (digits); docs/data.md says what each needs.
     data_root : str
@@ -65,8 +64,7 @@ def main(
     n_components : int
         Number of components.
     seeds : list of int
-        Seeds of the partition and of methods that draw anything. With several, as in '0 1 2 3 4', results are means
-        over the seeds, with 95 % intervals.
+        Seeds of the partition and of methods that draw anything. Results of several are means with 95 % intervals.
     engine : str
         This process, or Flower's simulation: the same results, later.
     knn : bool

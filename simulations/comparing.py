@@ -94,9 +94,8 @@ class Comparison(list[Record]):
         Parameters
         ----------
         over : {"", "alpha", "clients", "methods", "MB up"}
-            Quantity on the horizontal axis; by default the first of them that has several values. Every combination of
-            other settings has a panel of its own, and over methods a colour. ``"MB up"`` draws the largest angles of
-            all settings in one panel.
+            Quantity on the horizontal axis; by default the first of them that has several values. Other settings have
+            panels, over methods colours. ``"MB up"`` draws the largest angles of all settings in one panel.
         result : str
             Column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
 
@@ -121,9 +120,8 @@ class Comparison(list[Record]):
                 f"the figure would have {len(panels)} panels, expected at most {seed_means.MAX_PANELS}; draw a part of "
                 "the runs: Comparison(run for run in made if run['clients'] == 10).figure()"
             )
-        ylabel = HEADS[result] + (", MB" if result in SIZES else "")
         ticks = seed_means.methods_with(self, result) if over == "methods" else ()
-        xlabel = seed_means.AXES[over]
+        xlabel, ylabel = seed_means.AXES[over], HEADS[result] + (", MB" if result in SIZES else "")
         return plots.results_over(panels, xlabel=xlabel, ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
 
     def to_latex(self, results: str | Iterable[str] = ("max angle", "captured variance", "rounds", "MB up")) -> str:
@@ -167,8 +165,7 @@ class Comparison(list[Record]):
         """Write the table of results, and the recommendations for each setting."""
         by_setting = ((runs, choices(seed_means.average_seeds(runs))) for runs in group_by_setting(self))
         texts = [f"\n{setting_title(runs)}:\n{recommendation_text(best)}" for runs, best in by_setting if best]
-        averaged = seed_means.average_seeds(self)
-        title, heads, lines, notes = cells(self)
+        (title, heads, lines, notes), averaged = cells(self), seed_means.average_seeds(self)
         failed = [f"{method_text(record)}, {text}" for record in averaged for text in seed_means.failure_texts(record)]
         return "\n".join([title, "", markdown.table(heads, lines), "", *notes, RESULTS_NOTE, *failed, *texts])
 
@@ -202,8 +199,6 @@ def compare(
     output: str | Path | None = None,
 ) -> Comparison:
     """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold yet.
-
-    Arguments that take several values also take a single value, such as ``alphas=0.1``.
 
     Parameters
     ----------
@@ -315,16 +310,12 @@ def _run_and_record(setting: Record, folder: Path | None) -> Record:
 
 
 def cells(records: Sequence[Record], results: Sequence[str] = ()) -> tuple[str, list[str], list[list[str]], list[str]]:
-    """Return title, heads, lines of cells and notes of the table of ``results``, or of all; a line is of all seeds.
-
-    Settings that do not vary are in the title, and a method's cell has the numbers of its notes.
-    """
+    """Return the title (settings that do not vary), heads, lines and notes of the table of ``results``, or of all."""
     averaged = seed_means.average_seeds(records)
     if wrong := [result for result in results if result not in HEADS]:
         raise ConfigError(f"'results' has {value_text(wrong)}, expected of: {', '.join(HEADS)}")
     columns = [key for key in columns_of(averaged) if not results or key in results]
-    numbers: dict[str, int] = {}  # of notes, by their kind
-    lines = []
+    numbers, lines = dict[str, int](), list[list[str]]()  # numbers of notes, by their kind
     for record in averaged:
         partition = record["partition"] + (f" {record['alpha']:g}" if record["alpha"] is not None else "")
         marks = [f" [{numbers.setdefault(note_kind(note), len(numbers) + 1)}]" for note in record.get("notes", [])]

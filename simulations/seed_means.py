@@ -57,7 +57,7 @@ def _average(runs: Sequence[Record]) -> Record:
     if not completed:
         return {**runs[0], "seeds": seeds, "failures": failures}
     means: Record = {}
-    intervals = {}
+    intervals: dict[str, float] = {}
     for key in HEADS:
         values = [run[key] for run in completed if run.get(key) is not None]
         if values:
