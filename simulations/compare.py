@@ -43,16 +43,14 @@ def main(
     A method may carry options, written as in run-config. With `--output FOLDER` every run is one line of JSON in its
     `runs.jsonl`, with all that is needed to repeat it, beside its model. A run that is there already is not repeated,
     so an interrupted comparison goes on where it stopped. `report.html` shows all runs of the folder, those of earlier
-    comparisons too (extra `plots`). Angles are to `PCA(svd_solver="full")` of the pooled rows in float64. The variance
-    captured is the share of these rows' variance that the components hold, the one claimed what the model says.
+    comparisons too (extra `plots`).
 
     Parameters
     ----------
     methods : list of str
         Names, each with its options in quotes: "sub-it block-size=10"; 'all' is every method.
     data : list of str, optional
-        Rows of your own: files, one for each party, or a folder of such files; instead of --datasets, --partitions
-        and --clients.
+        Files of your own rows, one for each party, or their folder; instead of --datasets, --partitions, --clients.
     datasets : list of str, optional
         Data sets (digits); docs/data.md says what each needs.
     data_root : str
@@ -60,14 +58,13 @@ def main(
     partitions : list of str, optional
         How rows are spread over the clients (dirichlet); methods for columns get equal numbers of columns.
     alphas : list of float
-        Parameter of dirichlet and quantity: the smaller, the more uneven.
+        Parameter of dirichlet and quantity: the smaller, the more uneven, down to 10 rows (or an even share) a client.
     clients : list of int, optional
         Numbers of clients (10).
     n_components : int
         Number of components.
     seeds : list of int
-        Seeds of the partition and of methods that draw anything. With several, as in '0 1 2 3 4', results are means
-        over the seeds, with 95 % intervals.
+        Seeds of the partition and of methods that draw anything. Results of several are means with 95 % intervals.
     engine : str
         This process, or Flower's simulation: the same results, later.
     knn : bool

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.errors import ConfigError, FedPCAError, printable_text, value_text
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.model.tables import DisplayTable, import_pandas, table_to_html
 from fedpca_flwr.simulations import seed_means, settings, sources
@@ -18,6 +19,7 @@ from fedpca_flwr.simulations.records import (
     ANGLES,
     AS_GIVEN,
     HEADS,
+    RESULTS_NOTE,
     SETTING,
     SIZES,
     Record,
@@ -27,6 +29,7 @@ from fedpca_flwr.simulations.records import (
     interval_ends,
     is_installed,
     method_text,
+    note_kind,
     run_identity,
     setting_title,
 )
@@ -44,7 +47,8 @@ MAX_HTML_ROWS = 200  # lines of a comparison's table in a notebook
 class Comparison(list[Record]):
     """Records of the runs of a comparison, which print as a table of means over seeds with recommendations.
 
-    The record of a failed run has ``error`` instead of results.
+    The record of a failed run has ``error`` instead of results. A mark such as [1] beside a method is that of a note
+    below the table, and `frame` has the notes in full.
     """
 
     folder: Path | None = None  # of the runs and their models
@@ -57,8 +61,8 @@ class Comparison(list[Record]):
         pandas.DataFrame
             Method, setting with the seed, and results of each run.
         """
-        keys = [*self._shown_keys("seed"), *columns_of(self)]
-        keys += ["error"] if any("error" in record for record in self) else []
+        errors = ["error"] * any("error" in record for record in self)
+        keys = [*self._shown_keys("seed"), *columns_of(self), "notes", *errors]
         lines = [{"method": method_text(record), **{key: record.get(key) for key in keys}} for record in self]
         return import_pandas().DataFrame(lines)
 
@@ -69,30 +73,29 @@ class Comparison(list[Record]):
         -------
         pandas.DataFrame
             Columns are the setting, the number of ``runs`` with results, and for each result its mean and the ends of
-            its interval (Student's t, cut at 0, and for shares at 1), such as ``max angle``, ``max angle low`` and
-            ``max angle high``. A single run has no interval.
+            its interval (Student's t, cut at 0, for shares at 1 and for angles at 90), such as ``max angle``,
+            ``max angle low`` and ``max angle high``. A single run has no interval. Last are the ``notes`` of the runs.
         """
         averaged = seed_means.average_seeds(self)
         lines = []
         for record in averaged:
             line = {"method": method_text(record), **{key: record[key] for key in self._shown_keys()}}
-            line["runs"] = seed_means.count_runs(record)
+            line["runs"] = runs = seed_means.count_runs(record)
             for key in columns_of(averaged):
-                mean, ends = record.get(key), tuple[float | None, float | None]((None, None))
-                if mean is not None and seed_means.count_runs(record) > 1:
-                    ends = interval_ends(mean, record.get("intervals", {}).get(key, 0.0), key)
+                mean, half_width = record.get(key), record.get("intervals", {}).get(key, 0.0)
+                ends = (None, None) if mean is None or runs < 2 else interval_ends(mean, half_width, key)
                 line |= {key: mean, f"{key} low": ends[0], f"{key} high": ends[1]}
-            lines.append(line)
+            lines.append({**line, "notes": record.get("notes", [])})
         return import_pandas().DataFrame(lines)
 
     def figure(self, over: str = "", result: str = "max angle") -> Figure:
-        """Draw a result against alpha, the number of clients or the methods: means over the seeds, with 95 % intervals.
+        """Draw a result against a quantity: means over the seeds, with 95 % intervals.
 
         Parameters
         ----------
-        over : {"", "alpha", "clients", "methods"}
-            Quantity on the horizontal axis; by default the first of them that has several values. Every combination of
-            other settings has a panel of its own, and over methods a colour.
+        over : {"", "alpha", "clients", "methods", "MB up"}
+            Quantity on the horizontal axis; by default the first of them that has several values. Other settings have
+            panels, over methods colours. ``"MB up"`` draws the largest angles of all settings in one panel.
         result : str
             Column of `means`, such as ``"max angle"``, ``"captured variance"`` or ``"MB up"``.
 
@@ -110,26 +113,31 @@ class Comparison(list[Record]):
 
         over = over or (*seed_means.axes_with_values(self), "methods")[0]
         panels = seed_means.curves(self, over, result)
+        if over == "MB up":
+            return plots.bytes_against_error(panels[""])
         if len(panels) > seed_means.MAX_PANELS:
             raise ConfigError(
                 f"the figure would have {len(panels)} panels, expected at most {seed_means.MAX_PANELS}; draw a part of "
                 "the runs: Comparison(run for run in made if run['clients'] == 10).figure()"
             )
-        ylabel = HEADS[result] + (", MB" if result in SIZES else "")
         ticks = seed_means.methods_with(self, result) if over == "methods" else ()
-        xlabel = seed_means.AXES[over]
+        xlabel, ylabel = seed_means.AXES[over], HEADS[result] + (", MB" if result in SIZES else "")
         return plots.results_over(panels, xlabel=xlabel, ylabel=ylabel, angles=result in ANGLES, ticks=ticks)
 
-    def to_latex(self) -> str:
-        """Write the table of results in LaTeX (package booktabs), without the columns of settings that do not vary.
+    def to_latex(self, results: str | Iterable[str] = ("max angle", "captured variance", "rounds", "MB up")) -> str:
+        """Write the table of results in LaTeX (package booktabs), and below it notes and settings that do not vary.
+
+        Parameters
+        ----------
+        results : str or iterable of str
+            Results to write, by their columns of `means`.
 
         Returns
         -------
         str
         """
-        heads, lines = cells(self)
-        varied = [j for j, column in enumerate(zip(*lines, strict=True)) if len(set(column)) > 1 or j == 3 or j > 4]
-        return markdown.latex_table([heads[j] for j in varied], [[line[j] for j in varied] for line in lines])
+        title, heads, lines, notes = cells(self, settings.list_values(results))
+        return markdown.latex_table(heads, lines, [*notes, title])
 
     def _shown_keys(self, *further: str) -> list[str]:
         """Return the keys of settings that a frame has: those of the data, and the others that differ."""
@@ -157,16 +165,17 @@ class Comparison(list[Record]):
         """Write the table of results, and the recommendations for each setting."""
         by_setting = ((runs, choices(seed_means.average_seeds(runs))) for runs in group_by_setting(self))
         texts = [f"\n{setting_title(runs)}:\n{recommendation_text(best)}" for runs, best in by_setting if best]
-        averaged = seed_means.average_seeds(self)
-        notes = [f"\n{seed_means.SEEDS_NOTE}"] if any("seeds" in record for record in averaged) else []
+        (title, heads, lines, notes), averaged = cells(self), seed_means.average_seeds(self)
         failed = [f"{method_text(record)}, {text}" for record in averaged for text in seed_means.failure_texts(record)]
-        return "\n".join([table(self), *notes, *failed, *texts])
+        return "\n".join([title, "", markdown.table(heads, lines), "", *notes, RESULTS_NOTE, *failed, *texts])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """Return the table of results as HTML, for notebooks."""
-        return table_to_html(DisplayTable("", *cells(self)), max_rows=MAX_HTML_ROWS)
+        title, heads, lines, notes = cells(self)
+        below = "".join(f"<p>{escape(printable_text(note))}</p>" for note in notes)
+        return table_to_html(DisplayTable(title, heads, lines), max_rows=MAX_HTML_ROWS) + below
 
 
 def compare(
@@ -191,8 +200,6 @@ def compare(
 ) -> Comparison:
     """Run methods on every combination of data set, partition, clients and seed that ``output`` does not hold yet.
 
-    Arguments that take several values also take a single value, such as ``alphas=0.1``.
-
     Parameters
     ----------
     parties : list or mapping of tables, or list of files' names, optional
@@ -200,16 +207,16 @@ def compare(
         ``partitions`` and ``clients``.
     table : table of shape (n, d), optional
         Your own rows in one table, instead of ``datasets``. ``partitions`` share them out over ``clients``.
-    label : str or array-like of shape (n,), optional
+    label : str, int or array-like of shape (n,), optional
         Column of the table that is no feature, or labels of its rows. The partitions ``dirichlet`` and ``shards`` share
         out the rows of each label.
     methods : str, type, or iterable of these
-        Names of methods with their options, such as ``"sub-it block-size=10"``, or classes of your own
-        (docs/own-method.md). ``"all"`` stands for every method. Runs of a class are always repeated, because its code
-        may have changed.
+        Names of methods with their options, such as ``"sub-it block-size=10"``, classes of your own
+        (docs/own-method.md), or ``"all"``. Runs of a class are always repeated, because its code may have changed.
     datasets, partitions : str or iterable of str, optional
         Names of data sets (by default ``"digits"``) and kinds of partitions (by default ``"dirichlet"``, and for a
-        table without labels ``"iid"``).
+        table without labels ``"iid"``). A partition gives each client at least 10 rows, or an even share if there are
+        fewer. Runs have a note if most clients have no more.
     data_root : path
         Folder of the data sets that are stored as files.
     alphas : float or iterable of float
@@ -218,18 +225,15 @@ def compare(
         Numbers of clients; by default 10.
     n_components : int
         Number of components.
-    seed : int, optional
-        Single seed of the partitions and of methods that draw random numbers; by default 42.
-    seeds : int or iterable of int, optional
-        Several seeds, such as ``range(5)``. Every combination runs with each seed, and results are means with 95 %
-        intervals.
+    seed, seeds : int or iterable of int, optional
+        One seed, or several, of the partitions and of methods that draw random numbers; by default 42. Results of
+        several seeds are means with 95 % intervals.
     engine : {"loopback", "ray"}
         "loopback" runs in this process, "ray" in Flower's simulation. Results are equal.
     knn : bool
         Whether to also measure the accuracy of k-NN(5) on test rows, if the data set has test rows.
     scale : bool
-        Whether to divide each feature by its deviation in all rows, once and before the runs, so that methods without
-        an option ``scale`` are compared on scaled rows, too.
+        Whether to divide each feature by its deviation in all rows, before the runs of all methods.
     bounds : float or iterable of float
         Bounds on the size of a value, for runs with secure aggregation. 0 stands for a run in clear.
     output : path, optional
@@ -249,17 +253,11 @@ def compare(
     Examples
     --------
     >>> from fedpca_flwr import compare
-    >>> made = compare(methods=["p-cov", "ap-cov"], datasets="wine", clients=3, n_components=2, seeds=range(3))
+    >>> from sklearn.datasets import load_wine
+    >>> wine = load_wine(as_frame=True).frame
+    >>> made = compare(table=wine, label="target", methods="ap-cov", alphas=[0.1, 10], clients=3, seeds=range(3))
     >>> made.means()["runs"].tolist()
     [3, 3]
-
-    Rows of one table, shared out by the column "cultivar":
-
-    >>> from sklearn.datasets import load_wine
-    >>> wine = load_wine(as_frame=True).frame.rename(columns={"target": "cultivar"})
-    >>> made = compare(table=wine, label="cultivar", methods="ap-cov", alphas=[0.1, 10], clients=3, scale=True)
-    >>> len(made)
-    2
     """
     if seed is not None and seeds is not None:
         raise ConfigError("comparison: both 'seed' and 'seeds' are given; give the seeds of all runs as 'seeds'")
@@ -311,24 +309,24 @@ def _run_and_record(setting: Record, folder: Path | None) -> Record:
     return record
 
 
-def table(records: Iterable[Record]) -> str:
-    """Write the results of runs as a Markdown table."""
-    return markdown.table(*cells(list(records)))
-
-
-def cells(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Return the column heads, and the lines of cells, of the table of results, a line for all seeds of a method."""
+def cells(records: Sequence[Record], results: Sequence[str] = ()) -> tuple[str, list[str], list[list[str]], list[str]]:
+    """Return the title (settings that do not vary), heads, lines and notes of the table of ``results``, or of all."""
     averaged = seed_means.average_seeds(records)
-    columns = columns_of(averaged)
-    several = any("seeds" in record for record in averaged)
-    lines = []
+    if wrong := [result for result in results if result not in HEADS]:
+        raise ConfigError(f"'results' has {value_text(wrong)}, expected of: {', '.join(HEADS)}")
+    columns = [key for key in columns_of(averaged) if not results or key in results]
+    numbers, lines = dict[str, int](), list[list[str]]()  # numbers of notes, by their kind
     for record in averaged:
         partition = record["partition"] + (f" {record['alpha']:g}" if record["alpha"] is not None else "")
-        sums = [f"secure, bound {record['bound']:g}" if record["bound"] else "clear"]
+        marks = [f" [{numbers.setdefault(note_kind(note), len(numbers) + 1)}]" for note in record.get("notes", [])]
         error = [record["error"].replace("\n", " "), *[""] * (len(columns) - 1)] if "error" in record else None
-        results = error or [format_result(record, key) for key in columns]
-        runs = [seed_means.runs_text(record)] if several else []
-        setting = [record["dataset"], partition, str(record["clients"]), method_text(record)]
-        lines.append([*setting, *sums, *runs, *results])
-    heads = [*(["runs"] if several else []), *(HEADS[key] for key in columns)]
-    return ["data", "partition", "clients", "method", "sums", *heads], lines
+        method = "".join([method_text(record), *dict.fromkeys(marks)])
+        sums = [seed_means.value_words(record, "bound"), seed_means.runs_text(record)]
+        setting = [record["dataset"], partition, str(record["clients"]), method, *sums]
+        lines.append([*setting, *(error or [format_result(record, key) for key in columns])])
+    heads = ["data", "partition", "clients", "method", "aggregation", "runs", *(HEADS[key] for key in columns)]
+    varied = [j for j in range(len(heads)) if j == 3 or j > 5 or len({line[j] for line in lines}) > 1]
+    title = "; ".join(f"{head}: {lines[0][j]}" for j, head in enumerate(heads) if lines and j not in varied)
+    notes = [f"[{number}] {kind}" for kind, number in numbers.items()]
+    notes += [seed_means.SEEDS_NOTE] * any("seeds" in record for record in averaged)
+    return title, [heads[j] for j in varied], [[line[j] for j in varied] for line in lines], notes

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedpca_flwr import __version__
 from fedpca_flwr.data import datasets
-from fedpca_flwr.data.partition import split, split_columns
+from fedpca_flwr.data.partition import MIN_PARTY_ROWS, split, split_columns
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.model.model import PCAModel
@@ -64,7 +64,7 @@ def measure_run(setting: Record, folder: Path | None) -> Record:
         "knn accuracy": _accuracy(model, source) if setting["knn"] else None,
         "pooled knn accuracy": _pooled_accuracy(*pool) if setting["knn"] else None,
         "exact": model.log["exact"],
-        "notes": model.log["notes"],
+        "notes": [*model.log["notes"], *_split_notes(setting, parties)],
         "measured": model.log["measured"],
         "chosen": model.log.get("chosen", {}).get("method"),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -101,6 +101,16 @@ def parties_of(setting: Record, source: datasets.Dataset) -> list[NDArray[Any]]:
     extra = {} if setting["alpha"] is None else {"alpha": setting["alpha"]}
     parts = split(source.labels, setting["clients"], kind=setting["partition"], seed=setting["seed"], **extra)
     return [rows[part] for part in parts]
+
+
+def _split_notes(setting: Record, parties: Sequence[NDArray[Any]]) -> list[str]:
+    """Return a note if the least number of rows of a client, rather than alpha, decides how even the split is."""
+    sizes = [len(part) for part in parties]
+    least, by_rows = min(sizes), setting["alpha"] is not None and card_of(setting["method"]).split == "rows"
+    if not by_rows or least > MIN_PARTY_ROWS or 2 * (count := sizes.count(least)) <= len(sizes):
+        return []
+    fault = "most clients have the fewest rows that a simulation gives, so sizes are more even than by alpha"
+    return [f"{fault}: {count} of {len(sizes)} have {least}"]
 
 
 @contextmanager

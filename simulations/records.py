@@ -1,6 +1,7 @@
 """The runs of comparisons: their records, and their names."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -113,22 +114,22 @@ def run_identity(record: Record) -> str:
 HEADS = {
     "max angle": "max angle (degrees)",
     "mean angle": "mean angle (degrees)",
-    "captured variance": "variance captured",
-    "explained variance": "variance claimed",
+    "captured variance": "captured variance",
+    "explained variance": "explained variance",
     "rounds": "rounds",
-    "MB up": "up per client (mean)",
-    "MB down": "down per client (mean, before the last round)",
+    "MB up": "up per client",
+    "MB down": "down per client",
     "seconds": "seconds",
     "knn accuracy": "k-NN(5)",
 }
-# note of a table: which rounds and bytes are counted
-COUNTS_NOTE = (
-    "Rounds and bytes are those of the fit, and bytes are means over the clients. They leave out the last round, in "
-    "which each client gets the components and reports its squared error. The bytes down in the summary of a run "
-    "include the last round."
+# note of a table: what the results are, and which rounds and bytes are counted
+RESULTS_NOTE = (
+    "Angles are to the PCA of the pooled rows. The captured variance is the share of these rows' variance that the "
+    "components hold, and the explained variance is the share that the model reports. Rounds and bytes leave out the "
+    "last round, in which each client gets the components and reports its squared error. Bytes are means over the "
+    "clients. The bytes down in the summary of a run include the last round."
 )
 
-COUNTS = {"rounds", "MB up", "MB down"}
 ANGLES = {"max angle", "mean angle"}
 SIZES = {"MB up", "MB down"}
 SHARES = {"captured variance", "explained variance", "knn accuracy"}
@@ -148,8 +149,9 @@ def format_result(record: Record, key: str) -> str:
     text = _format_number(value, key, 3)
     if half_width is None or _format_number(half_width, key, 2) == _format_number(0.0, key, 2):
         return text
-    if half_width > value:  # no result is below zero
-        return f"{text} (0 to {_format_number(interval_ends(value, half_width, key)[1], key, 2)})"
+    low, high = interval_ends(value, half_width, key)
+    if low == 0.0 or high < value + half_width:
+        return f"{text} ({_format_number(low, key, 2) if low else 0} to {_format_number(high, key, 2)})"
     return f"{text} ± {_format_number(half_width, key, 2)}"
 
 
@@ -168,5 +170,11 @@ def _round(value: float, digits: int) -> str:
 
 
 def interval_ends(value: float, half_width: float, key: str) -> tuple[float, float]:
-    """Return the ends of an interval of a result: none is below 0, and no share above 1."""
-    return max(0.0, value - half_width), min(value + half_width, 1.0 if key in SHARES else float("inf"))
+    """Return the ends of an interval of a result: none is below 0, no share above 1, and no angle above 90 degrees."""
+    largest = 1.0 if key in SHARES else 90.0 if key in ANGLES else float("inf")
+    return max(0.0, value - half_width), min(value + half_width, largest)
+
+
+def note_kind(note: str) -> str:
+    """Return a note up to its first clause with numbers, which are of a single run."""
+    return re.split(r"[:;,] (?=[^:;,]*\d)", note)[0]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SETTINGS = 50  # settings of which the page shows the runs
-MAX_ERROR_CHARACTERS = 200
+MAX_CHARACTERS = 600  # of an error, or of the notes of a run
 STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 HEADER = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy"
@@ -27,18 +27,14 @@ content="default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'uns
 
 def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> Path:
     """Write the HTML page ``report.html`` of a comparison's runs into its folder, and return the page's path."""
-    from fedpca_flwr.simulations.records import COUNTS_NOTE, group_by_setting
+    from fedpca_flwr.simulations.records import RESULTS_NOTE, group_by_setting
 
     groups = group_by_setting(records)
     parts = [f"{HEADER}<style>{STYLE}</style></head>", "<body><main>", "<h1>Federated PCA: comparison</h1>"]
     parts += [f'<div class="figures">{"".join(map(_figure, figures(records)))}</div>', _table(groups[:MAX_SETTINGS])]
     if left_out := len(groups) - MAX_SETTINGS:
         parts += [f"<p>{left_out} more settings are in the folder's runs.jsonl.</p>"] if left_out > 0 else []
-    text = (
-        "Angles are to the PCA of the pooled rows. The variance captured is the share of these rows' variance that the "
-        "components hold, and the variance claimed is the share that the model reports. "
-    )
-    parts.append(f"<p>{text}{COUNTS_NOTE}</p>")
+    parts.append(f"<p>{RESULTS_NOTE}</p>")
     target = folder / "report.html"
     with atomic_file(target, SHARED) as stream:
         stream.write("\n".join([*parts, "</main></body></html>\n"]).encode())
@@ -69,13 +65,14 @@ def _table(groups: Sequence[Sequence[dict[str, Any]]]) -> str:
             best = [choice for choice in recommended if choice.run is record]
             wishes = "; ".join([*(choice.wish for choice in best), *({choice.warning for choice in best} - {""})])
             faults = [record["error"]] if "error" in record else failure_texts(record)
-            cells = [method_text(record), wishes, *[runs_text(record)] * several]
-            cells += [format_result(record, key) for key in columns]
-            cells += [best[0].server_sees if best else ""]
+            faults += [f"note: {'. '.join(record['notes'])}"] if record.get("notes") else []
+            results = [format_result(record, key) for key in columns]
+            sees = best[0].server_sees if best else ""
+            cells = [method_text(record), wishes, *[runs_text(record)] * several, *results, sees]
             kind = ' class="best"' if best else ""
             lines.append(f"<tr{kind}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>")
-            for fault in faults:
-                short = fault if len(fault) <= MAX_ERROR_CHARACTERS else f"{fault[:MAX_ERROR_CHARACTERS]} …"
+            for text in faults:
+                short = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} …"
                 lines.append(f'<tr class="fault"><td colspan="{len(heads)}"><div>{_text(short)}</div></td></tr>')
     return f'<div class="wide" tabindex="0"><table>{chr(10).join(lines)}</table></div>'
 
@@ -87,15 +84,11 @@ def figures(records: Sequence[dict[str, Any]]) -> list[tuple["Figure", str]]:
     except ConfigError:
         raise ConfigError("a report needs matplotlib: pip install '.[plots]' in the repository") from None
     from fedpca_flwr.simulations.records import HEADS
-    from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, average_seeds, axes_with_values, curves
+    from fedpca_flwr.simulations.seed_means import AXES, MAX_PANELS, axes_with_values, curves
 
-    points: dict[str, list[tuple[float, float, float]]] = {}
-    for record in average_seeds([record for record in records if "error" not in record]):
-        if record["max angle"] is not None:
-            half_width = record.get("intervals", {}).get("max angle", 0.0)
-            points.setdefault(record["method"], []).append((record["MB up"], record["max angle"], half_width))
     text = "Bytes up, the mean over the clients, against the angle, of all settings. Down and to the left is better."
-    drawn = [(plots.bytes_against_error(points), text)] if points else []
+    has_angles = any(record.get("max angle") is not None for record in records)
+    drawn = [(plots.bytes_against_error(curves(records, "MB up", "max angle")[""]), text)] if has_angles else []
     for over in axes_with_values(records)[:1]:
         panels = dict(list(curves(records, over, "max angle").items())[:MAX_PANELS])
         figure = plots.results_over(panels, xlabel=AXES[over], ylabel=HEADS["max angle"], angles=True)

@@ -7,21 +7,22 @@ Runs that differ in their seed alone are taken for independent draws, so that an
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scipy.special import stdtrit
 
 from fedpca_flwr.errors import ConfigError, value_text
-from fedpca_flwr.simulations.records import HEADS, SETTING, Record, method_text, run_identity
+from fedpca_flwr.simulations.records import HEADS, SETTING, Record, method_text, note_kind, run_identity
 
 # what results are drawn over, and labels of the axes
-AXES = {"alpha": "alpha", "clients": "number of clients", "methods": "method"}
+AXES = {"alpha": "alpha", "clients": "number of clients", "methods": "method", "MB up": "MB up per client"}
 MAX_PANELS = 9  # number of panels that a figure has at most
 
 SEEDS_NOTE = (
-    "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without ± is the same "
-    "for all seeds, in all digits that are shown."
+    "Results of several seeds are means with 95 % intervals of the mean (Student's t). A result without an interval "
+    "is the same for all seeds, in all digits that are shown."
 )
 
 # position, mean and half of the interval, by method, by the title of a panel
@@ -39,7 +40,7 @@ def interval(values: Sequence[float]) -> tuple[float, float | None]:
 def average_seeds(records: Iterable[Record]) -> list[Record]:
     """Return a record for each method and setting, with means over the seeds where there are several.
 
-    A record of several runs has ``seeds``, ``intervals`` (half widths by key), the ``largest angle``, shared notes, and
+    A record of several runs has ``seeds``, ``intervals`` (half widths by key), the ``largest angle``, notes, and
     ``failures``, errors by seed; and an ``error`` if all failed.
     """
     groups: dict[str, list[Record]] = {}
@@ -56,19 +57,18 @@ def _average(runs: Sequence[Record]) -> Record:
     if not completed:
         return {**runs[0], "seeds": seeds, "failures": failures}
     means: Record = {}
-    intervals = {}
+    intervals: dict[str, float] = {}
     for key in HEADS:
         values = [run[key] for run in completed if run.get(key) is not None]
-        if not values:
-            continue
-        means[key], half_width = interval(values)
-        if len(set(values)) == 1:
-            means[key] = values[0]
-        elif half_width is not None:
-            intervals[key] = half_width
+        if values:
+            mean, half_width = interval(values)
+            means[key] = mean if half_width else values[0]
+            intervals |= {key: half_width} if half_width else {}
     angles = [run["max angle"] for run in completed if run["max angle"] is not None]
     measured = [run["measured"] for run in completed]
-    notes = [run.get("notes", []) for run in completed]
+    notes, total = [run.get("notes", []) for run in completed], len(completed)
+    equal = set.intersection(*map(set, notes))
+    counts = Counter(text for texts in notes for text in {t if t in equal else note_kind(t): t for t in texts})
     shared = set.intersection(*(set(values) for values in measured))
     return {
         **completed[0],
@@ -79,7 +79,7 @@ def _average(runs: Sequence[Record]) -> Record:
         "largest angle": max(angles, default=None),
         "exact": all(run["exact"] for run in completed),
         "measured": {key: statistics.fmean(values[key] for values in measured) for key in measured[0] if key in shared},
-        "notes": [note for note in notes[0] if all(note in further for further in notes)],
+        "notes": [note if count == total else f"{count} of {total} runs ({note})" for note, count in counts.items()],
     }
 
 
@@ -121,13 +121,14 @@ def axes_with_values(records: Sequence[Record]) -> list[str]:
 def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     """Return position, mean and half interval (0 for one run) of a result along an axis, by method and panel title.
 
-    What else differs has a panel, or over the methods a line, of its own. Raise ConfigError without such values.
+    What else differs has a panel, or over the methods a line, of its own. Over MB up all is in one panel. Raise
+    ConfigError without such values.
     """
     if over not in AXES:
         raise ConfigError(f"'over' is {value_text(over)}, expected one of: {', '.join(AXES)}")
-    if result not in HEADS:
-        raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(HEADS)}")
-    if over != "methods" and over not in axes_with_values(records):
+    if result not in (results := ["max angle"] if over == "MB up" else HEADS):
+        raise ConfigError(f"'result' is {value_text(result)}, expected one of: {', '.join(results)}")
+    if (several := over in ("alpha", "clients")) and over not in axes_with_values(records):
         values = sorted({record[over] for record in records if record[over] is not None})
         text = ", ".join(map(str, values)) or "nowhere"
         raise ConfigError(f"the runs have {over} {text}; compare several values of it, or take over='methods'")
@@ -137,14 +138,14 @@ def curves(records: Sequence[Record], over: str, result: str) -> Curves:
     averaged = [record for record in means if record[over] is not None]
     differing = [key for key in SETTING if key != over and len({record[key] for record in averaged}) > 1]
     for record in averaged:
-        title = ", ".join(filter(None, (_value_words(record, key) for key in differing if key != "seed")))
+        title = ", ".join(filter(None, (value_words(record, key) for key in differing if key != "seed")))
         point = (record[over], record[result], record.get("intervals", {}).get(result, 0.0))
-        panel, line = ("", title) if over == "methods" else (title, method_text(record))
+        panel, line = (title if several else "", title if over == "methods" else method_text(record))
         panels.setdefault(panel, {}).setdefault(line, []).append(point)
     return {
         title: {name: sorted(points) for name, points in lines.items()}
         for title, lines in panels.items()
-        if over == "methods" or len({point[0] for points in lines.values() for point in points}) > 1
+        if not several or len({point[0] for points in lines.values() for point in points}) > 1
     }
 
 
@@ -160,7 +161,7 @@ def _with(records: Sequence[Record], result: str) -> list[Record]:
     return [record for record in average_seeds(records) if record.get(result) is not None]
 
 
-def _value_words(record: Record, key: str) -> str:
+def value_words(record: Record, key: str) -> str:
     """Return the words for a value of a setting in a panel's title; empty for an alpha that is None."""
     value: Any = record[key]
     if key == "alpha":

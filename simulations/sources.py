@@ -39,7 +39,7 @@ def hand_over(parties: Any) -> str:
 def hand_over_table(table: Any, label: Any) -> str:
     """Store a table in this process as a data set with labels, and return its name; or raise ConfigError."""
     labels: Any = label
-    if isinstance(label, str):
+    if label is not None and np.ndim(label) == 0:
         popped = pop_column(table, label)
         if popped is None:
             names = labels_text(column_labels(table)) or "none: read a file by pandas.read_csv"

@@ -154,11 +154,12 @@ def column_labels(X: Any) -> tuple[str, ...]:
     return () if frame is None else tuple(map(str, frame.labels))
 
 
-def pop_column(X: Any, column: str) -> tuple[list[Any], Any] | None:
+def pop_column(X: Any, column: Hashable) -> tuple[list[Any], Any] | None:
     """Return the values of a data frame's column, and the frame without it; None if there is no such column."""
-    frame = open_frame(X)
-    data: Any = None if frame is None or column not in frame.labels else frame.values()
-    return (data[column].to_list(), data.drop(column).to_native()) if hasattr(data, "drop") else None
+    frame, labels = open_frame(X), column_labels(X)
+    place = labels.index(str(column)) if str(column) in labels else None
+    data: Any = None if frame is None or place is None else frame.values()
+    return (data[:, place].to_list(), data.drop(data.columns[place]).to_native()) if hasattr(data, "drop") else None
 
 
 def row_labels(X: Any) -> tuple[Hashable, ...]:

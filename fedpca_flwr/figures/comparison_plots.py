@@ -84,10 +84,8 @@ def bytes_against_error(
         handles.append(_draw_intervals(axes, unit * line[:, 0], line[:, 1], line[:, 2], EXACT_ANGLE_DEGREES, how))
     front = _pareto_front(everything[:, :2] * [unit, 1.0])
     handles += axes.step(*np.transpose(front), where="post", color=style.GREY, linewidth=1, zorder=0, label="front")
-    exact = f"exact: within {EXACT_ANGLE_DEGREES:g} degrees"
-    band: dict[str, Any] = {"color": style.GREY, "alpha": 0.2, "linewidth": 0, "label": exact}
-    handles.append(axes.axhspan(EXACT_ANGLE_DEGREES / 3, EXACT_ANGLE_DEGREES * 3, **band))
-    largest = max(1e-3, everything[:, 1:].sum(axis=1).max())
+    handles.append(_draw_exact_band(axes))
+    largest = max(1e-3, everything[:, 1:].sum(axis=1).max().clip(max=90))
     axes.set(xlim=(sizes.min() / 1.3, 1.3 * sizes.max()), ylim=(EXACT_ANGLE_DEGREES / 5, 10 * largest))
     axes.set_xlabel(f"{'kB' if small else 'MB'} up per client")
     axes.set_ylabel("largest angle to the exact components (degrees)")
@@ -146,7 +144,7 @@ def results_over(
         axes.set(xscale="log" if on_log[0] and not ticks else "linear", yscale="log" if on_log[1] else "linear")
         axes.set_title("\n".join(wrap(heading, 40)), fontsize=10)
         if angles and means.min() <= floor:
-            axes.axhspan(floor / 3, floor * 3, color=style.GREY, alpha=0.2, linewidth=0, label="exact")
+            _draw_exact_band(axes)
         looks = zip(names, style.short_names(names), style.looks(), strict=False)
         for i, (name, label, (colour, marker)) in enumerate(looks):
             if name in curves:
@@ -165,6 +163,12 @@ def results_over(
     notes = _interval_entries(points[:, 1:], floor, logarithmic=on_log[1])
     style.add_legend(ax or figure, [*entries.values(), *notes])
     return figure
+
+
+def _draw_exact_band(axes: Axes) -> Artist:
+    """Draw a band about the angle at which exact results are drawn, whatever their rounding."""
+    floor, label = EXACT_ANGLE_DEGREES, f"exact (below {EXACT_ANGLE_DEGREES:g})"
+    return axes.axhspan(floor / 3, floor * 3, color=style.GREY, alpha=0.2, linewidth=0, label=label)
 
 
 def _interval_entries(points: Array, floor: float, *, logarithmic: bool) -> list[Line2D]:
@@ -197,6 +201,7 @@ def _draw_intervals(
     shown = means.clip(min=floor)
     low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
     low = np.where(shown >= 0, low.clip(min=0.0), low)  # no result of a comparison is below zero
+    high = high.clip(max=90.0 if np.isfinite(floor) else np.inf)  # no angle is above 90 degrees
     endless = _reaches_zero(means, half_widths, floor) & (axes.get_yscale() == "log")
     bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"], "color": how["color"]}
     entry = axes.plot(x, shown, fillstyle="none", **how)[0]

@@ -21,13 +21,15 @@ def row(cells: Iterable[object]) -> str:
 
 
 LATEX = str.maketrans({sign: f"\\{sign}" for sign in "&%$#_{}"} | {"±": r"$\pm$", "~": "-", "^": "-", "\\": "/"})
+LATEX |= str.maketrans({"[": r"\textsuperscript{", "]": "}"})  # marks of notes
 
 
-def latex_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Write a table in LaTeX (package booktabs), with columns of texts to the left and all others to the right."""
+def latex_table(heads: Sequence[str], rows: Iterable[Sequence[object]], notes: Sequence[str]) -> str:
+    """Write a table in LaTeX (package booktabs), texts to the left, numbers to the right, and lines of notes below."""
     lines = [[printable_text(str(cell)).translate(LATEX) for cell in cells] for cells in (heads, *rows)]
     has_numbers = [any(cell[:1].isdigit() for cell in column) for column in zip(*lines[1:], strict=True)]
     columns = "".join("r" if numbers else "l" for numbers in has_numbers)
     head, *body = (f"{' & '.join(line)} \\\\" for line in lines)
     inside = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
-    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *inside, r"\end{tabular}"])
+    below = [rf"\par{{\footnotesize {printable_text(note).translate(LATEX)}\par}}" for note in notes]
+    return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *inside, r"\end{tabular}", *below])

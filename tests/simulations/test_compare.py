@@ -18,7 +18,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
-from fedpca_flwr.simulations.comparing import compare, table
+from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
@@ -143,8 +143,8 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypa
     assert noise["measured"]["components_above_noise"] == 0
     assert noise["explained variance"] is None
     assert noisy["captured variance"] < 0.96 * noisy["explained variance"]
-    head, _, unknown, line = table([noise, noisy]).splitlines()
-    assert "| variance captured | variance claimed |" in head
+    head, _, unknown, line = str(Comparison([noise, noisy])).splitlines()[2:6]
+    assert "| captured variance | explained variance |" in head
     assert f"| {noise['captured variance']:.2%} |  |" in unknown
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
     again = read_records(tmp_path)
@@ -160,9 +160,8 @@ def test_captured_variance_is_of_each_client():
     for record in exact:
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
-    head, _, line = table([compressed]).splitlines()
-    assert "| up per client (mean) | down per client (mean, before the last round) |" in head
-    assert "| compressed bits=12 |" in line
+    text = str(Comparison([compressed]))
+    assert not unnamed(text, "| up per client | down per client |", "| compressed bits=12 ")
     alone, together = compare(methods=["personalised mu=0", "p-cov"], **WINE)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
@@ -367,15 +366,30 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
             compare(**arguments)
 
 
+def test_notes_are_beside_the_results_of_their_runs(tmp_path, monkeypatch):
+    undrawn(monkeypatch)
+    frame = pd.DataFrame(POOLED).assign(ward=list("abcde") * 20).set_axis(range(10, 15), axis=1)
+    how = {"label": 14, "clients": 10, "n_components": 2, "seeds": range(2), "output": tmp_path}
+    made = compare(table=frame, methods=["dsa iterations=3", "p-cov"], **how)
+    pattern = r"iterations=3 \[1\] \[2\] \[3\].*p-cov \[3\].*\[2\] not converged.*\[3\] most clients"
+    for text in (str(made), made._repr_html_(), made.to_latex().replace(r"\textsuperscript{", "[").replace("}", "]")):
+        assert re.search(pattern, text, re.DOTALL)
+    assert made.frame()["notes"][2][0].endswith("than by alpha: 10 of 10 have 10")
+    assert "not converged. most clients" in made.report().read_text()
+    others = Comparison([{**made[2], "notes": ["a: 1", "b to 9"]}, {**made[3], "notes": ["a: 2"]}])
+    assert "[1] a\n[2] 1 of 2 runs (b to 9)\n" in str(others)
+
+
 def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
     made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], n_components=2)
     (axes,) = made.figure("methods", "max angle").axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
     assert next(line for line in axes.lines if len(line.get_xdata()) == 2).get_ydata()[1] == made[1]["max angle"]
     head, *lines = [line for line in made.to_latex().splitlines() if "&" in line]
-    assert head.startswith("method & max angle (degrees) & ")  # no column of what does not vary
-    assert [line.split(" & ")[0] for line in lines] == ["p-cov", "ap-cov"]
+    assert head == r"method & max angle (degrees) & captured variance & rounds & up per client \\"
+    assert [line.split(" & ")[0] for line in lines] == ["p-cov", r"ap-cov \textsuperscript{1}"]
     assert all(r"\%" in line for line in lines)
+    assert made.figure("MB up").axes[0].get_xlabel() == "kB up per client"
 
 
 @pytest.mark.parametrize(
@@ -385,7 +399,8 @@ def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
         ("seconds", 1.0, 3.0, "1 (0 to 4)"),
         ("captured variance", 0.5, 0.75, "50.00% (0 to 100.00%)"),
         ("max angle", 7.4e-14, 1e-14, "7.4e-14 ± 1e-14"),
+        ("max angle", 53.7, 86.0, "53.7 (0 to 90)"),
     ],
 )
-def test_no_interval_is_below_zero(key, value, half_width, text):
+def test_no_interval_has_impossible_values(key, value, half_width, text):
     assert format_result({key: value, "intervals": {key: half_width}}, key) == text

@@ -13,7 +13,7 @@ from fedpca_flwr.errors import FedPCAError
 from fedpca_flwr.figures.style import INK
 from fedpca_flwr.simulations import measuring
 from fedpca_flwr.simulations.comparing import compare
-from fedpca_flwr.simulations.report import MAX_ERROR_CHARACTERS, figures, write_report
+from fedpca_flwr.simulations.report import MAX_CHARACTERS, figures, write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from tests.foreign import replaced
 from tests.needed import need
@@ -73,7 +73,7 @@ def hostile(record):
         inside += [{**value, "bits": PAYLOAD}, {**value, PAYLOAD: 1}] if isinstance(value, dict) else []
         yield from ((key, {**record, key: other}) for other in (PAYLOAD, *inside))
     yield "error", {**record, "alpha": 0.5, "error": f"ContractError: {PAYLOAD}"}
-    yield "error", {**record, "alpha": 0.7, "error": f"{PAYLOAD} {'long ' * MAX_ERROR_CHARACTERS}"}
+    yield "error", {**record, "alpha": 0.7, "error": f"{PAYLOAD} {'long ' * MAX_CHARACTERS}"}
 
 
 @pytest.fixture(scope="module")
