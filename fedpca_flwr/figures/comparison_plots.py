@@ -201,7 +201,7 @@ def _draw_intervals(
     shown = means.clip(min=floor)
     low, high = np.where((means > floor) & (half_widths > 0), [means - half_widths, means + half_widths], shown)
     low = np.where(shown >= 0, low.clip(min=0.0), low)  # no result of a comparison is below zero
-    high = high.clip(max=90.0 if np.isfinite(floor) else np.inf)  # no angle is above 90 degrees
+    high = np.maximum(shown, high.clip(max=90.0 if np.isfinite(floor) else np.inf))  # no angle is above 90 degrees
     endless = _reaches_zero(means, half_widths, floor) & (axes.get_yscale() == "log")
     bars: dict[str, Any] = {"fmt": "none", "ecolor": how["color"], "color": how["color"]}
     entry = axes.plot(x, shown, fillstyle="none", **how)[0]
