@@ -65,7 +65,7 @@ The site's `name` stands in errors and in the model.
 
 SITE_SUMS = """## Sums that tell of single sites
 
-With secure aggregation the server learns sums over all parties. With the options below, these sums also tell the server
+With secure aggregation the server learns sums over all sites. With the options below, these sums also tell the server
 something about single sites. A site with data takes part in such a run only if its node-config names the word below in
 `allowed-methods`. The page of a method describes the sums that only this method has.
 """
@@ -123,12 +123,12 @@ else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes 
 - The names in brackets are the numbers that come with a question. The server chooses these numbers. Three dots stand
   for the numbers that the same question has in an earlier line of the same method.
 - x99 means that a run with default options may ask the question at most 99 times. A star means that the number of
-  parties decides how often a run may ask the question.
+  sites decides how often a run may ask the question.
 - *Deviations* stands for the questions {DEVIATIONS}. *Those of the first line* stands for the questions on
   the first line of the same transport.
 - {", ".join(f"{group} stands for `{fields}`" for group, fields in FIELD_GROUPS.items())}.
 - The question `project` follows the method's questions in every run. With secure aggregation, `keys` comes before the
-  first sum; with more than 50 parties, `openings` comes there too. With `survivors`, `keys` and `shares` come before
+  first sum; with more than 50 sites, `openings` comes there too. With `survivors`, `keys` and `shares` come before
   each sum, and `agree` and `reveal` after it.
 
 ## Options that add questions
@@ -197,7 +197,7 @@ TRANSPORTS = {"clear": "In clear", "masked": "With secure aggregation", "survivi
 
 
 def questions_lists() -> str:
-    """Return a Markdown list of all questions that the server may ask a party in a run for each method."""
+    """Return a Markdown list of all questions that the server may ask a site in a run for each method."""
     added = _added_questions()
     parts = [
         "".join(
@@ -298,7 +298,7 @@ def method_page(method: Method) -> str:
     facts = {
         "Result": f"{result}. {card.result}" if card.result else result,
         "Rounds": card.rounds,
-        "Numbers that a party sends": card.upload,
+        "Numbers that a site sends": card.upload,
         "Source": card.reference,
     }
     if card.examples[0]:
@@ -327,16 +327,16 @@ def _link_pages(text: str, docs: str = "") -> str:
 
 
 def _disclosures(method: Method) -> str:
-    """Return Markdown lines on what server, parties and network learn from a method, in clear and by secure sums."""
+    """Return Markdown lines on what server, sites and network learn from a method, in clear and by secure sums."""
     card, ways = method.strategy.card, transports_of(method)
     clear, summed = card.disclosure, card.summed_disclosure or card.disclosure
-    lines, learns = {}, "The server learns about each party"
+    lines, learns = {}, "The server learns about each site"
     if "masked" in ways:
         summed_ways = "with secure aggregation" + (" or `survivors`" if "surviving" in ways else "")
         if summed.server == clear.server:
-            learns += f", or {summed_ways} about all parties together"
+            learns += f", or {summed_ways} about all sites together"
         else:
-            lines[f"{summed_ways.capitalize()}, the server learns about all parties together"] = summed.server
+            lines[f"{summed_ways.capitalize()}, the server learns about all sites together"] = summed.server
     lines = {learns: clear.server, **lines}
     if "masked" in ways:
         site_sums, shared = _site_sums(card), _shared_sums()
@@ -349,9 +349,9 @@ def _disclosures(method: Method) -> str:
             lines[
                 "Options whose [sums tell the server about single sites](../methods.md#sums-that-tell-of-single-sites)"
             ] = options
-    lines["Other parties learn"] = clear.parties
+    lines["Other sites learn"] = clear.parties
     if "masked" in ways and summed.parties != clear.parties:
-        lines["With secure aggregation, other parties learn"] = summed.parties
+        lines["With secure aggregation, other sites learn"] = summed.parties
     if clear.network != Disclosure._field_defaults["network"]:
         lines["An observer of the network learns"] = clear.network
     return "".join(f"- {observer}: {text}.\n" for observer, text in lines.items())

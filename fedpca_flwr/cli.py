@@ -41,7 +41,7 @@ COMMANDS = {
     "site answer": ("fedpca_flwr.post.commands.answer", "Answer a question that has come as a file."),
     "site forget": ("fedpca_flwr.post.commands.forget", "Forget the secrets of a run by post."),
     "site init": ("fedpca_flwr.site.commands.init", "Write this site's file, with a comment for each line."),
-    "site node": ("fedpca_flwr.site_app.run_site", "Run this site: its SuperNode, and its installation's answers."),
+    "site node": ("fedpca_flwr.site.commands.node", "Run this site: its SuperNode, and its installation's answers."),
     "site keys": ("fedpca_flwr.site.commands.keys", "Make this site's identity."),
     "site journal": ("fedpca_flwr.site.commands.journal", "Show what this site was asked and has sent."),
     "site status": ("fedpca_flwr.site.commands.status", "Show what became of each run at this site."),

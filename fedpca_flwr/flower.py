@@ -41,8 +41,8 @@ from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.protocol.provenance import describe_run
 from fedpca_flwr.protocol.quorum import DEFAULT_PCA_NAME, Results, require_pca_name
 from fedpca_flwr.protocol.replies import NodeFailure
-from fedpca_flwr.protocol.server import numerical_libraries, remind, watch_grid
-from fedpca_flwr.protocol.strategy import PCAStrategy
+from fedpca_flwr.protocol.server import remind, watch_grid
+from fedpca_flwr.protocol.strategy import PCAStrategy, numerical_libraries
 from fedpca_flwr.strategies import FACTORY, METHODS
 
 LOADINGS_ARRAYS = ("components", "mean", "scale", "remainder", "transform")  # of a party's loadings in an app's state
@@ -164,7 +164,7 @@ class FedPCA(Strategy):
         result = Result()
         settings = settings_digest(card.name, self.strategy.options, self.strategy.config)
         self.strategy.provenance = describe_run(grid, settings)
-        with watch_grid(grid) as errors:
+        with watch_grid(grid, drops_absent=self.strategy.config.survivors > 0) as errors:
             try:
                 for server_round in itertools.count(1):
                     questions = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
@@ -193,7 +193,7 @@ class FedPCA(Strategy):
     def summary(self) -> None:
         """Print the method's name and title, and this run's rounds and what the server learns."""
         strategy = self.strategy
-        whose = "each party" if strategy.sees_single_replies else "all parties together"
+        whose = "each site" if strategy.sees_single_replies else "all sites together"
         print(f"{strategy.card.name}: {strategy.card.title}; at most {strategy.rounds} rounds; ", end="")
         print(f"the server learns of {whose}: {strategy.server_learns}")
 

@@ -66,16 +66,15 @@ def _silence_flower(error: FedPCAError) -> None:
 def _compare_with_pooled(model: PCAModel, strategy: PCAStrategy) -> dict[str, float]:
     """Return the captured share of variance (0 to 1), and largest and mean angle (degrees) to the PCA of all rows.
 
-    Keys are those of the model's measurements. Empty after adjustment for covariates, and for a model of another number
-    of rows (which a differentially private model does not tell).
+    Empty after adjustment for covariates, and for a model of another number of rows (which noise hides).
     """
     rows = datasets.load(strategy.config.dataset, strategy.config.data_root).all_rows()
     if strategy.config.transform:
         rows = transform_array(rows, strategy.config.transform)
     of_these = strategy.card.differentially_private or len(rows) == model.n_samples_  # noise tells no exact number
-    if not of_these or "kernel" in model.log["options"] or model.adjustment_ is not None:
-        return {}
     options = model.log["options"]
+    if not of_these or "kernel" in options or options.get("column-weights") or model.adjustment_ is not None:
+        return {}
     center, scale = bool(options.get("center", True)), bool(options.get("scale", False))
     reference = pooled_pca(rows, model.n_components_, center=center, scale=scale)
     captured = captured_variance(model, reference, rows)

@@ -1,11 +1,7 @@
 """ClientApp of `flwr run`: a party, in a simulation, on its own SuperNode or in a site's own process."""
 
-from pathlib import Path
-from typing import Annotated
-
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from typer import Option
 from typing_extensions import override
 
 from fedpca_flwr.errors import ConfigError
@@ -15,7 +11,7 @@ from fedpca_flwr.protocol.client import PCAClient, RefusingClient
 from fedpca_flwr.site.node.metrics import write_metrics
 from fedpca_flwr.site.node.outlived import end_with_node
 from fedpca_flwr.site.watch import send_journal_to_system_log, show_log
-from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.strategies import FACTORY
 
 
 def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingClient:
@@ -29,13 +25,7 @@ def site_client(pca_context: Context, context: Context) -> PCAClient | RefusingC
 
 
 class SiteApp(PCAClientApp):
-    """App of a site, which writes the site's numbers after each message, and refuses every message for a refusal.
-
-    Parameters
-    ----------
-    refusal : ConfigError, optional
-        Reason why the app of the run is refused; the site's journal notes it.
-    """
+    """App of a site, which writes the site's numbers after each message, and answers all by a `refusal`, if any."""
 
     def __init__(self, refusal: ConfigError | None = None) -> None:
         super().__init__(site_client)
@@ -58,23 +48,3 @@ app = SiteApp()
 def app_for(refusal: ConfigError | None) -> ClientApp:
     """Return the app, or, if there is a refusal, an app that answers every message by it."""
     return SiteApp(refusal) if refusal else app
-
-
-def run_site(config: Annotated[Path, Option(metavar="FILE")]) -> None:
-    """Run this site: its SuperNode, and a process of this installation for each message.
-
-        fedpca site node --config site.toml
-
-    The code that a run brings is not run here, and the rows are read once, into memory. Runs until it is stopped, or
-    its SuperNode ends. Needs Linux; on other systems start flower-supernode.
-
-    Parameters
-    ----------
-    config : Path
-        The site's file (site.toml): how its SuperNode reaches the SuperLink, and its node-config. Paths in it count
-        from the folder of the file.
-    """
-    from fedpca_flwr.site.node import process as node  # Flower's SuperNode, which only this command needs
-
-    list(METHODS.values())  # imports all methods, once for the processes of all messages
-    node.run_site(config, app_for)

@@ -101,14 +101,14 @@ def run(
     split = card.split
     options = {"n_components": n_components, "method": name, **options}
     values = {key.replace("_", "-"): v.item() if isinstance(v, np.generic) else v for key, v in options.items()}
-    names = {x: values.get(x) for x in ("adjust-for", "numbers", "weights")}
+    names = {x: values.get(x) for x in ("adjust-for", "numbers", "weights", "column-weights")}
     values |= {x: ", ".join(map(str, np.ravel(y))) for x, y in names.items() if isinstance(y, int | list | tuple)}
     with in_words_of_python():
         tables, notes = _encode_categories(read_parties(parties), values)
     site = _split_options(values, shares := parties_of(tables, split))
     gaps = [table.missing == len(table.rows) for table in shares.tables] if card.incomplete else []
     if any(absent := [*map(all, zip(*gaps, strict=False))]):  # of which the server knows only the numbers
-        columns = columns_text(np.array(absent), shares.features(""))
+        columns = columns_text(np.array(absent), shares.features)
         raise DataError(f"no party has a value of some columns: leave them out at every party; {columns}")
     shown = show_progress(name) if progress else nullcontext()
     with shown, limit_flower_log(logging.ERROR), _raise_only(), in_words_of_python():
@@ -119,9 +119,8 @@ def run(
     covariates, amounts = (open_log(model)["options"].get(key, "") for key in ("adjust-for", "numbers"))
     by_party = by_text(dict(zip(shares.keys, shares.rows, strict=True)) if shares.keys else shares.rows)
     suspects = split_at_commas(covariates) - split_at_commas(amounts)
-    open_log(model)["notes"].extend(class_code_notes(by_party, shares.features(""), suspects))
-    keeps_order = split == "rows" and model.feature_names_in_ is not None  # the run's own `features` say it
-    return model if keeps_order else _with_notes(model, shares, notes, split, values.get("weights"))
+    open_log(model)["notes"].extend(class_code_notes(by_party, shares.features, suspects))
+    return model if values.get("features") else _with_notes(model, shares, notes, split)  # those are in an order
 
 
 run.__signature__ = RunSignature.from_callable(run)  # type: ignore[attr-defined]
@@ -146,8 +145,8 @@ def _run_personal(engine_run: EngineRun, run_config: dict[str, Any], shares: Par
         return replace(model, own_components_=own)
 
 
-def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, weights: Any) -> PCAModel:
-    """Return a model with the names of the parties' columns, if any, and with notes, which its log gets, too."""
+def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str) -> PCAModel:
+    """Return the model, whose log gets the notes."""
     open_log(model)["notes"].extend([*shares.notes, *notes])
     if split == "columns":
         if model.log["options"].get("scale"):
@@ -155,10 +154,10 @@ def _with_notes(model: PCAModel, shares: Parties, notes: list[str], split: str, 
             for name, rows, labels in zip(parties, shares.rows, shares.names, strict=True):
                 undivided = np.flatnonzero(prepare_columns(rows, scale=True).scale == 1.0)
                 model.log["notes"].extend(f"party {name!r}: {note}" for note in undivided_notes(undivided, labels))
-        return model
-    names = shares.features(weights)
-    open_log(model)["notes"].extend(one_column_notes(np.asarray(model.components_), names))
-    return model.named(names)
+    else:
+        names = () if model.feature_names_in_ is None else model.feature_names_in_.tolist()
+        open_log(model)["notes"].extend(one_column_notes(np.asarray(model.components_), names))
+    return model
 
 
 def _card(method: Any) -> MethodCard:

@@ -15,8 +15,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from typing_extensions import override
 
-from fedpca_flwr.data.frames import as_array, as_rows, is_frame, is_table, labels_text, open_frame
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.frames import as_array, as_rows, is_frame, is_table, open_frame
+from fedpca_flwr.data.table import Table, labels_text
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.model.model import PCAModel

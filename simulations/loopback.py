@@ -21,8 +21,8 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import Table, check_rows
 from fedpca_flwr.maths.rows import Blocks, Rows
 from fedpca_flwr.model.model import PCAModel
-from fedpca_flwr.protocol.quorum import ask_in_threads
-from fedpca_flwr.protocol.server import PCAServer, numerical_libraries
+from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.strategy import numerical_libraries
 from fedpca_flwr.simulations.parties import Parties
 from fedpca_flwr.site.site import adapt
 from fedpca_flwr.strategies import FACTORY
@@ -92,12 +92,11 @@ def assemble(
     """
     libraries = numerical_libraries()
     server = PCAServer(FACTORY.strategy(run_config), partial(libraries.limit, limits=1, user_api="blas"))
-    threads = [pool["num_threads"] for pool in libraries.info() if pool["user_api"] == "blas"]
+    server.set_max_workers(1)
     all_rows = [party.rows if isinstance(party, Table) else party for party in parties]
-    large = sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in all_rows) >= WORTH_THREADS
-    workers = max(threads, default=os.cpu_count() or 1) if large else 1
-    server.set_max_workers(workers)
-    server.strategy.quorum.ask_properties = partial(ask_in_threads, max_workers=workers)
+    if sum(WORTH_THREADS if isinstance(rows, Blocks) else np.size(rows) for rows in all_rows) >= WORTH_THREADS:
+        threads = [pool["num_threads"] for pool in libraries.info() if pool["user_api"] == "blas"]
+        server.set_max_workers(max(threads, default=os.cpu_count() or 1))
     run_id = secrets.randbits(62)  # as Flower's: a privacy ledger tells runs apart by it
     for i, rows in enumerate(parties):
         node = {**site_of_party(site, i), "partition-id": i, "num-partitions": len(parties)}

@@ -16,12 +16,11 @@ from fedpca_flwr.data.frames import (
     column_labels,
     column_names,
     is_table,
-    labels_text,
     match_labels,
     open_frame,
     row_labels,
 )
-from fedpca_flwr.data.table import Table, check_rows, require_complete
+from fedpca_flwr.data.table import Table, check_rows, labels_text, require_complete
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import Blocks, Rows, join_blocks, select_columns, sparse_rows, to_array
 
@@ -36,9 +35,10 @@ class Parties(NamedTuple):
     places: list[NDArray[np.int64] | None]  # (n,) of each party: where its rows are in `rows`; None: in their order
     tables: Sequence[Table] = ()  # of the rows, checked
 
-    def features(self, weights: Any) -> tuple[str, ...]:
-        """Return the model's feature names, from the first party that has names, without the column of weights."""
-        return tuple(name for name in next(filter(None, self.names), ()) if name != weights)
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns, from the first party that has names."""
+        return next(filter(None, self.names), ())
 
 
 def parties_of(data: Any, split: str, *, complete: bool = False) -> Parties:

@@ -74,6 +74,8 @@ def group_by_setting(records: Iterable[Record]) -> list[list[Record]]:
 def preprocessing(record: Record) -> tuple[bool, bool]:
     """Return whether a run centres, and whether the run scales, the features."""
     options = record["options"]
+    if options.get("column-weights"):
+        raise ConfigError("a comparison takes no 'column-weights': all its methods have the same reference")
     return bool(options.get("center", True)), bool(options.get("scale", False))
 
 

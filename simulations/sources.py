@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data import datasets
-from fedpca_flwr.data.frames import as_array, column_labels, labels_text, pop_column
+from fedpca_flwr.data.frames import as_array, column_labels, pop_column
+from fedpca_flwr.data.table import labels_text
 from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.simulations.parties import parties_of, read_parties

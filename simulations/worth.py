@@ -171,7 +171,7 @@ def load_run(node: NodeConfig, run: dict[str, Any]) -> tuple[int, bool, Array]:
         raise ConfigError(f"run-config: 'method' is '{name}', expected one of {', '.join(METHODS)}")
     options = parse_options(config.method, METHODS[name].strategy.card.options, {"n-components": config.n_components})
     k = options.n_components
-    if not isinstance(k, int) or config.weights or options.stages or not options.centred:
+    if not isinstance(k, int) or config.weights or options.stages or options.feature_weights or not options.centred:
         raise ConfigError(
             "a forecast needs a PCA of centred rows that each count once, with a number of components: name "
             "n-components, and leave 'weights' and all options but scale=true out of the run-config"

@@ -1,12 +1,12 @@
 """Adaptive: a cheap survey, a forecast for several methods, and then the method that needs the fewest bytes.
 
 Take the adaptive method if bytes matter and you do not know how fast the variances of the components fall. After a
-survey of all parties, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
+survey of all sites, the server forecasts rounds and bytes for `p-cov`, `qr-pca`, `sub-it` and `compressed`
 (`fedpca_flwr.maths.forecast`). The run takes the cheapest method that is forecast to reach the angle ``target``,
 and the next cheapest if this method does not reach it. If a component is too small beside the first to be computed from
 covariances, the run takes `qr-pca`.
 
-With ``rule="divergences"``, as in design note 001, the parties send their moments once. The server averages their
+With ``rule="divergences"``, as in design note 001, the sites send their moments once. The server averages their
 covariances (AP-COV) if the moments differ little (`fedpca_flwr.maths.divergences`), and pools them (P-COV) otherwise.
 """
 
@@ -59,16 +59,16 @@ class AdaptiveOptions(method.Options, method.VariantOptions):
     published: ClassVar[Mapping[str, Any]] = {"rule": "divergences"}
 
     rule: Literal["forecast", "divergences"] = "forecast"
-    """Rule that chooses the method: the fewest bytes by a forecast, or the divergences between the parties' moments."""
+    """Rule that chooses the method: the fewest bytes by a forecast, or the divergences between the sites' moments."""
     threshold: Annotated[float, Limits(ge=0, le=1, examples=[0.0, 0.35, 1.0])] = 0.35
     """With rule='divergences', largest score with which the run averages covariances (`ap-cov`); above it the run pools
     them (`p-cov`)."""
     target: Annotated[float, Limits(ge=0, le=30, examples=[0.0, 0.01, 0.5, 2.0, 10.0])] = 0.0
     """Largest angle to the exact components, in degrees, that the run must certify. With 0 the result is exact."""
     download_weight: Annotated[float, Limits(ge=0, examples=[0.0, 1.0, 10.0])] = 1.0
-    """Price of a byte that a party receives; a byte that it sends has the price 1."""
+    """Price of a byte that a site receives; a byte that it sends has the price 1."""
     round_bytes: Annotated[float, Limits(ge=0, examples=[0.0, 1e3, 1e6])] = 1e4
-    """Price of a round, in bytes that a party sends."""
+    """Price of a round, in bytes that a site sends."""
 
     @model_validator(mode="after")
     def _check_rule(self) -> Self:
@@ -218,8 +218,8 @@ CARD = method.MethodCard(
     successors=CANDIDATE_METHODS,
     reference="this project; `fedpca_flwr.maths.forecast` has the derivation",
     differences="The publication, the unpublished design note 001, chooses by `rule='divergences'`: it averages "
-    "covariances if the parties' moments differ little, and pools them otherwise. By default this project forecasts "
-    "bytes and errors instead, and the result is exact. On digits, with 10 equal parties in random order and 10 "
+    "covariances if the sites' moments differ little, and pools them otherwise. By default this project forecasts "
+    "bytes and errors instead, and the result is exact. On digits, with 10 equal sites in random order and 10 "
     "components, `variant=paper` averages covariances, and is 0.6 degrees from exact. The default with `target=1.0` "
     "sends half as many bytes, and is 0.04 degrees from exact. The note gives no scales and weights of its "
     "divergences: `variant=paper` limits each to 1, and weighs them equally.",

@@ -1,7 +1,7 @@
-"""AP-COV: the average of the parties' covariances, in one round.
+"""AP-COV: the average of the sites' covariances, in one round.
 
 AP-COV is for comparison: P-COV sends the same numbers and is exact. The average leaves out the scatter between the
-parties' means, so its error grows with the distances between the means.
+sites' means, so its error grows with the distances between the means.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class AveragedOptions(method.ScaledOptions):
     """Options of AP-COV (averaged covariances): components, centring, scaling and the parties' weights."""
 
     party_weights: Literal["rows", "none"] = "rows"
-    """Weight of a party's covariance: its number of rows, or the same for all ('none')."""
+    """Weight of a site's covariance: its number of rows, or the same for all ('none')."""
 
     @property
     @override
@@ -49,7 +49,7 @@ CARD = method.MethodCard(
     name="ap-cov",
     title="Averaged covariance",
     exact=False,
-    result="It leaves out the variance between the parties",
+    result="It leaves out the variance between the sites",
     rounds="1",
     upload="d(d+1)/2 + d + 1, for d features",
     server_sees="each party's covariance",
@@ -58,7 +58,7 @@ CARD = method.MethodCard(
         "the pooled components, mean and scales",
     ),
     summed_disclosure=method.Disclosure(
-        "the number of rows, mean, variances, scatter within the parties, and squared error",
+        "the number of rows, mean, variances, scatter within the sites, and squared error",
         "the number, mean and variances of all rows; the pooled components",
     ),
     pools_moments=True,
@@ -69,8 +69,8 @@ CARD = method.MethodCard(
     reference="this project",
     variance_base="the parties' own variances, each of equal weight, with party-weights='none'",
     differences="None: the default is the mean `sum n_k C_k / N` of covariances by rows, which the unpublished "
-    "design notes 000 and 001 name. `party-weights='none'` is the simple mean `sum C_k / K` of K parties. On the "
-    "digits (10 parties, Dirichlet 0.1, seed 42, 10 components) the simple mean is on average 12 degrees from the "
+    "design notes 000 and 001 name. `party-weights='none'` is the simple mean `sum C_k / K` of K sites. On the "
+    "digits (10 sites, Dirichlet 0.1, seed 42, 10 components) the simple mean is on average 12 degrees from the "
     "exact components, and the mean by rows 6.",
 )
 

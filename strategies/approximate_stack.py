@@ -1,7 +1,7 @@
-"""AP-STACK: the singular vectors of the parties' stacked eigenvectors, in one round.
+"""AP-STACK: the singular vectors of the sites' stacked eigenvectors, in one round.
 
-AP-STACK is for comparison. With ``party-weights="none"``, as published, all parties have the same weight, and the
-server leaves out the scatter between their means. The error then stays however many eigenvectors r a party sends
+AP-STACK is for comparison. With ``party-weights="none"``, as published, all sites have the same weight, and the
+server leaves out the scatter between their means. The error then stays however many eigenvectors r a site sends
 (MNIST, Dirichlet 0.1: about 28 degrees at r = 200). With ``party-weights="rows"`` the method is QR-PCA with truncated
 factors and without filler, and converges to the exact components as r grows.
 """
@@ -25,11 +25,11 @@ class StackOptions(method.Options, method.VariantOptions):
     published: ClassVar[Mapping[str, Any]] = {"eigenvalues": False}
 
     rank: Annotated[int, Limits(ge=0, examples=["k", "2k", 100])] = 0
-    """Number r of eigenvectors that each party sends. With 0 it is n-components."""
+    """Number r of eigenvectors that each site sends. With 0 it is n-components."""
     party_weights: Literal["none", "rows"] = "none"
-    """Weight of a party: the same for all ('none'), or by its number of rows, and with its mean ('rows')."""
+    """Weight of a site: the same for all ('none'), or by its number of rows, and with its mean ('rows')."""
     eigenvalues: bool = True
-    """Multiply each eigenvector by the root of its eigenvalue. Without, all eigenvectors of a party have the same
+    """Multiply each eigenvector by the root of its eigenvalue. Without, all eigenvectors of a site have the same
     length, and means are left out (Fan, Wang, Wang and Zhu 2019, Distributed estimation of principal eigenspaces)."""
 
 
@@ -53,8 +53,8 @@ CARD = method.MethodCard(
     reference="Balcan, Kanchanapally, Liang and Woodruff 2014, Improved distributed principal component analysis",
     variance_base="the parties' own variances, with party-weights='none' each of equal weight",
     differences="The unpublished design note 001 stacks eigenvectors as they are (`variant='paper'`). By default "
-    "each is multiplied by the root of its eigenvalue, because directions of noise then count little. Party weights "
-    "are not in the note, and by default all are equal. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 "
+    "each is multiplied by the root of its eigenvalue, because directions of noise then count little. Site weights "
+    "are not in the note, and by default all are equal. On the digits (10 sites, Dirichlet 0.1, seed 42, 10 "
     "components) the default is on average 12 degrees from the exact components, and `variant='paper'` 17.",
 )
 

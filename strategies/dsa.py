@@ -1,7 +1,7 @@
-"""DSA, the Distributed Sanger's Algorithm: parties of a graph average with neighbours and follow Sanger's rule.
+"""DSA, the Distributed Sanger's Algorithm: sites of a graph average with neighbours and follow Sanger's rule.
 
-DSA is for comparison. In each round a party sends its iterate X (d x k) to its neighbours. The iterates come near
-the components, and stop at a distance that grows with ``step-size`` and with the differences between parties. FAST-PCA
+DSA is for comparison. In each round a site sends its iterate X (d x k) to its neighbours. The iterates come near
+the components, and stop at a distance that grows with ``step-size`` and with the differences between sites. FAST-PCA
 removes this distance and sends twice the bytes.
 """
 
@@ -15,9 +15,9 @@ CARD = method.MethodCard(
     name="dsa",
     title="Distributed Sanger's Algorithm",
     exact=False,
-    result="On digits it stops improving at 0.6 degrees, and parties are 5 degrees apart. The graph is simulated",
+    result="On digits it stops improving at 0.6 degrees, and sites are 5 degrees apart. The graph is simulated",
     rounds="the graph's diameter + `iterations` + 2",
-    upload="K(2d + 3) for K parties and d features, then d k in each iteration",
+    upload="K(2d + 3) for K sites and d features, then d k in each iteration",
     server_sees="all that it relays: means, variances, iterates",
     disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,

@@ -1,6 +1,6 @@
-"""FAST-PCA: DSA whose parties also track the mean of all directions, and so converge to the exact components.
+"""FAST-PCA: DSA whose sites also track the mean of all directions, and so converge to the exact components.
 
-FAST-PCA is for the study of parties that exchange numbers with neighbours only. If the gap after the last component is
+FAST-PCA is for the study of sites that exchange numbers with neighbours only. If the gap after the last component is
 small beside the first eigenvalue, convergence takes many more rounds than the default, and a note of the model says so.
 """
 
@@ -14,11 +14,11 @@ CARD = method.MethodCard(
     name="fast-pca",
     title="FAST-PCA",
     exact=False,
-    result="It converges to the exact components, but slowly if the parties differ. For 5 components of digits the "
-    "largest angle after 500 iterations, the default, is 0.001 degrees with five parties that are alike (`alpha=10`), "
+    result="It converges to the exact components, but slowly if the sites differ. For 5 components of digits the "
+    "largest angle after 500 iterations, the default, is 0.001 degrees with five sites that are alike (`alpha=10`), "
     "and 8 to 49 degrees with five that differ (`alpha=0.1`, four draws). The graph is simulated",
     rounds="the graph's diameter + `iterations` + 2",
-    upload="K(2d + 3) for K parties and d features, then 2d k in each iteration",
+    upload="K(2d + 3) for K sites and d features, then 2d k in each iteration",
     server_sees="all that it relays: means, variances, iterates",
     disclosure=graph.GRAPH_DISCLOSURE,
     options=graph.GraphOptions,

@@ -1,12 +1,12 @@
 """P-COV: the exact PCA of all rows together, in one round.
 
-Begin with P-COV if your rows are complete numbers with up to some thousand features. Party k sends its number of rows
+Begin with P-COV if your rows are complete numbers with up to some thousand features. Site k sends its number of rows
 n_k, mean m_k and centred scatter S_k. With the mean m of all N rows, the server adds the scatter between the means::
 
     S = sum S_k + sum n_k (m_k - m)(m_k - m)^T,    S / N = covariance of the pooled rows
 
 The components are the leading eigenvectors of S. The result is exact up to rounding, however the rows are divided among
-the parties. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
+the sites. With secure aggregation the same sums take more rounds (docs/secure-aggregation.md).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from fedpca_flwr.questions import method
 from fedpca_flwr.questions.rows import staged_moments
 
 
-class CovarianceOptions(method.MomentsOptions, method.VariantOptions):
+class CovarianceOptions(method.MomentsOptions, method.WeightOptions, method.VariantOptions):
     """Options of P-COV: components, scaling, the moments that the server keeps, and the divisor of variances."""
 
     published: ClassVar[Mapping[str, Any]] = {"divisor": "n"}
@@ -78,7 +78,7 @@ class PooledCovariance(method.Strategy):
 
     @override
     def aggregate(self) -> method.Fitting:
-        """Pool the parties' moments, after any stages, and return the leading eigenpairs; raise as `solution.solve`."""
+        """Pool the sites' moments, after any stages, and return the leading eigenpairs; raise as `solution.solve`."""
         pooled = yield from staged_moments(self)
         indicators, options = self.config.indicators, self.options.solve_options
         unused = not self.stages and pooled.evidence.stored is None

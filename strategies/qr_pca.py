@@ -1,12 +1,12 @@
-"""QR-PCA: the exact components from triangular factors of the parties' rows, in one round.
+"""QR-PCA: the exact components from triangular factors of the sites' rows, in one round.
 
-Take QR-PCA if each party has fewer rows than features, or if small components matter. Party k sends its number of rows
+Take QR-PCA if each site has fewer rows than features, or if small components matter. Site k sends its number of rows
 n_k, its mean m_k and the triangular factor R_k of its centred rows. The stack of all R_k, and of one row
-``sqrt(n_k) (m_k - m)`` for each party, has the singular values and right singular vectors of all rows about their mean
+``sqrt(n_k) (m_k - m)`` for each site, has the singular values and right singular vectors of all rows about their mean
 m. No value is squared, so singular values resolve down to about 1e-15 of the first one, where a covariance resolves
-them down to about 3e-7. If parties have many rows, QR-PCA takes about twice the CPU time of P-COV.
+them down to about 3e-7. If sites have many rows, QR-PCA takes about twice the CPU time of P-COV.
 
-With ``rank = r`` each party sends only the best r rows of its factor, and the model states a bound on the angle. With
+With ``rank = r`` each site sends only the best r rows of its factor, and the model states a bound on the angle. With
 ``filler`` the server assumes half of the first omitted eigenvalue in every omitted direction, which halves the bound.
 """
 
@@ -24,11 +24,12 @@ from fedpca_flwr.maths.eigen import angle_bound
 from fedpca_flwr.protocol.replies import stream_replies
 from fedpca_flwr.questions import method
 from fedpca_flwr.questions.influence import Contributions
+from fedpca_flwr.questions.rows import feature_divisors
 
 NEGLIGIBLE_REMAINDER = 1e-15  # of a mean, in standard deviations, below which the factor's own rounding is larger
 
 
-class QROptions(method.ScaleOptions, method.VariantOptions):
+class QROptions(method.WeightOptions, method.VariantOptions):
     """Options of QR-PCA: components, scaling, and the size and precision of the factors."""
 
     published: ClassVar[Mapping[str, Any]] = {"rank": "n-components", "filler": False}
@@ -49,14 +50,14 @@ def factor_script(config: method.RunConfig, options: QROptions) -> method.Questi
     variance, and for ``wire="float32"`` with ``rank`` or with scaling.
     """
     in_float32 = options.wire == "float32"
-    if in_float32 and (options.rank or options.scale):
+    if in_float32 and (options.rank or options.divided):
         raise method.ConfigError("run-config: 'wire' is 'float32', which goes only with rank=0 and scale=false")
     if not options.rank:
         unit = (method.Field("unit", (), kind="positive"),) if in_float32 else ()
         reply = method.Payload((*method.HEAD, *unit, method.Field("factor", ("trapezoid",), dtype=options.wire)))
         answer = _answer_float32_factor if in_float32 else _answer_factor
         return {"factor": method.Question(reply=reply, answer=answer), **method.projection_questions()}
-    if options.scale or not options.center:
+    if options.divided or not options.center:
         raise method.ConfigError("run-config: 'rank' goes only with center=true and scale=false")
     if isinstance(options.n_components, float):
         raise method.ConfigError("run-config: 'rank' needs a number of components, not a fraction of the variance")
@@ -102,9 +103,9 @@ CARD = method.MethodCard(
     script=factor_script,
     reference="Bai, Chan and Luk 2005, Principal component analysis for distributed data sets with updating",
     examples=({}, {"rank": 20}),
-    differences="By default each party sends a complete factor of its scatter, and the result is exact. The "
+    differences="By default each site sends a complete factor of its scatter, and the result is exact. The "
     "unpublished design note 001 sends fewer vectors, and does not say how many: `variant='paper'` sends k vectors "
-    "for k components, without filler. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) it is up to "
+    "for k components, without filler. On the digits (10 sites, Dirichlet 0.1, seed 42, 10 components) it is up to "
     "10 degrees from the exact components, and with `rank` 2k up to 1.5.",
 )
 
@@ -159,22 +160,20 @@ class QRPCA(method.Strategy):
         """Return the solution from the stack of complete factors, with centring, scaling and a float32 error bound."""
         rows, head = pooled.rows, pooled.head
         diagonal = pooled.diagonal()
-        scale = np.ones_like(head.mean)
-        if self.options.scale:
-            scale = moments.safe_deviation(diagonal, head.n, head.mean, self.config.indicators)
+        scale = feature_divisors(self, diagonal, head)
         rank = int(moments.varying_features(diagonal, head.mean).sum()) + (not self.options.center)
         if not self.options.center:
             rows = np.vstack([rows, np.sqrt(head.n) * (head.mean + head.remainder)])
             head = moments.Head(head.n, np.zeros_like(head.mean), np.zeros_like(head.mean))
-        if self.options.scale:
-            rows = rows / scale
-        solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), scale)
+        rows = rows if scale is None else rows / scale
+        unit = 1.0 if scale is None else scale
+        solution = self._solve(replace(pooled, head=head, rows=rows), float(np.vdot(rows, rows)), unit)
         if self.options.wire == "float32":
             pairs = replace(solution.pairs, resolution=None, error=_float32_error_bound(rows, solution.pairs.values[0]))
             solution = replace(solution, pairs=pairs)
             solution = solution.with_details(measurements={"angle_bound_degrees": angle_bound(pairs.error, pairs)})
         pairs = solution.pairs.with_rank_bound(rank)
-        return replace(solution, pairs=pairs, scale=scale if self.options.scale else None)
+        return replace(solution, pairs=pairs, scale=scale)
 
     def _solve(self, pooled: factors.Factor, total: float, scale: method.Array | float = 1.0) -> method.Solution:
         """Return a solution with the leading eigenpairs of a pooled factor, whose features are over the ``scale``.

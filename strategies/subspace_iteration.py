@@ -1,7 +1,7 @@
-"""SUB-IT: the exact components from products with blocks of vectors; no party sends a covariance.
+"""SUB-IT: the exact components from products with blocks of vectors; no site sends a covariance.
 
 Take SUB-IT if the rows have too many features d to send d (d + 1) / 2 values, or for secure sums of genotypes. In each
-round the server sends a block V (d x b), and party k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V.
+round the server sends a block V (d x b), and site k, with n_k rows, mean m_k and centred scatter S_k, returns S_k V.
 With the mean m of all rows, the product with the scatter of all rows is::
 
     A V = sum S_k V + sum n_k (m_k - m)(m_k - m)^T V
@@ -30,9 +30,10 @@ from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.maths.refine import RefinedSketch
 from fedpca_flwr.model.solution import check_rounds
 from fedpca_flwr.questions import method, products
+from fedpca_flwr.questions.rows import feature_divisors
 
 
-class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions):
+class SubspaceOptions(method.Options, method.WeightOptions, method.VariantOptions):
     """Options of SUB-IT: components, scaling, the blocks, and where the iteration ends."""
 
     published: ClassVar[Mapping[str, Any]] = {"acceleration": "none", "block_size": "n-components"}
@@ -43,7 +44,7 @@ class SubspaceOptions(method.Options, method.ScaleOptions, method.VariantOptions
     acceleration: Literal["krylov", "none"] = "krylov"
     """Blocks that an estimate uses: all blocks so far ('krylov'), or the last (plain subspace iteration, 'none')."""
     warm_start: Literal["random", "svd"] = "random"
-    """First block: random, or from a truncated factor of each party ('svd'), which saves rounds."""
+    """First block: random, or from a truncated factor of each site ('svd'), which saves rounds."""
     warm_rank: Annotated[int, Limits(ge=0, examples=[1, "k", "d"])] = 0
     """Rank of the factors with warm-start='svd'. With 0 it is 4 n-components."""
     wire: Literal["float64", "float32"] = "float64"
@@ -90,12 +91,13 @@ def subspace_script(config: method.RunConfig, options: SubspaceOptions) -> metho
         )
     if options.warm_start == "random":
         check_rounds(options.max_rounds, options.block_columns, options.n_components)
-        rounds, scale = options.max_rounds, options.scale
+        rounds, scale = options.max_rounds, options.divided
         questions = products.product_questions(config, options.width, rounds=rounds, variances_first=scale)
         return {**questions, **method.projection_questions(mean_name="centre")}
-    if options.scale or not options.center or options.acceleration == "none":
+    if options.divided or not options.center or options.acceleration == "none":
         raise method.ConfigError(
-            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false and acceleration='krylov'"
+            "run-config: 'warm-start' is 'svd', which goes only with center=true, scale=false, column-weights='' and "
+            "acceleration='krylov'"
         )
     factor = (method.Field("trace", ()), method.Field("floor", ()), method.Field("rows", ("r", "d"), dtype="float32"))
     sketch = method.Question(
@@ -180,7 +182,7 @@ CARD = method.MethodCard(
     differences="By default each estimate uses all blocks so far, and a block has 10 columns more than there are "
     "components. The unpublished design notes use only the last block, with as many columns as components "
     "(`variant='paper'`); the seed, the number of rounds and the tolerance are this project's. On the digits (10 "
-    "parties, Dirichlet 0.1, seed 42, 10 components) `variant='paper'` is up to 14 degrees off after 20 rounds and "
+    "sites, Dirichlet 0.1, seed 42, 10 components) `variant='paper'` is up to 14 degrees off after 20 rounds and "
     "1e-8 after 100. By default the run ends after 4 rounds, with an error bound of 1e-10 degrees.",
 )
 
@@ -215,15 +217,14 @@ class SubspaceIteration(method.Strategy):
         """
         options, A, d = self.options, products.ScatterProducts(self), self.public.features
         first = random_block(d, options.width(self.public), self.config.seed)
-        if options.scale:
+        if options.divided:
             yield from A.variances()
         else:
             AV, error_bounds = yield from A.start(first)
         head, mean = A.head, A.head.mean + A.head.remainder
         self.n_components(head.n, d)
-        scale = np.ones(d)
-        if options.scale:
-            scale = moments.safe_deviation(A.diagonal, head.n, head.mean, self.config.indicators)
+        divisors = feature_divisors(self, A.diagonal, head)
+        scale = np.ones(d) if divisors is None else divisors
         diagonal = (A.diagonal if options.center else A.diagonal + head.n * mean**2) / scale**2
         total, centre = float(diagonal.sum()), head.mean if options.center else np.zeros(d)
         method.require_variance(diagonal, head.n, centre / scale)
@@ -236,7 +237,7 @@ class SubspaceIteration(method.Strategy):
             noise=self._noise_model(head.n - options.center, d),
         )
         V: NDArray[Any] = first
-        if options.scale:
+        if options.divided:
             V, A.scale = _next_block(iteration, scale), scale
             AV, error_bounds = yield from A.times(V)
         while True:
@@ -303,7 +304,7 @@ class SubspaceIteration(method.Strategy):
             mean=head.mean,
             total=total,
             rows=head.n,
-            scale=scale if self.options.scale else None,
+            scale=scale if self.options.divided else None,
             notes=notes,
             measurements=block_iteration.certificate_measurements(iteration),
         )

@@ -1,16 +1,16 @@
-"""VERTICAL: the exact PCA of rows whose columns lie at different parties.
+"""VERTICAL: the exact PCA of rows whose columns lie at different sites.
 
-Take VERTICAL if each party knows different things about the same people. Party i has the columns X_i of the n rows
+Take VERTICAL if each site knows different things about the same people. Site i has the columns X_i of the n rows
 X = [X_1, ..., X_p], centred. The scores are the eigenvectors U of ``A = X X' = sum X_i X_i'``, times the roots of
-their eigenvalues theta. A party's loadings ``X_i' U / sqrt(theta)`` stay at that party. The option ``solver`` chooses
+their eigenvalues theta. A site's loadings ``X_i' U / sqrt(theta)`` stay at that site. The option ``solver`` chooses
 how the server computes the scores:
 
 - ``krylov``: in each round the server sends a block Q (n x b), and uses only the sum of the products
   ``X_i (X_i' Q)``. The run ends when a certificate bounds the largest angle to the exact scores, or when the blocks
   span the rank of the data (`fedpca_flwr.maths.krylov`).
-- ``gram``: every party sends all inner products of its rows, ``X_i X_i'``, once.
-- ``merge``: every party sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures
-  their sums of squares. The result is exact if ``rank`` is at least the number of columns of every party.
+- ``gram``: every site sends all inner products of its rows, ``X_i X_i'``, once.
+- ``merge``: every site sends its leading scores ``U_i S_i`` (n x ``rank``) once, and a second round measures
+  their sums of squares. The result is exact if ``rank`` is at least the number of columns of every site.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ class VerticalOptions(method.Options):
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3, 5, 100])] = 100
     """Largest number of rounds. A model that stops there states the angle that it reached."""
     rank: Annotated[int, Limits(ge=0, examples=[1, "k", 100])] = 0
-    """Directions that each party sends with ``merge``. With 0 it is 2 n-components."""
+    """Directions that each site sends with ``merge``. With 0 it is 2 n-components."""
 
     def width(self, rows: int) -> int:
         """Return the number of columns of the Krylov block: `block_size`, or n_components + 5, but at most rows."""
@@ -130,7 +130,7 @@ CARD = method.MethodCard(
     ),
     summed_disclosure=method.Disclosure(
         "the sum of squares of the columns, each product `X X' Q` (with `gram` all inner products of rows), and the "
-        "squares that the scores leave; about each party its numbers of rows and columns, and a digest of its ids",
+        "squares that the scores leave; about each site its numbers of rows and columns, and a digest of its ids",
         "the scores of all rows on the pooled components, and the blocks, which span the scores of each round",
     ),
     options=VerticalOptions,

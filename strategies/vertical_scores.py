@@ -1,7 +1,7 @@
-"""VERTICAL-SCORES: exact scores of new rows, from the loadings that the parties kept of a run with `vertical`.
+"""VERTICAL-SCORES: exact scores of new rows, from the loadings that the sites kept of a run with `vertical`.
 
-Party i kept the loadings V_i (k x d_i) of its columns. For n new rows X = [X_1, ..., X_p], each party centres and
-scales its columns as in the earlier run, and sends its part ``X_i V_i'``. All parties receive the sum of the parts for
+Site i kept the loadings V_i (k x d_i) of its columns. For n new rows X = [X_1, ..., X_p], each site centres and
+scales its columns as in the earlier run, and sends its part ``X_i V_i'``. All sites receive the sum of the parts for
 their files `scores`.
 
 Nothing is fitted. The model holds the scores, and the share of the new rows' squared distances from the old means that
@@ -106,7 +106,7 @@ CARD = method.MethodCard(
         "the scores of all new rows",
     ),
     summed_disclosure=method.Disclosure(
-        "the sum of squares of the columns, and the scores; about each party its numbers of rows and columns, a digest "
+        "the sum of squares of the columns, and the scores; about each site its numbers of rows and columns, a digest "
         "of its ids, and a digest of the earlier run",
         "the scores of all new rows",
     ),

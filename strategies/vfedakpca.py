@@ -1,6 +1,6 @@
-"""VFedAKPCA: VFedPCA with the leading eigenvector of each party's own kernel matrix (Cheung et al. 2022).
+"""VFedAKPCA: VFedPCA with the leading eigenvector of each site's own kernel matrix (Cheung et al. 2022).
 
-VFedAKPCA averages the parties' own kernel PCAs, and is not the kernel PCA of all columns. In each period a party sends
+VFedAKPCA averages the sites' own kernel PCAs, and is not the kernel PCA of all columns. In each period a site sends
 a vector u, with one value for each row, and a weight. The merged vector has one value for each row, too, and ``X_i' u``
 one for each column. ``variant="paper"`` is the paper's algorithm: power iterations on kernel matrices without centring.
 """
@@ -37,7 +37,7 @@ class VFedAKPCAOptions(merging.MergeOptions):
     """``rbf``: exp(-gamma |x - y|^2); ``sigmoid``: tanh(gamma x'y + coef0); ``polynomial``: (gamma x'y + coef0)^degree;
     ``linear``: x'y."""
     gamma: Annotated[float, Limits(ge=0, examples=[0.0, 0.01, 1.0])] = 0.0
-    """Scale of the kernel. With 0 it is 1 / (f var X) of each party's own f columns. The paper has 1 / (2 sigma^2), and
+    """Scale of the kernel. With 0 it is 1 / (f var X) of each site's own f columns. The paper has 1 / (2 sigma^2), and
     no value of sigma."""
     coef0: Annotated[float, Limits(examples=[0.0, 1.0, -1.0])] = 1.0
     """Constant of the kernels ``sigmoid`` and ``polynomial``."""
@@ -47,11 +47,11 @@ class VFedAKPCAOptions(merging.MergeOptions):
     """Sign of gamma in the kernel ``sigmoid``. The paper prints a minus (equation 12); the authors' program has a
     plus."""
     center: bool = False
-    """Each party subtracts the means of its own columns first."""
+    """Each site subtracts the means of its own columns first."""
     center_kernel: bool = True
-    """Each party centres its kernel matrix in feature space. The paper does not (equation 9)."""
+    """Each site centres its kernel matrix in feature space. The paper does not (equation 9)."""
     party_weights: Literal["root", "eigenvalue"] = "root"
-    """Weight of a party's vector: the root of the eigenvalue, as in the authors' program, and 0 if that is negative; or
+    """Weight of a site's vector: the root of the eigenvalue, as in the authors' program, and 0 if that is negative; or
     the eigenvalue with its sign (equation 13)."""
     local_iterations: Annotated[int, Limits(ge=0, examples=[0, 1, 10])] = 0
     """Steps L of the power method in each period (equation 5). With 0 the eigenvector is exact."""

@@ -1,7 +1,7 @@
-"""VFedPCA: parties with different columns average their leading left singular vectors (Cheung et al. 2022).
+"""VFedPCA: sites with different columns average their leading left singular vectors (Cheung et al. 2022).
 
 VFedPCA is for comparison: `vertical` is exact, and with ``solver="merge"`` more accurate with fewer bytes. In each
-period a party takes some steps of the power method with its columns, and sends a vector, with one value for each row,
+period a site takes some steps of the power method with its columns, and sends a vector, with one value for each row,
 and its eigenvalue. The server averages the vectors, weighted by the eigenvalues. ``variant="paper"`` is the paper's
 algorithm, and ``variant="faithful"`` the authors' program, which centres rows instead of columns.
 """
@@ -30,7 +30,7 @@ class VFedPCAOptions(merging.MergeOptions):
     local_iterations: Annotated[method.Count, Limits(examples=[1, 10])] = 10
     """Steps L of the power method in each period."""
     party_weights: Literal["total", "mean"] = "total"
-    """Weight of a party's vector: the eigenvalue of ``X_i X_i'``, or that divided by the number of the party's columns
+    """Weight of a site's vector: the eigenvalue of ``X_i X_i'``, or that divided by the number of the site's columns
     (the paper's ``A_i = X_i X_i' / f_i``, section 3.2)."""
 
     @property
@@ -64,9 +64,9 @@ CARD = method.MethodCard(
     script=merging.merge_questions,
     reference="Cheung et al. 2022, algorithms 2 to 5",
     differences="The angles in brackets say how far each difference from the paper turns the first component. Each "
-    "party centres its columns (70 degrees). A party's weight is the eigenvalue of `X_i X_i'`, and not divided by "
+    "party centres its columns (70 degrees). A site's weight is the eigenvalue of `X_i X_i'`, and not divided by "
     "the number of its columns (11 degrees). Signs are aligned, because vectors of opposite signs cancel (64 "
-    "degrees). All parties start from the same random vector, so that their order changes nothing (0.001 degrees). "
+    "degrees). All sites start from the same random vector, so that their order changes nothing (0.001 degrees). "
     "All differences together: 78 degrees, and 0 to 77 with other seeds. " + merging.DIFFERENCES,
     examples=({}, {"graph": "ring"}),
     split="columns",

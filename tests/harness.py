@@ -132,9 +132,7 @@ def server_of(method: str, parties: list[NDArray], **options: Any) -> PCAServer:
 
 
 def identify(server: PCAServer) -> PCAServer:
-    """Give every party an identity of its own, which the others know."""
-    parties = len(server.client_manager().all())
-    for party, node in enumerate(identities(parties)):
+    for party, node in enumerate(identities(len(server.client_manager().all()))):
         context_of(server, party).node_config |= node
     return server
 
@@ -298,8 +296,7 @@ def heard(server: PCAServer, party: int) -> list[Heard]:
 
     def listen(ins, honest):
         reply = honest(ins)
-        arrays = map(parameters_to_ndarrays, (ins.parameters, reply.parameters))
-        exchanged.append(Heard(ins.config["phase"], *arrays))
+        exchanged.append(Heard(ins.config["phase"], *map(parameters_to_ndarrays, (ins.parameters, reply.parameters))))
         return reply
 
     _answers(server, party, listen)

@@ -36,7 +36,6 @@ def shown_by(run: dict[str, Any]) -> str:
 
 
 def released(folder: Path) -> list[str]:
-    """Return the phases that a journal's ledger lists."""
     with closing(sqlite3.connect(folder / "site.sqlite")) as database:
         noted = database.execute("SELECT about FROM event WHERE kind = 'release' ORDER BY number")
         return [Release.parse(about).phase for (about,) in noted]

@@ -93,8 +93,7 @@ def test_a_service_has_its_own_folder_and_no_rights(name):
 @pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
 def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
     need(shutil.which("systemd-analyze"), "systemd")
-    installed = tmp_path / "etc/systemd/system"
-    shutil.copytree(FOLDER / "systemd", installed)
+    shutil.copytree(FOLDER / "systemd", tmp_path / "etc/systemd/system")
     for known in ("/usr/lib/systemd/system", "/lib/systemd/system"):
         if Path(known).is_dir() and not (tmp_path / "usr/lib/systemd/system").exists():
             shutil.copytree(known, tmp_path / "usr/lib/systemd/system", symlinks=True)

@@ -18,7 +18,6 @@ STEPS = TEXT[TEXT.index("### 1.") : TEXT.index("### Before")]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """Return the project with the new method."""
     copy = tmp_path_factory.mktemp("project")
     for folder in ("fedpca_flwr", "strategies", "simulations", "tests"):
         # With the bytecode, which is right for files of the same times, but for what is being written.
@@ -44,7 +43,6 @@ def unmarked(lines):
 
 
 def outcome(project, *command, code=0):
-    """Return what a command says in the copy, whose packages come first."""
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True)
     assert run.returncode == code, run.stdout + run.stderr
@@ -82,5 +80,4 @@ def test_nothing_is_missing_before_it_is_merged(project):
     files += ["protocol/test_hostile_server.py", "strategies/test_every_kind_of_rows.py"]
     files = [f"tests/{file}" for file in files]
     of_it = "two-sums or two_sums or page_of or pages or belongs or that_is_shown or what_an_answer"
-    told = outcome(project, "-m", "pytest", *files, "-k", of_it)
-    assert int(re.search(r"(\d+) passed", told)[1]) > 20
+    assert int(re.search(r"(\d+) passed", outcome(project, "-m", "pytest", *files, "-k", of_it))[1]) > 20

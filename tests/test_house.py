@@ -73,8 +73,7 @@ def test_no_file_and_no_function_is_longer_than_a_reader_holds():
     lengths = {path: lines_without_docstrings(ast.parse(code)) for path, code in files.items()}
     long = {path: length for path, length in lengths.items() if length > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
-    found = {path: long_functions(code) for path, code in CODE.items()}
-    long = {path: names for path, names in found.items() if names}
+    long = {path: names for path, names in {path: long_functions(code) for path, code in CODE.items()}.items() if names}
     assert not long, f"longer than {LONGEST_FUNCTION} lines: {long}; give each step a function of its own"
     assert long_functions("def some():\n" + "    pass\n" * LONGEST_FUNCTION) == {"some": LONGEST_FUNCTION + 1}
     assert not long_functions("def some():\n" + "    pass\n" * (LONGEST_FUNCTION - 1))

@@ -18,9 +18,6 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from typer.testing import CliRunner
 
-from fedpca_flwr import PCAModel, pooled_pca, principal_angles
-from fedpca_flwr.data import datasets
-
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "simulations" / "examples"
 COMPONENTS = {"server-app-components": 5, "message-api": 5, "components-then-model": 20}
@@ -120,8 +117,7 @@ print(server_app.__file__)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_source_is_an_app_that_holds_what_servers_and_supernodes_run(source, monkeypatch):
-    held = fab_of(source, monkeypatch)
-    files = {name for name in held if name.endswith(".py")}
+    files = {name for name in fab_of(source, monkeypatch) if name.endswith(".py")}
     assert {name.split("/")[0] for name in files} == {"fedpca_flwr", "strategies"}
     assert len(files) < 240  # a launcher sends them to every site
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
@@ -212,42 +208,6 @@ def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
     assert methods == ["sub-it", "p-cov", "p-cov"]
     assert "| p-cov |" in output
     assert (tmp_path / "runs" / "report.html").read_text().count("<figure>") == 1
-
-
-SIMULATED = """
-import sys
-import tomllib
-from importlib import import_module
-
-import numpy as np
-import ray
-from fedpca_flwr import run
-from fedpca_flwr.simulations.ray_engine import BACKEND
-from flwr.simulation import run_simulation
-
-ray.shutdown = lambda: None  # one Ray for both, with one worker
-BACKEND["init_args"]["num_cpus"] = 1
-print(run("p-cov", [np.eye(20), 2 * np.eye(20)], n_components=2, engine="ray"))
-app = import_module(sys.argv[1])
-resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0}}
-run_simulation(app.server, app.client, 3, backend_config=resources)
-"""
-
-
-@pytest.mark.engine
-@pytest.mark.nightly  # `tests/test_readme.py` runs all of them by day, on a grid of its process
-@pytest.mark.parametrize("example", COMPONENTS)
-def test_example_apps_run_from_the_wheel(installed, tmp_path, example):
-    decoy(tmp_path, *DECOYS[0])
-    name = example.replace("-", "_")
-    shutil.copy(EXAMPLES / example / f"{name}.py", tmp_path)
-    output = said(installed, SIMULATED, tmp_path, name)
-    assert "PCAModel(p-cov: 2 components" in output
-    (file,) = tmp_path.glob("model-*.npz")
-    model, rows = PCAModel.load(file), datasets.load("digits").all_rows()
-    assert principal_angles(model, pooled_pca(rows, COMPONENTS[example])).max <= 1e-6
-    if example == "components-then-model":
-        assert float(output.split("accuracy")[1].split()[0]) > 0.95
 
 
 @pytest.mark.engine

@@ -47,7 +47,6 @@ def blocks(page, language):
 
 
 def commands(page):
-    """Return the command lines of a page, also those between backticks; one may be continued by a backslash."""
     lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return lines + [re.sub(r"\s+", " ", text) for text in re.findall(r"`([^`]*)`", prose(page))]
 
@@ -57,7 +56,6 @@ def prose(page):
 
 
 def headings(page):
-    """Return the anchors of a page, as GitHub makes them."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.M)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -232,8 +230,7 @@ def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
     (block,) = blocks("docs/results.md", "r")
     done = subprocess.run(["Rscript", "-e", block], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    scores = np.loadtxt("scores.csv", delimiter=",", skiprows=1)
-    np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
+    np.testing.assert_allclose(np.loadtxt("scores.csv", delimiter=",", skiprows=1), model.transform(rows), atol=1e-12)
 
 
 def faults_of_runs(page):
@@ -260,6 +257,8 @@ def faults_of_keys(page):
         if not text.startswith(("python", "PCA(", "flwr", "flower-")):
             keys = {key.replace("_", "-") for key in re.findall(r"(?:^|\s)([a-z][\w-]*)=", text)}
             yield from [text] if keys - known else []
+    for table in map(tomllib.loads, blocks(page, "toml")):
+        yield from table.get("site", table).keys() - NodeConfig.keys()
 
 
 def faults_of_commands(page):

@@ -32,7 +32,6 @@ WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob("
 
 @pytest.fixture(scope="module")
 def addressed(tmp_path_factory):
-    """Return a copy of the files of a release into which its command wrote the address of the repository."""
     if sys.platform == "win32":
         pytest.skip("a release is made by Linux's shell")
     folder = tmp_path_factory.mktemp("release")

@@ -106,7 +106,6 @@ def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
 
 
 def room_of(path: str) -> str:
-    """Return the module that a path names, or the folder of a method, a stage or a subject."""
     parts = path.split(".")
     folders = {"fedpca_flwr.strategies", "fedpca_flwr.stages"}
     ends = [3] if ".".join(parts[:2]) in folders else range(len(parts), 1, -1)
@@ -114,7 +113,6 @@ def room_of(path: str) -> str:
 
 
 def rooms() -> list[str]:
-    """Return all rooms: subjects, what `TABLES` list, and the modules of commands that nothing imports."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contracts = {contract["name"]: contract for contract in tools["importlinter"]["contracts"]}
     subjects = set(contracts[SUBJECTS]["modules"]) - CORE

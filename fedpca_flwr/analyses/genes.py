@@ -39,7 +39,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
     ContractError
         If the model has no deviations, or if its values are not counts.
     """
-    if model.scale_ is None or model.mean_ is None:
+    if model.scale_ is None or model.mean_ is None or model.log.get("options", {}).get("column-weights"):
         raise ContractError("the model has no deviations of genes: take one of a run with scale=True")
     if (model.mean_ < 0).any():
         raise ContractError("the model is of values below zero, which are no counts, expected means of 0 or more")

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedpca_flwr.analyses.components import Reading, pca
 from fedpca_flwr.analyses.inputs import require_count, require_resolved, takes_moments
+from fedpca_flwr.data.table import labels_text
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import leading_eigenpairs
@@ -140,6 +141,6 @@ def _membership(moments: SecondMoments, groups: Mapping[str, Features]) -> Array
     ):
         if wrong.any():
             columns = np.flatnonzero(wrong)
-            names = moments.names(columns) or tuple(map(str, columns))
-            raise ConfigError(f"'groups' has the features {', '.join(names[:20])} {fault}: {remedy}")
+            names = labels_text(moments.names(columns) or columns.tolist())
+            raise ConfigError(f"'groups' has the features {names} {fault}: {remedy}")
     return member

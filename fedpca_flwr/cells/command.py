@@ -12,8 +12,7 @@ from typer import Option
 
 from fedpca_flwr import analyses, run
 from fedpca_flwr.cli import Report
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, labels_text
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Blocks, as_blocks

@@ -161,7 +161,8 @@ def non_defaults(options: Config) -> dict[str, Scalar]:
 MAX_SHOWN_CHARACTERS = 200
 
 
-def shared_settings(name: str, options: Config, config: RunConfig) -> dict[str, Scalar]:
+@lru_cache  # of a simulation's parties
+def shared_settings(name: str, options: Config, config: RunConfig) -> Mapping[str, Scalar]:
     """Return the settings that server and parties must share, by key: the method, all its options, and `SHARED_KEYS`.
 
     A text of more than `MAX_SHOWN_CHARACTERS` is replaced by ``sha256:`` and its digest.

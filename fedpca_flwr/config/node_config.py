@@ -170,7 +170,7 @@ class NodeConfig(Config):
     in a run but receive scores (`fedpca site relatives` makes such a file). If empty, all people take
     part."""
     ids: str = ""
-    """Column of the file with ids, by which the parties match their rows (with split='columns')."""
+    """Column of the file with ids, by which the sites match their rows (with split='columns')."""
     ids_secret: LocalPath = ""
     """With `ids`: path of a file with secret bytes that all sites share and the server must not have. They salt the
     ids."""
@@ -187,6 +187,8 @@ class NodeConfig(Config):
     """Largest amount of information about single rows that others may see. "distribution" is information beyond count,
     mean and scatter of all rows (docs/security/server.md). If empty, it is nothing for a site's own file, and
     everything for a data set."""
+    show_names: bool = False
+    """Whether the server learns the names of this site's columns. The model has names if all sites show them."""
     min_rows: Count = 10
     """Smallest number of rows about which the site answers."""
     rare_values: Literal["", "refuse", "allow"] = ""
@@ -214,11 +216,11 @@ class NodeConfig(Config):
     """Folder to which the site writes the model of a run with `blind`, because the server does not have the model. If
     empty, the site does not write the model."""
     min_parties: Annotated[int, Field(ge=2)] = 3
-    """With secure aggregation: smallest number of parties of a sum. The site refuses a sum of fewer parties."""
+    """With secure aggregation: smallest number of sites of a sum. The site refuses a sum of fewer sites."""
     identity: LocalPath = ""
     """With secure aggregation: path of this site's own private key. A site with data of its own needs a key."""
     identities: LocalPath = ""
-    """With secure aggregation: path of the file with all sites' public keys, one party in a line."""
+    """With secure aggregation: path of the file with all sites' public keys, one site in a line."""
     coordinator_key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] = ""
     """For runs by post: public key of the coordinator. If set, the site answers only questions signed with it."""
     journal: LocalPath = ""
@@ -233,7 +235,7 @@ class NodeConfig(Config):
     """Command of the site that runs when the site refuses a run. The environment variables FEDPCA_RUN and
     FEDPCA_REFUSAL hold the run and the kind of error. If empty, no command runs."""
     repeat: Literal["refuse", "refuse-same", "allow"] = "refuse"
-    """Action if the answers of several runs, in clear or in secure sums, would together show one party's part of a sum,
+    """Action if the answers of several runs, in clear or in secure sums, would together show one site's part of a sum,
     a few rows, or a largest value. With 'refuse-same', rows that are not the same as before count as completely new."""
     bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """With secure aggregation: public bound of this site on the size of its values. The site always answers a run with
@@ -252,7 +254,7 @@ class NodeConfig(Config):
     """Whether a private run may show this site's true number of rows (``count='public'``, or any run with
     ``relation='replace-one'``). The number of rows of a data set is public anyway."""
     honest_parties: Count = 1
-    """Number of parties, including this site, that this site trusts to add their share of the noise and to keep it
+    """Number of sites, including this site, that this site trusts to add their share of the noise and to keep it
     secret."""
 
     @property

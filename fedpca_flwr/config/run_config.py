@@ -282,15 +282,15 @@ class RunConfig(Config):
     """Number of components. Some methods also take the fraction of the variance that the components must exceed, or
     'auto' (docs/which-method.md)."""
     clients: Annotated[int, Field(ge=0)] = 0
-    """Number of parties that must take part. With 0 the server reads `num-partitions` of a node's node-config."""
+    """Number of sites that must take part. With 0 the server reads `num-partitions` of a node's node-config."""
     dataset: str = "digits"
     """Data set of a simulation, and of sites without data of their own."""
     data_root: SharedPath = "."
     """Folder of the data set."""
     partition: Literal["iid", "dirichlet", "shards", "quantity", "columns"] = "dirichlet"
-    """Way in which a simulation divides the data set among the parties."""
+    """Way in which a simulation divides the data set among the sites."""
     columns: str = "even"
-    """Columns of each party with partition='columns': 'even', numbers of columns ('20 20 24'), or names
+    """Columns of each site with partition='columns': 'even', numbers of columns ('20 20 24'), or names
     ('a, b; c, d')."""
     features: FeatureNames = ""
     """Names of all features in the model's order: 'age, "height, cm"' (docs/data.md). If empty, all sites must have the
@@ -305,26 +305,24 @@ class RunConfig(Config):
     """Function of each value that all sites apply before the PCA; 'clr' is the log-ratio of each value to the geometric
     mean of its row (docs/data.md). If empty, rows stay as they are."""
     alpha: Annotated[float, Field(gt=0)] = 0.1
-    """Likeness of the parties with partition='dirichlet' or 'quantity'. With a smaller value the parties differ
-    more."""
+    """Likeness of the sites with partition='dirichlet' or 'quantity'. With a smaller value the sites differ more."""
     shards_per_client: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Number of shards of each party, with partition='shards'."""
+    """Number of shards of each site, with partition='shards'."""
     seed: Annotated[int, Field(ge=0)] = 42
     """Seed of all random numbers except secrets and the noise of `dp-pca`."""
     secure_aggregation: bool = False
-    """Show the server only sums over all parties (docs/secure-aggregation.md)."""
+    """Show the server only sums over all sites (docs/secure-aggregation.md)."""
     bound: Annotated[float, Field(ge=0, le=1e100)] = 0.0
-    """With secure aggregation: a bound on the absolute value of every number in the parties' rows. It may be
-    generous."""
+    """With secure aggregation: a bound on the absolute value of every number in the sites' rows. It may be generous."""
     blind: bool = False
     """With secure aggregation: show the server only sums of rotated rows. The server learns the shares of variance, and
-    the parties have the model (docs/security/sums.md)."""
+    the sites have the model (docs/security/sums.md)."""
     survivors: Annotated[int, Field(ge=0)] = 0
-    """With secure aggregation: number of parties that must remain if others drop out. With 0 all must remain."""
+    """With secure aggregation: number of sites that must remain if others drop out. With 0 all must remain."""
     minimum: Annotated[int, Field(ge=0)] = 0
-    """Without secure aggregation: number of parties that suffice at `join-deadline`. With 0 all must have joined."""
+    """Without secure aggregation: number of sites that suffice at `join-deadline`. With 0 all must have joined."""
     max_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Without secure aggregation: largest share of a component that one party may hold. If a party holds more, the run
+    """Without secure aggregation: largest share of a component that one site may hold. If a site holds more, the run
     fails. 0 sets no limit."""
     reference: bool = True
     """In simulations: also compute the PCA of the pooled rows, and report the angle to it."""
@@ -336,7 +334,7 @@ class RunConfig(Config):
     """Absolute path NAME: the server writes numbers about its runs to NAME.prom and NAME.jsonl (extra `metrics`). If
     empty, it writes none."""
     join_deadline: Seconds = 300.0
-    """Seconds until which all parties must have joined."""
+    """Seconds until which all sites must have joined."""
     round_deadline: Seconds = 600.0
     """Seconds that a round may take."""
 

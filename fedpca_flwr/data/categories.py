@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.data.frames import as_array, as_rows, column_names, labels_text, open_frame
-from fedpca_flwr.data.table import Table, check_rows
+from fedpca_flwr.data.frames import as_array, as_rows, column_names, open_frame
+from fedpca_flwr.data.table import Table, check_rows, labels_text
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import column_sums, to_array

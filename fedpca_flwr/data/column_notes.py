@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import ColumnSummary, Table
+from fedpca_flwr.data.table import ColumnSummary, Table, labels_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Rows, chunks, select_columns, to_array
 
@@ -68,7 +67,7 @@ def column_fault_notes(
         codes = [code for found in faults.values() for code in found.codes.values()]
         marks = sorted({mark for _, marks in codes for mark in marks})
         text = ", ".join(str(int(mark)) if mark == int(mark) else repr(mark) for mark in marks)
-        values = f"{sum(count for count, _ in codes)} values of {listing} are repeated and far from all others"
+        values = f"{sum(count for count, _ in codes)} values of {listing} are repeated and beyond all others"
         notes.append(f"{values} of their column: codes for missing values? Make them NaN (of a file: missing='{text}')")
     for is_running, text in (
         (True, "a running number is in {}: leave it out (of a file, leave_out='...') if it numbers the rows"),
@@ -121,19 +120,23 @@ def find_faults(table: Table) -> ColumnFaults:
     if n < MIN_ROWS:
         return faults
     sample = np.sort(np.array(summary.sample).T.astype(np.float64), axis=1)  # missing values come last
-    wide, far, unique = _suspects(summary, sample)
-    for column, values in _read_columns(table.rows, np.flatnonzero(wide | far | unique)):
-        if wide[column] and (codes := _end_codes(*np.unique(values, return_counts=True))):
+    wide, far, unique, coded = _suspects(summary, sample)
+    low_codes: dict[float, dict[int, int]] = {}  # the only negative value of columns, and how often each has it
+    for column, values in _read_columns(table.rows, np.flatnonzero(wide | far | unique | coded)):
+        ordered, counts = np.unique(values, return_counts=True)
+        if coded[column] and (ordered[1:] >= 0).all():
+            low_codes.setdefault(float(ordered[0]), {})[column] = int(counts[0])
+        if wide[column] and (codes := _end_codes(ordered, counts)):
             faults.codes[column] = codes
         if far[column] and (count := _count_isolated(sample[column], values)):
             faults.isolated[column] = count
-        if not unique[column] or len(values) < n or (values % 1).any():
-            continue
-        ordered = np.sort(values)
-        if (ordered[1:] > ordered[:-1]).all() and not _differ_by_chance(ordered[0], ordered[-1], n):
+        is_numbered = unique[column] and len(ordered) == n and not (ordered % 1).any()
+        if is_numbered and not _differ_by_chance(ordered[0], ordered[-1], n):
             faults.identifiers[column] = bool(ordered[-1] - ordered[0] == n - 1)
-    identifiers = faults.identifiers if len(faults.identifiers) <= MAX_IDENTIFIERS else {}
-    return faults._replace(identifiers=identifiers, codes=dict(sorted(faults.codes.items())))
+    for code, columns in low_codes.items():
+        if len(columns) > 1 and columns.keys() & {*faults.codes, *faults.isolated}:  # far off in one of them
+            faults.codes.update({c: (count, [code]) for c, count in columns.items() if c not in faults.codes})
+    return faults if len(faults.identifiers) <= MAX_IDENTIFIERS else faults._replace(identifiers={})
 
 
 def _are_numbers(table: Table) -> bool:
@@ -144,7 +147,7 @@ def _are_numbers(table: Table) -> bool:
 
 
 def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
-    """Return masks (3, d) of columns with a wide gap, far extremes, or different whole numbers in a sorted sample."""
+    """Return masks (4, d) of columns with a wide gap, far extremes, or different numbers in a sample; or a low code."""
     low, high, columns = summary.low, summary.high, np.arange(len(sample))
     last = np.maximum(0, sample.shape[1] - np.isnan(sample).sum(axis=1) - 1)
     steps, above = np.diff(sample, axis=1, prepend=low[:, None]), high - sample[columns, last]
@@ -152,15 +155,16 @@ def _suspects(summary: ColumnSummary, sample: Array) -> NDArray[np.bool_]:
     wide = (widest >= (high - low) / 2) & ((steps > 0).sum(axis=1) + (above > 0) > 1)
     near = wide & (widest < 0.9 * (high - low))
     ends = np.array([low[near], high[near]])
-    marks = [end for end in np.unique(ends).tolist() if _is_code(end)]
-    wide[near] = np.isin(ends, marks).any(axis=0) | ((ends[0] < 0) & (ends[0] % 1 == 0))
+    coded = np.array([any(map(_is_code, pair)) for pair in ends.T.tolist()], bool)
+    wide[near] = coded | ((ends[0] < 0) & (ends[0] % 1 == 0))
     outer = (MAX_ISOLATED_SHARE * (last + 1)).astype(np.int64)  # the range that `_count_isolated` extends
     first, final = sample[columns, outer], sample[columns, last - outer]
     far = (high - final > MIN_GAP_RATIO * (final - first)) | (first - low > MIN_GAP_RATIO * (final - first))
     far &= sample[columns, last - last // 5] > sample[columns, last // 5]
-    unique = np.flatnonzero((steps[:, 1:] > 0).all(axis=1))
-    integers = unique[(sample[unique] % 1 == 0).all(axis=1)]
-    return np.array([wide, far, np.isin(columns, integers)])
+    unique: NDArray[np.bool_] = np.asarray((steps[:, 1:] > 0).all(axis=1))
+    unique[unique] = (sample[unique] % 1 == 0).all(axis=1)
+    codes = [value for value in np.unique(low[(low < 0) & (low % 1 == 0)]).tolist() if _is_code(value)]
+    return np.array([wide, far, unique, np.isin(low, codes) & (high > low)])
 
 
 def _read_columns(rows: Rows, columns: NDArray[np.intp]) -> Iterator[tuple[int, Array]]:

@@ -20,11 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, NumbersOrKind, object_numbers, series_numbers
-from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, inexact_integers, names_digest
+from fedpca_flwr.data.table import INEXACT_INTEGERS, Table, inexact_integers, labels_text, names_digest
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Blocks, Rows, row_major, select_columns, sparse_rows, to_array
-
-MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 class Match(NamedTuple):
@@ -173,12 +171,6 @@ def column_names(X: object) -> tuple[str, ...]:
     """Return the names of a table's columns; an empty tuple for an array, and for the labels 0, 1, ... of pandas."""
     frame = open_frame(X)
     return () if frame and isinstance(next(iter(frame.labels), ""), int) else column_labels(X)
-
-
-def labels_text(labels: Sequence[object]) -> str:
-    """Write labels, separated by commas, and of more than `MAX_LISTED_COLUMNS` how many more there are."""
-    overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
-    return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
 
 
 def frame_numbers(frame: Frame, name: str) -> Any:
@@ -356,10 +348,7 @@ def align_rows(
         raise DataError("\n".join(lines) + "\n")
     rows = as_rows(X, name)
     if rows.ndim == 2 and rows.shape[1] != width:
-        raise DataError(
-            f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input: expected "
-            f"(n, {width})"
-        )
+        raise DataError(f"{name} has {rows.shape[1]} features, but {model_name} is expecting {width} features as input")
     if rows.ndim != 2 or not len(rows):
         raise DataError(f"{name} has shape {rows.shape}, expected (n, {width}) with n at least 1")
     return rows if comparison.order is None else select_columns(rows, comparison.order)

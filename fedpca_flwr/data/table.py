@@ -33,6 +33,7 @@ HELD_BYTES = 2**26  # of blocks that are kept from the pass that checks them, so
 SAMPLE_ROWS = 250  # rows, and
 SAMPLE_ELEMENTS = 2**21  # values at most, of the sample that a pass keeps
 MAX_SPARSE_DENSITY = 0.1  # of entries that are not zero; denser rows are decoded before they are multiplied: faster
+MAX_LISTED_COLUMNS = 20  # how many columns an error names at most
 
 
 @represent_by_shapes
@@ -69,10 +70,12 @@ class ColumnSummary:
             self.low[zeros], self.high[zeros] = np.fmin(self.low[zeros], 0), np.fmax(self.high[zeros], 0)
             self.missing += np.bincount(block.indices[np.isnan(values)], minlength=d)
         elif m:
-            np.fmin(self.low, np.fmin.reduce(block, axis=0), out=self.low)
             np.fmax(self.high, np.fmax.reduce(block, axis=0), out=self.high)
-            if block.dtype.kind == "f":
+            low = np.minimum.reduce(block, axis=0)  # NaN for a column that lacks values
+            if np.isnan(low).any():
+                low = np.fmin.reduce(block, axis=0)
                 self.missing += np.isnan(block).sum(axis=0)
+            np.fmin(self.low, low, out=self.low)
         if self.sampled:
             self._keep(block)
         self.count += m
@@ -175,12 +178,18 @@ def names_digest(names: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(name.strip() for name in names).encode()).hexdigest()[:16] if names else ""
 
 
+def labels_text(labels: Sequence[object]) -> str:
+    """Write labels, separated by commas, and of more than `MAX_LISTED_COLUMNS` how many more there are."""
+    overflow = f" and {len(labels) - MAX_LISTED_COLUMNS} more" if len(labels) > MAX_LISTED_COLUMNS else ""
+    return ", ".join(map(repr, labels[:MAX_LISTED_COLUMNS])) + overflow
+
+
 def columns_text(columns: NDArray[np.bool_], names: Sequence[str]) -> str:
-    """Write the columns in a mask (d,), by name or without names by position, for the site's own log only."""
+    """Write the columns in a mask (d,), by name or without names by position, as `labels_text` does."""
     positions = np.flatnonzero(columns).tolist()
     if names:
-        return f"columns: {', '.join(repr(names[position]) for position in positions)}"
-    return f"columns (from 0): {positions}"
+        return f"columns: {labels_text([names[position] for position in positions])}"
+    return f"columns (from 0): [{labels_text(positions)}]"
 
 
 def check_rows(rows: Rows, names: Sequence[str] = (), *, sampled: bool = False) -> Table:

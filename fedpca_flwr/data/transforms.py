@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpca_flwr.data.table import Table, check_rows
+from fedpca_flwr.data.table import Table, check_rows, columns_text
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Block, Rows, as_blocks, block_to_array
-
-MAX_COLUMNS = 20  # that an error names
 
 
 def log_ratios(rows: Array) -> Array:
@@ -64,12 +62,12 @@ def _transform_values(values: NDArray[np.generic], name: str) -> Array:
     return TRANSFORMS[name].function(np.where(TRANSFORMS[name].takes(numbers), numbers, np.nan))
 
 
-def transform_array(rows: NDArray[np.generic], name: str, columns: Sequence[object] = ()) -> Array:
+def transform_array(rows: NDArray[np.generic], name: str, columns: Sequence[str] = ()) -> Array:
     """Apply a function to rows X (n, d); raise DataError, which names columns, for values that it does not take."""
     values = _transform_values(rows, name)
     faults = np.isnan(values).sum(axis=0) - (name != "clr") * np.isnan(rows).sum(axis=0)
-    if text := _columns_text(faults, columns):
-        raise DataError(f"{_domain_text(name)}: X has others in {text}")
+    if faults.any():
+        raise DataError(f"{_domain_text(name)}: X has {faults.sum()} others in {columns_text(faults > 0, columns)}")
     return values
 
 
@@ -95,19 +93,12 @@ def transform_table(table: Table, name: str) -> Table:
     rows: Rows = replace(blocks, read=read, dtype=np.dtype(np.float64), sparse=is_sparse)
     checked = check_rows(rows, table.names)
     faults = checked.missing - (name != "clr") * table.missing
-    if text := _columns_text(faults, table.names):
-        raise DataError(f"{_domain_text(name)}, and the data hold others", local=f"columns: {text}")
+    if faults.any():
+        where = f"{faults.sum()} values of {columns_text(faults > 0, table.names)}"
+        raise DataError(f"{_domain_text(name)}, and the data hold others", local=where)
     return table._replace(rows=checked.rows, missing=checked.missing)
 
 
 def _domain_text(name: str) -> str:
     """Write which values a function takes, and what to do with others."""
     return f"transform='{name}' takes {TRANSFORMS[name].domain} ({TRANSFORMS[name].advice})"
-
-
-def _columns_text(faults: NDArray[np.integer], columns: Sequence[object]) -> str:
-    """Write the columns, by name or number from 0, with faults, and how many; empty without faults."""
-    labels, wrong = columns or range(faults.size), np.flatnonzero(faults)
-    counts = [f"{count} value{'s' * (count > 1)}" for count in faults[wrong].tolist()]
-    texts = [f"{labels[column]!r} ({count})" for column, count in zip(wrong[:MAX_COLUMNS], counts, strict=False)]
-    return ", ".join(texts) + (f" and {wrong.size - MAX_COLUMNS} more" if wrong.size > MAX_COLUMNS else "")

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedpca_flwr.analyses.inputs import model_of
 from fedpca_flwr.data.column_numbers import object_numbers
-from fedpca_flwr.data.frames import column_labels, labels_text, pop_column
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.frames import column_labels, pop_column
+from fedpca_flwr.data.table import Table, labels_text
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.figures.style import COLOURS, looks, number_colours, short_names
 from fedpca_flwr.maths.arrays import Array

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, norm, svd
+from scipy.linalg import blas, eigh, norm, svd
 
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.eigen import fix_signs, project_out
@@ -61,8 +61,10 @@ class Columns:
     @cached_property
     def X(self) -> Array:  # noqa: N802  # the notes' name
         """All columns in an array (n, f), for computations that compare each row with each other row."""
-        parts = (part - self._remaining_mean for chunk in self._chunks() for part in dense_rows(chunk))
-        return np.concatenate([np.empty((0, self.shape[1])), *parts])
+        parts = (part for chunk in self._chunks() for part in dense_rows(chunk))
+        columns: Array = np.concatenate([np.empty((0, self.shape[1])), *parts])
+        columns -= self._remaining_mean
+        return columns
 
     def __matmul__(self, V: Array) -> Array:
         product: Array = np.concatenate([np.empty((0, V.shape[1])), *(chunk @ V for chunk in self._chunks())])
@@ -261,8 +263,8 @@ def merge_vectors(
         weights[order[boosted:]] *= 1 - eta
     stacked = np.asarray(vectors)
     if aligned:
-        U, _, _ = np.linalg.svd((stacked * np.sqrt(weights.clip(min=0.0))[:, None]).T, full_matrices=False)
-        leading = fix_signs(U[:, :1])[:, 0]
+        scaled_vectors = stacked * np.sqrt(weights.clip(min=0.0))[:, None]
+        leading = fix_signs(scaled_vectors.T @ eigh(scaled_vectors @ scaled_vectors.T)[1][:, -1:])[:, 0]
         weights = np.where(stacked @ leading < 0, -weights, weights)
     return order_free_sum(list(weights[:, None] * stacked))
 
@@ -298,4 +300,5 @@ def orthogonal_direction(u: Array, basis: Array) -> Array:
 
 def deflate(X: Array, basis: Array) -> Array:
     """Project a party's columns X (n, f) on the complement of an orthonormal basis (n, j)."""
-    return X - basis @ (basis.T @ X)
+    projected = basis @ (basis.T @ X)
+    return np.subtract(X, projected, out=projected)

@@ -74,6 +74,14 @@ class Patterns(NamedTuple):
         return selected
 
 
+def rows_by_gaps(rows: Rows) -> Iterator[tuple[bytes, Rows]]:
+    """Yield all rows (n, d) without a name, and the rows of each pattern that has values, by the pattern's bits."""
+    yield b"", rows
+    patterns = Patterns.from_rows(rows)
+    for pattern in np.flatnonzero(~patterns.without_values):
+        yield np.packbits(patterns.missing[pattern]).tobytes(), rows[patterns.of == pattern]
+
+
 def invert_covariance(covariance: Array) -> Array | None:
     """Invert a covariance (d, d) of standardised features; None if an eigenvalue is below `MIN_EIGENVALUE`."""
     factor, failed = lapack.dpotrf(np.asfortranarray(covariance), lower=1, clean=0)

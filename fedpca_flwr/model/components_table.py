@@ -17,6 +17,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, normal_intervals, robust_intervals
 from fedpca_flwr.model.fitted import FittedPCA
+from fedpca_flwr.model.measurements import is_scaled
 from fedpca_flwr.model.tables import component_labels, import_pandas
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def components_table(model: FittedPCA, *, sort: bool, blank: float, divisor: str
     features = [f"feature {j}" for j in range(model.n_features_in_)] if named is None else list(named)
     shares, n = model.explained_variance_ratio_, model.n_samples_
     # deviations with the divisor n, by which the run scaled, make variances of scaled features n / (n - 1)
-    unit = 1.0 if model.scale_ is None or divisor == "n" else (n - 1) / n
+    unit = (n - 1) / n if is_scaled(model) and divisor == "n-1" else 1.0
     rows = {"variance": unit * model.explained_variance_, "share of variance": shares}
     rows["cumulative share"] = shares.cumsum()
     intervals = sampling_intervals(model)
@@ -84,7 +85,7 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
 def correlations(model: FittedPCA) -> Array | None:
     """Return the correlations (k, d) of scores with features, 0 for constant features; None if they are unknown."""
     options, n = model.log.get("options", {}), model.n_samples_
-    centred = options.get("center", True) and model.adjustment_ is None
+    centred = options.get("center", True) and model.adjustment_ is None and not options.get("column-weights")
     if not centred or options.get("harmonise", "nothing") != "nothing":
         return None
     if model.moments_ is not None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.data.categories import count_other_cells, encoded, indicator_names
 from fedpca_flwr.data.frames import align_rows, column_names, finite_matrix
+from fedpca_flwr.data.transforms import TRANSFORMS, transform_array
 from fedpca_flwr.errors import ContractError, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import max_row_count
@@ -161,8 +162,6 @@ class FittedPCA:
         names = () if self.feature_names_in_ is None else self.feature_names_in_.tolist()
         rows = finite_matrix(aligned, mean.size, "X", names, incomplete=incomplete)
         if step := open_log(self).get("transform"):
-            from fedpca_flwr.data.transforms import transform_array  # of few runs
-
             rows = transform_array(rows, step, names)
         centred: Array = np.subtract(rows, mean, dtype=np.float64)
         if self.covariance_ is not None or self.factors_ is not None:
@@ -223,8 +222,6 @@ class FittedPCA:
         if self.scale_ is not None:
             rows *= self.scale_
         if step := open_log(self).get("transform"):
-            from fedpca_flwr.data.transforms import TRANSFORMS  # of few runs
-
             return TRANSFORMS[step].inverse(rows + mean)
         return rows + mean
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.frames import check_names_digest, finite_matrix
+from fedpca_flwr.data.transforms import transform_array
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.description import represent_by_shapes
@@ -50,8 +51,6 @@ class Loadings:
         check_names_digest(X, self.columns)
         rows = finite_matrix(X, self.mean.size, "X")
         if self.transform:
-            from fedpca_flwr.data.transforms import transform_array  # of few runs
-
             rows = transform_array(rows, self.transform)
         centred: Array = np.subtract(rows, self.mean, dtype=np.float64)
         return (centred - self.remainder) / self.scale

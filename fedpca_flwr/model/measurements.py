@@ -34,7 +34,8 @@ def share_text(share: float) -> str:
 
 def is_scaled(model: FittedPCA) -> bool:
     """Return whether the run divided features by their deviations, which only the parties may know."""
-    return model.scale_ is not None or bool(model.log.get("options", {}).get("scale"))
+    options = model.log.get("options", {})
+    return bool(options.get("scale")) or (model.scale_ is not None and not options.get("column-weights"))
 
 
 def _words(model: FittedPCA) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def _cost_text(prefix: str) -> LineText:
     def text(numbers: Numbers, model: FittedPCA) -> str:
         rounds = numbers[f"{prefix}_rounds"]
         up, down = (numbers[f"{prefix}_bytes_{way}_per_party"] / 1e6 for way in ("up", "down"))
-        return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per party"
+        return f"{rounds} round{'s' * (rounds != 1)}, {up:.3g} MB up and {down:.3g} MB down per site"
 
     return text
 
@@ -89,7 +90,7 @@ def _mu_text(numbers: Numbers, model: FittedPCA) -> str:
 def _privacy_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write epsilon, delta, the relation of neighbouring data sets, and the trust model of a private run."""
     options, honest = model.log["options"], numbers.get("honest_parties")
-    trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest parties"
+    trust = options["trust"] if honest is None else f"{options['trust']}, {honest} honest sites"
     epsilon, delta = f"epsilon {numbers['epsilon']:g}", f"delta {numbers['delta']:g}"
     return f"{epsilon}, {delta}, {options['relation']}, of one row; trust: {trust}"
 
@@ -128,7 +129,7 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the largest share of a component from a party, and which components turn most without which party."""
-    texts = [f"one party holds at most {numbers['influence_component_share']:.1%} of a component"]
+    texts = [f"one site holds at most {numbers['influence_component_share']:.1%} of a component"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
         return texts[0]
     names = [entry["party"] for entry in model.log["influence"]]
@@ -150,7 +151,7 @@ def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
     if first > 1:
         which = f"all {first}" if first == model.n_components_ else f"the first {first}"
         space = format_upper_bound(numbers["influence_subspace_degrees"])
-        texts.append(f"without one party the space of {which} turns by up to {space} degrees")
+        texts.append(f"without one site the space of {which} turns by up to {space} degrees")
     return "; ".join(texts)
 
 
@@ -203,10 +204,10 @@ def bound_line(name: str, number: str, template: str, *, digits: int = 2) -> Mea
 
 CLIPPED_SUMS = ("variances", "joint")  # DP-PCA's sums
 DIVERGENCES = {
-    "means": "distance of a party's mean from that of all rows, in square roots of the average variance",
-    "covariances": "relative Frobenius distance of a party's covariance from the average covariance",
-    "spectra": "Kullback-Leibler divergence of a party's normalised spectrum from that of the average covariance",
-    "variances": "relative distance of a party's total variance from the average",
+    "means": "distance of a site's mean from that of all rows, in square roots of the average variance",
+    "covariances": "relative Frobenius distance of a site's covariance from the average covariance",
+    "spectra": "Kullback-Leibler divergence of a site's normalised spectrum from that of the average covariance",
+    "variances": "relative distance of a site's total variance from the average",
 }
 NOISED_SUMS = (*CLIPPED_SUMS, "centre", "octaves", "nearer_octaves", "nearer_centre", "directions")
 MEANINGS = {
@@ -217,53 +218,53 @@ MEANINGS = {
     "angle_to_exact_max_degrees": "largest angle to the exact components",
     "angle_to_exact_mean_degrees": "mean angle to the exact components",
     "between_parties_variance_share": "share of the variance that averaged covariances leave out",
-    "compression_ratio": "bytes of a full float64 covariance over the bytes that a party sent; mean over the parties",
+    "compression_ratio": "bytes of a full float64 covariance over the bytes that a site sent; mean over the sites",
     "scatter_error_variance_share": "bound on the spectral norm of the encoding's error, as a share of the variance",
-    "tracked_directions": "number of directions that each party tracks",
+    "tracked_directions": "number of directions that each site tracks",
     "truncated_variance_share": "share of the variance outside these directions",
-    "smallest_rank": "smallest and largest rank with which a party's stream ended",
-    "largest_rank": "smallest and largest rank with which a party's stream ended",
+    "smallest_rank": "smallest and largest rank with which a site's stream ended",
+    "largest_rank": "smallest and largest rank with which a site's stream ended",
     "running_model_rows": "number of rows that the running model has merged",
     "running_model_revision": "number of runs that merged rows",
-    "heterogeneity_score": "mean of the next four numbers, each limited to 1; 0 if the parties are alike",
-    "heterogeneity_means": "share of the variance between the parties",
+    "heterogeneity_score": "mean of the next four numbers, each limited to 1; 0 if the sites are alike",
+    "heterogeneity_means": "share of the variance between the sites",
     "heterogeneity_covariances": "relative distance to the average covariance",
     "heterogeneity_spectra": "Jensen-Shannon divergence of the normalised spectra, base 2",
     "heterogeneity_variances": "relative distance of the total variances to their average",
     "divergence_score": "mean of the next four numbers",
-    **{f"divergence_{name}": f"{text}; limited to 1, mean of the parties" for name, text in DIVERGENCES.items()},
+    **{f"divergence_{name}": f"{text}; limited to 1, mean of the sites" for name, text in DIVERGENCES.items()},
     "forecast_rounds": 'forecast rounds of the chosen method, `log["chosen"]`',
-    "forecast_bytes_up_per_party": "forecast bytes, mean over the parties",
-    "forecast_bytes_down_per_party": "forecast bytes, mean over the parties",
+    "forecast_bytes_up_per_party": "forecast bytes, mean over the sites",
+    "forecast_bytes_down_per_party": "forecast bytes, mean over the sites",
     "spent_rounds": "rounds after the survey and before the last round",
-    "spent_bytes_up_per_party": "bytes of these rounds, mean over the parties",
-    "spent_bytes_down_per_party": "bytes of these rounds, mean over the parties",
+    "spent_bytes_up_per_party": "bytes of these rounds, mean over the sites",
+    "spent_bytes_down_per_party": "bytes of these rounds, mean over the sites",
     "periods_per_component": "rounds of merging for each component",
-    "iterations": "number of steps of each party",
+    "iterations": "number of steps of each site",
     "step_size": "size of each step, for a pooled scatter of trace 1",
-    "mixing_rate": "share of the parties' disagreement that one exchange leaves",
-    "consensus_error_degrees": "largest angle between the estimate of a party and the mean of all estimates",
-    "last_direction_norm": "largest norm of a party's last step",
+    "mixing_rate": "share of the sites' disagreement that one exchange leaves",
+    "consensus_error_degrees": "largest angle between the estimate of a site and the mean of all estimates",
+    "last_direction_norm": "largest norm of a site's last step",
     "mu": "strength of the shared components: 0 is local PCA, infinity the PCA of all rows",
     "held_out_rows": "number of rows on which the run chose mu",
-    "held_out_squared_error_per_row": "squared error with each party's own components",
-    "local_held_out_squared_error_per_row": "squared error with each party's local PCA",
+    "held_out_squared_error_per_row": "squared error with each site's own components",
+    "local_held_out_squared_error_per_row": "squared error with each site's local PCA",
     "global_held_out_squared_error_per_row": "squared error with the PCA of all rows",
-    "objective_per_row": "objective that the parties' own and the shared components minimise",
+    "objective_per_row": "objective that the sites' own and the shared components minimise",
     "objective_iterations": "number of iterations",
-    "own_from_shared_degrees": "root mean square sine between the parties' own and the shared components",
+    "own_from_shared_degrees": "root mean square sine between the sites' own and the shared components",
     "missing_share": "share of all values that are missing",
     "degrees_ahead": "estimated angle to the final components; not a bound",
     "epsilon": "epsilon and delta of the whole run, for one row",
     "delta": "epsilon and delta of the whole run, for one row",
-    "honest_parties": "number of parties that must add their share of the noise (`trust='distributed'`)",
+    "honest_parties": "number of sites that must add their share of the noise (`trust='distributed'`)",
     **{f"noise_multiplier_{name}": "noise of this sum divided by its sensitivity" for name in NOISED_SUMS},
     **{f"clipping_norm_{x}": "largest length of a row in this sum, in the unit of the data" for x in CLIPPED_SUMS},
     "shells": "number of shells of distances from the centre",
     "mean_sign": "length of the rows' mean direction from the centre, which is 0 at their spatial median",
     "rows_far_off": "share of the rows with weight 0, because they lie far off along a direction",
-    "unlike_parties": "median difference of the parties' normalised sums, divided by the size of their median",
-    "most_unlike_party": "the same number for the party that differs most",
+    "unlike_parties": "median difference of the sites' normalised sums, divided by the size of their median",
+    "most_unlike_party": "the same number for the site that differs most",
     "components_above_noise": "number of components that stand out of the noise",
     "kept_features": "number of features that stand out of the noise",
     "members": "number of members of the federation",
@@ -279,18 +280,18 @@ MEANINGS = {
     "absent_members": "number of members that took no part; their rows count",
     "fixed_point_variance_share": "bound on the share of the variance that fixed point rounds off (methods for rows)",
     "fixed_point_size_share": "the same bound as a share of the largest size of a sum (methods for columns)",
-    "pairwise_masked_parties": "number of parties in every sum",
-    "double_masked_parties": "number of parties in the sum",
-    "expected_parties": "number of parties at the start",
+    "pairwise_masked_parties": "number of sites in every sum",
+    "double_masked_parties": "number of sites in the sum",
+    "expected_parties": "number of sites at the start",
     "left_out_directions": "number of directions over which the left-out variance is spread",
     "rows_above_t_squared_limit": "number of rows beyond the limit of T squared, which 1 % of normal rows exceed",
-    "rows_above_spe_limit": "number of rows beyond the limit of SPE; parties with few such rows count 0",
+    "rows_above_spe_limit": "number of rows beyond the limit of SPE; sites with few such rows count 0",
     "first_variance_low": "lower end of the 95 % interval for the first variance, from fourth moments",
     "first_variance_high": "upper end of this interval; infinity if there is no upper end",
-    "squared_error_per_row": "squared error after projection, which the parties measured on their own rows",
+    "squared_error_per_row": "squared error after projection, which the sites measured on their own rows",
     "predicted_squared_error_per_row": "squared error that the eigenvalues predict",
-    "influence_component_share": "largest share of a component's variance that one party holds",
-    "influence_axis_degrees": "largest angle by which the first component turns without one party",
+    "influence_component_share": "largest share of a component's variance that one site holds",
+    "influence_axis_degrees": "largest angle by which the first component turns without one site",
     "influence_subspace_degrees": "the same angle for the space of the first components",
     "influence_components": "number of these first components, at most ten",
     "captured_variance_share": "share of the pooled rows' variance in the components (simulations only)",
@@ -319,7 +320,7 @@ MEASUREMENTS = (
     bound_line("angle bound", "angle_bound_degrees", "{bound} degrees (Davis and Kahan: the worst case)"),
     define_line("angle to exact", _angles_text("exact", ", by the server"), "angle_to_exact_"),
     define_line(
-        "between parties",
+        "between sites",
         lambda numbers, _: f"{share_text(numbers['between_parties_variance_share'])} of the variance, left out",
         "between_parties_variance_share",
     ),
@@ -338,12 +339,8 @@ MEASUREMENTS = (
     define_line("spent", _cost_text("spent"), "spent_"),
     define_line("periods", "{periods_per_component} for each component, {options[variant]}"),
     define_line("iterations", "{iterations}, step-size {step_size:.3g}"),
-    define_line(
-        "mixing rate", "{mixing_rate:.3f} of the parties' differences stay after an exchange ({options[graph]})"
-    ),
-    define_line(
-        "consensus error", "{consensus_error_degrees:.2g} degrees at most, from a party's estimate to the mean of all"
-    ),
+    define_line("mixing rate", "{mixing_rate:.3f} of the sites' differences stay after an exchange ({options[graph]})"),
+    define_line("consensus error", "{consensus_error_degrees:.2g} degrees at most from a site's estimate to the mean"),
     define_line("last direction", "a step of norm {last_direction_norm:.2g} at most"),
     define_line("mu", _mu_text, "mu", "held_out_rows"),
     define_line(
@@ -363,7 +360,7 @@ MEASUREMENTS = (
     define_line("shells", "{shells} of distances from the centre, each with a sum of directions"),
     define_line("centre", "the mean direction of the rows from it is {mean_sign:.1g} of 1 long"),
     define_line("far off", "{rows_far_off:.2g} of the rows"),
-    define_line("parties' sums", "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}"),
+    define_line("sites' sums", "differ by {unlike_parties:.2g} of their median, at most by {most_unlike_party:.2g}"),
     define_line("above the noise", _above_noise_text, "components_above_noise", "kept_features"),
     define_line("members", "{members} with {member_rows} rows; {members_here} took part in this run"),
     define_line("revision", _revision_text, "revision", "unsaved_changes"),
@@ -377,8 +374,8 @@ MEASUREMENTS = (
     bound_line(
         "fixed point", "fixed_point_size_share", "rounds off {bound} of the largest size that a sum may have", digits=1
     ),
-    define_line("secure aggregation", "pairwise masks, {pairwise_masked_parties} parties"),
-    define_line("secure aggregation", "double masks, {double_masked_parties} of {expected_parties} parties"),
+    define_line("secure aggregation", "pairwise masks, {pairwise_masked_parties} sites"),
+    define_line("secure aggregation", "double masks, {double_masked_parties} of {expected_parties} sites"),
     define_line("left out", _left_out_text, "left_out_directions"),
     define_line("odd rows", _outlier_text, "rows_above_"),
     define_line(

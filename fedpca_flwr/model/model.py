@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedpca_flwr.data.transforms import TRANSFORMS
 from fedpca_flwr.errors import ContractError, printable_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.moments import Moments
@@ -228,8 +229,6 @@ class PCAModel(FittedPCA):
             scaler.n_samples_seen_, scaler.n_features_in_ = self.n_samples_, self.n_features_in_
             steps.insert(0, scaler)
         if transform := open_log(self).get("transform"):
-            from fedpca_flwr.data.transforms import TRANSFORMS
-
             function, inverse, *_ = TRANSFORMS[transform]
             step = FunctionTransformer(function, inverse, validate=True, feature_names_out="one-to-one")
             step.n_features_in_ = self.n_features_in_

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.data.table import labels_text
 from fedpca_flwr.model.fitted import FittedPCA
 
 MAX_NOTE_FEATURES = 3  # that a note names, of each party

@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpca_flwr.config.run_config import RowTransform
 from fedpca_flwr.data.frames import as_rows, column_names
-from fedpca_flwr.data.table import check_rows, require_complete
+from fedpca_flwr.data.table import check_rows, labels_text, require_complete
+from fedpca_flwr.data.transforms import transform_table
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths import moments as maths
 from fedpca_flwr.maths.arrays import Array
@@ -162,8 +163,6 @@ class SecondMoments:
         """
         names = column_names(rows)
         if transform:
-            from fedpca_flwr.data.transforms import transform_table  # of few runs
-
             rows = cast(ArrayLike, transform_table(check_rows(as_rows(rows, "these rows"), names), transform))
         return cls(validate_moments("these rows", rows), names, preparation=NO_RUN._replace(transform=transform))
 
@@ -250,8 +249,7 @@ class SecondMoments:
         kinds = (str, int, np.integer)
         unknown = [x for x in features if not isinstance(x, kinds) or isinstance(x, bool) or x not in positions]
         if unknown:
-            named = ", ".join(self.features[:20]) + (", ..." if self.n_features > 20 else "")
-            hint = f"names: {named}" if self.features else "they have no names"
+            hint = f"names: {labels_text(self.features)}" if self.features else "they have no names"
             raise ConfigError(f"there are no features {unknown!r} among the {self.n_features} ({hint})")
         selected = [positions[feature] for feature in features]
         if not selected or len(set(selected)) < len(selected):

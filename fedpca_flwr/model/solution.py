@@ -122,6 +122,18 @@ class Solution:
         return replace(self, notes=[*self.notes, *notes], measurements={**self.measurements, **(measurements or {})})
 
 
+def divisors(
+    diagonal: Array, count: float, mean: Array, scale: bool, weights: Sequence[float], indicators: int | Sequence[int]
+) -> Array | None:
+    """Return the divisors (d,) of features: `safe_deviation` if they are scaled, over the roots of weights if any."""
+    if len(weights) not in (0, mean.size):
+        raise ConfigError(f"'column-weights' has {len(weights)} numbers for {mean.size} features; give each its own")
+    deviation = safe_deviation(diagonal, count, mean, indicators) if scale else np.ones_like(mean)
+    unit = deviation / np.sqrt(weights or 1.0)
+    unit[(unit == 1.0) & (deviation != 1.0)] = np.nextafter(1.0, 2.0)  # 1 says that a scaled feature is undivided
+    return unit if scale or weights else None
+
+
 def solve(
     moments: Moments,
     diagonal: Array,
@@ -129,6 +141,7 @@ def solve(
     n_components: int | float | str,
     center: bool,
     scale: bool,
+    weights: Sequence[float] = (),
     indicators: int | Sequence[int] = 0,
     overwrite: bool = False,
 ) -> Solution:
@@ -148,6 +161,8 @@ def solve(
         Take the scatter about the mean.
     scale : bool
         Divide each feature by its standard deviation (divisor n).
+    weights : sequence of float
+        Weights of the features, by whose roots they are multiplied then; empty for 1.
     indicators : int or sequence of int, default 0
         The last features, so many, or those at these positions, are indicators of levels (`safe_deviation`).
     overwrite : bool, default False
@@ -166,7 +181,7 @@ def solve(
     check_components(n_components, moments.count, d)
     if n_components == "auto" and not center:
         raise ConfigError("'n_components' is 'auto', which needs center=True: it is about variances")
-    deviation = safe_deviation(diagonal, moments.count, moments.mean, indicators) if scale else None
+    deviation = divisors(diagonal, moments.count, moments.mean, scale, weights, indicators)
     varying = int(varying_features(diagonal, moments.mean).sum())
     rank = min(max_row_count(moments.count) - center, varying + (not center))
     if not center:

@@ -32,7 +32,7 @@ def summary(model: FittedPCA, *, full: bool = False) -> str:
     parties = log["parties"]
     by_columns = model.components_ is None
     rows = [] if by_columns else [party["rows"] for party in parties if party["rows"] is not None]
-    local_rows_text = f", {sum(rows)} of them at these parties" if rows and sum(rows) != model.n_samples_ else ""
+    local_rows_text = f", {sum(rows)} of them at these sites" if rows and sum(rows) != model.n_samples_ else ""
     sizes_text = f", with {_range_text(rows, 'rows')}" if rows else ""
     if by_columns:
         widths = [party["features"] for party in parties]
@@ -42,13 +42,13 @@ def summary(model: FittedPCA, *, full: bool = False) -> str:
     traffic = []
     if log["rounds"]:
         traffic = [
-            ("rounds", f"{model.rounds}, and one in which each party projects its own rows"),
-            ("bytes up", f"{max(model.bytes_up_by_party):,} at most per party, {model.bytes_up:,} in all"),
+            ("rounds", f"{model.rounds}, and one in which each site projects its own rows"),
+            ("bytes up", f"{max(model.bytes_up_by_party):,} at most per site, {model.bytes_up:,} in all"),
             ("bytes down", f"{model.bytes_down:,} in all"),
         ]
     lines = [
         ("method", _method_text(model)),
-        ("parties", f"{len(parties)}{names_text}{sizes_text}"),
+        ("sites", f"{len(parties)}{names_text}{sizes_text}"),
         ("rows", f"{model.n_samples_} of {model.n_features_in_} features{local_rows_text}"),
         *traffic,
         ("components", f"{model.n_components_}"),
@@ -56,6 +56,7 @@ def summary(model: FittedPCA, *, full: bool = False) -> str:
     ]
     scaled = "features divided by their deviations, divisor n (in table() n - 1, as in R)"
     lines.append(("scaled", f"yes: {scaled}" if measurements.is_scaled(model) else "no"))
+    lines += [("column weights", text)] if (text := log.get("options", {}).get("column-weights")) else []
     lines += [("transform", f"{step} of the rows")] if (step := log.get("transform")) else []
     lines += measurements.measurement_lines(model)
     lines += [("note", note) for note in log.get("notes", [])]
@@ -113,7 +114,7 @@ def _short_summary(model: FittedPCA) -> str:
     transform_text = f"; transform: {log['transform']}" if log.get("transform") else ""
     texts = {
         "what": f"{model.n_components_} components of {model.n_features_in_} features in {model.n_samples_} rows of "
-        f"{parties} part{'ies' if parties != 1 else 'y'}, by {_method_text(model)}; scaled: "
+        f"{parties} site{'s' * (parties != 1)}, by {_method_text(model)}; scaled: "
         f"{'yes' if measurements.is_scaled(model) else 'no'}{transform_text}",
         "how much": _shares_text(model),
         "how sure": "; ".join(sure),

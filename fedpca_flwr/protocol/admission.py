@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field as Limits
 
 from fedpca_flwr.config.run_config import Config, Count, Name
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import (
     ERRORS_BY_NAME,
     ConfigError,
@@ -28,7 +29,7 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
-MESSAGES = 3
+MESSAGES = 4
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -38,10 +39,10 @@ CONTROL_CHARACTERS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 class PartyInfo(Config):
     """Statement of a client about itself in every reply: partition, name, columns and features.
 
-    `columns` is the digest of the column names, empty if the columns have none. `covariates` are the positions of the
-    columns of `adjust-for`, separated by spaces. `simulated` says that the rows are a partition of the run's data set.
-    `features` is 0 if the client does not say. `journal` is a keyed digest of the last event of a site's journal, with
-    the last reply. `messages` is `MESSAGES` at the site, 0 if it is an earlier version.
+    `columns` is the digest of the column names, empty if there are none, and `names` are these, with a NUL between two,
+    if the site shows them. `covariates` are the positions of the columns of `adjust-for`, separated by spaces.
+    `simulated` says that the rows are a partition of the run's data set. `features` is 0 if the client does not say.
+    `journal` is a keyed digest of the journal's end, with the last reply. `messages` is `MESSAGES` at the site, or 0.
     """
 
     public = False
@@ -54,7 +55,14 @@ class PartyInfo(Config):
     simulated: bool
     journal: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     features: Annotated[int, Limits(ge=0)] = 0
+    names: Annotated[str, Limits(max_length=2**28)] = ""
     messages: Annotated[int, Limits(ge=0)] = 0
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names in `names`, if `columns` is their digest; else empty."""
+        names = tuple(self.names.split("\0"))
+        return names if len(names) == self.features and names_digest(names) == self.columns else ()
 
     @cached_property
     def sender(self) -> str:

@@ -53,6 +53,16 @@ class PCAOptions(Config):
         return isinstance(self, ScaleOptions) and self.scale
 
     @property
+    def feature_weights(self) -> tuple[float, ...]:
+        """Weights of the features, by whose roots they are multiplied after scaling; empty for 1."""
+        return ()
+
+    @property
+    def divided(self) -> bool:
+        """True if features are divided by their standard deviations, by roots of weights, or both."""
+        return self.scaled or bool(self.feature_weights)
+
+    @property
     def could_scale(self) -> bool:
         """True if the method can divide features by their standard deviations, and the options do not request that."""
         return isinstance(self, ScaleOptions) and not self.scale
@@ -148,6 +158,33 @@ class ScaleOptions(CentreOptions):
     """Divide each feature by its standard deviation over all rows (z-scores)."""
 
 
+class WeightOptions(ScaleOptions):
+    """Options of a method that can give each feature a weight."""
+
+    column_weights: str = ""
+    """Weight of each feature ('4 1 0.5'), by whose root it is multiplied after scaling. If empty, all weigh 1."""
+
+    @property
+    @override
+    def feature_weights(self) -> tuple[float, ...]:
+        """Weights of the features, split from the option ``column_weights``."""
+        return tuple(map(float, self.column_weights.replace(",", " ").split()))
+
+    @model_validator(mode="after")
+    def _require_weights(self) -> Self:
+        """Raise `refusal` for weights that are no numbers above 0, or beside stored moments or stages."""
+        try:
+            is_valid = all(1e-100 < weight < 1e100 for weight in self.feature_weights)
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise refusal("'column-weights' has others than numbers above 0; leave out columns that shall not count")
+        if self.column_weights and (others := self.non_defaults & {"keep", *self.stage_option_names}):
+            advice = "moments.scaled(1 / numpy.sqrt(weights)) weighs the columns of stored moments"
+            raise refusal(f"'column-weights' does not go with '{min(others).replace('_', '-')}'; {advice}")
+        return self
+
+
 class ScaledOptions(ScaleOptions):
     """Options of a method that knows all variances, and so takes a fraction of variance or 'auto'."""
 
@@ -157,8 +194,9 @@ class ScaledOptions(ScaleOptions):
 
     @property
     def solve_options(self) -> dict[str, Any]:
-        """Keyword arguments n_components, center and scale for `fedpca_flwr.model.solution.solve`."""
-        return {"n_components": self.n_components, "center": self.center, "scale": self.scale}
+        """Keyword arguments n_components, center, scale and weights for `fedpca_flwr.model.solution.solve`."""
+        keywords = {"n_components": self.n_components, "center": self.center, "scale": self.scale}
+        return {**keywords, "weights": self.feature_weights}
 
     @model_validator(mode="after")
     def _require_centre_for_auto(self) -> Self:
@@ -173,7 +211,7 @@ class MomentsOptions(ScaledOptions):
 
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """Moments that the server stores with the model (docs/statistics.md): those of all rows ('moments'), and in clear
-    also those of each party ('parties')."""
+    also those of each site ('parties')."""
 
     @override
     def stored_moments_count(self, parties: int) -> int:

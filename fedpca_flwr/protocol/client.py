@@ -14,11 +14,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
+from flwr import common
 from flwr.client import Client, NumPyClient
-from flwr.common import Code, FitIns, FitRes, Parameters, Status
+from flwr.common import Code, Parameters, Status
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 from typing_extensions import override
@@ -51,6 +52,8 @@ from fedpca_flwr.protocol.transport import PartyTransport
 
 PENDING_KEY = "pending"
 """Key in the statement of a party that is still computing its answer to the same question."""
+
+ANSWERED = Status(Code.OK, "")
 
 MAX_STORED_REPLY_BYTES = 2**26
 """Size up to which a reply is stored; a larger reply that is lost ends the run at its deadline."""
@@ -173,17 +176,34 @@ class PartyClient(NumPyClient):
         return []
 
     @override
+    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """Return loss 0, 0 rows and an error's report: runs ask nothing so, and `fit` refuses this phase."""
+        return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
+
+    @override
     def to_client(self) -> Client:
-        """Return Flower's client, with arrays read as the server reads them, in threads too (`read_array`)."""
+        """Return Flower's client, which asks this one."""
+        return ClassicClient(self)
 
-        def fit(ins: FitIns) -> FitRes:
-            """Answer a question of Flower's classic interface."""
-            reply, rows, info = self.fit(list(map(read_array, ins.parameters.tensors)), ins.config)
-            return FitRes(Status(Code.OK, ""), Parameters(list(map(write_array, reply)), SType.NUMPY), rows, info)
 
-        client: Any = super().to_client()
-        client.fit = fit
-        return cast("Client", client)
+class ClassicClient(Client):
+    """Flower's classic client of a party, with arrays read as the server reads them, in threads too (`read_array`)."""
+
+    def __init__(self, party: PartyClient) -> None:
+        self.numpy_client = party
+
+    @override
+    def get_properties(self, ins: common.GetPropertiesIns) -> common.GetPropertiesRes:
+        return common.GetPropertiesRes(ANSWERED, self.numpy_client.get_properties(ins.config))
+
+    @override
+    def fit(self, ins: common.FitIns) -> common.FitRes:
+        reply, rows, info = self.numpy_client.fit(list(map(read_array, ins.parameters.tensors)), ins.config)
+        return common.FitRes(ANSWERED, Parameters(list(map(write_array, reply)), SType.NUMPY), rows, info)
+
+    @override
+    def evaluate(self, ins: common.EvaluateIns) -> common.EvaluateRes:
+        return common.EvaluateRes(ANSWERED, *self.numpy_client.evaluate([], ins.config))
 
 
 class PCAClient(PartyClient):
@@ -290,7 +310,10 @@ class PCAClient(PartyClient):
             self._permit()
             rows, features = self.selection.shape
             self._permit_sizes(*max_reply_cost(self.script, self.public, rows))
-            return {**self.info(), "features": features, "messages": MESSAGES}
+            statement = {**self.info(), "features": features, "messages": MESSAGES}
+            if "columns" in statement and (self.site.node.show_names or not self.site.node.data):
+                statement["names"] = "\0".join(self.site.table.names)
+            return statement
         except Exception as error:
             return self._report_error(error)
 
@@ -324,11 +347,6 @@ class PCAClient(PartyClient):
             return reply
         except Exception as error:
             return [], 0, self._report_error(error)
-
-    @override
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        """Return loss 0, 0 rows and an error's report: runs ask nothing so, and `fit` refuses this phase."""
-        return 0.0, 0, self.fit([], {"phase": "evaluate"})[2]
 
     @override
     def reply_fields(self, phase: str) -> list[str]:
@@ -477,7 +495,3 @@ class RefusingClient(PartyClient):
         self, parameters: list[NDArray[Any]], config: dict[str, Any]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Any]]:
         return [], 0, self.report
-
-    @override
-    def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        return 0.0, 0, self.report

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Context as Context
-from flwr.common.constant import SType
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import override
 
@@ -118,6 +117,7 @@ class PostContext(Context):
 
 
 RECORD_NAME = "journal"
+ARRAYS_KEY, EVENTS_KEY = "arrays", "events"
 
 
 @dataclass(eq=False)
@@ -127,18 +127,19 @@ class State:
     records: RecordDict  # whose views of one kind are made anew each time, so none is used
 
     def __contains__(self, name: str) -> bool:
-        return isinstance(self.records.get(name), ArrayRecord)
+        record = self.records.get(name)
+        return isinstance(record, ConfigRecord) and ARRAYS_KEY in record
 
     def __getitem__(self, name: str) -> list[NDArray[Any]]:
         """Return the list of arrays under this name; raise ContractError if the question that stores it never came."""
-        record = self.records.get(name)
-        if not isinstance(record, ArrayRecord):
+        if name not in self:
             raise ContractError(f"the server's question follows '{name}', but it did not ask this party '{name}'")
-        return [read_array(array.data) for array in record.values()]
+        tensors: Any = self.records[name][ARRAYS_KEY]
+        return list(map(read_array, tensors))
 
     def __setitem__(self, name: str, arrays: Sequence[ArrayLike]) -> None:
-        tensors = enumerate(write_array(np.asarray(array)) for array in arrays)
-        self.records[name] = ArrayRecord({str(i): Array("", (), SType.NUMPY, tensor) for i, tensor in tensors})
+        # one entry of bytes: Flower checks and copies each `Array` several times
+        self.records[name] = ConfigRecord({ARRAYS_KEY: [write_array(np.asarray(array)) for array in arrays]})
 
     def drop(self, name: str) -> None:
         """Delete the list of arrays with this name, if present."""
@@ -155,15 +156,23 @@ class StateJournal(Journal):
     """Journal of a single run in Flower's state; beside a site's own journal it holds how far that was read."""
 
     def __init__(self, state: RecordDict) -> None:
-        records = state.config_records
-        if RECORD_NAME not in records:
-            records[RECORD_NAME] = ConfigRecord({"questions": "", "ended": ""})
-        self.record = records[RECORD_NAME]
+        if RECORD_NAME not in state:
+            state[RECORD_NAME] = ConfigRecord({EVENTS_KEY: "\n" * 3})
+        self.record: Any = state[RECORD_NAME]
+
+    @property
+    def events(self) -> list[str]:
+        """Why the run ended, digests of configuration and last question, "answered" if that is, and all questions."""
+        return str(self.record[EVENTS_KEY]).split("\n")
+
+    @events.setter
+    def events(self, events: list[str]) -> None:
+        self.record[EVENTS_KEY] = "\n".join(events)  # one text: Flower checks each entry, each time
 
     @property
     def last_seen_event(self) -> tuple[int, str]:
         """Number and digest of the last event that this run has seen in the site's own journal; (0, "") for none."""
-        return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))  # type: ignore[arg-type]
+        return int(self.record.get("seen events", 0)), str(self.record.get("seen digest", ""))
 
     @last_seen_event.setter
     def last_seen_event(self, end: tuple[int, str]) -> None:
@@ -172,35 +181,34 @@ class StateJournal(Journal):
     @override
     def begin(self, phase: str, digest: str, configuration: bytes, permit: PermitQuestion) -> None:
         """Record a question if `permit` accepts the phase; any error ends the run for this party."""
-        answered = str(self.record["questions"]).splitlines()  # one text: Flower checks each entry of a list, each time
-        if self.record["ended"]:
+        ended, first_configuration, _, _, *answered = self.events
+        if ended:
             raise ContractError(ENDED_TEXT)
         try:
-            if self.record.setdefault("configuration", configuration) != configuration:
+            if first_configuration not in ("", configuration.hex()):
                 raise ContractError(CONFIGURATION_CHANGED_TEXT)
             permit(answered)
         except Exception as error:
             self.end(type(error).__name__)
             raise
-        self.record["questions"] = "\n".join([*answered, phase])
-        self.record["digest"], self.record["answered"] = digest, False
+        self.events = ["", configuration.hex(), digest, "", *answered, phase]
         self.record.pop(f"secret {REPLY_NAME}", None)
 
     @override
     def progress(self, digest: str, configuration: bytes) -> Progress:
-        record = self.record
-        if record["ended"] or (record.get("digest"), record.get("configuration")) != (digest, configuration):
+        ended, last_configuration, last_digest, answered, *_ = self.events
+        if ended or (last_digest, last_configuration) != (digest, configuration.hex()):
             return "new"
-        return "answered" if record["answered"] else "computing"
+        return "answered" if answered else "computing"
 
     @override
     def has_begun(self) -> bool:
-        return bool(self.record["questions"])
+        return len(self.events) > 4
 
     @override
     def record_answer(self, what: str, nbytes: int, digest: Callable[[], str]) -> None:
         """Record only that the last question is answered: nobody reads this journal after the run."""
-        self.record["answered"] = True
+        self.events = [*self.events[:3], "answered", *self.events[4:]]
 
     @override
     def record_release(self, phase: str, relation: str, multiplier: float, permit: PermitRelease) -> None:
@@ -223,7 +231,7 @@ class StateJournal(Journal):
     @override
     def end(self, why: str) -> None:
         """Record why the run ended for this party, and delete its secrets."""
-        self.record["ended"] = why
+        self.events = [why, *self.events[1:]]
         self.complete()
 
     @override

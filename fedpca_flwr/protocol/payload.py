@@ -247,7 +247,7 @@ class Payload:
             if array.size == 0:
                 continue
             low, high = array.min(), array.max()  # NaN and infinity show in the extremes: no temporary array
-            if not (np.isfinite(low) and np.isfinite(high)):
+            if not (math.isfinite(low) and math.isfinite(high)):
                 raise ContractError(f"{name} holds NaN or infinite values")
             if field.kind != "real":
                 _check_kind(field, array, low, high, name)

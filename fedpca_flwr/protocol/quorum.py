@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from logging import WARNING
 from operator import attrgetter
 from typing import Any
@@ -53,9 +54,9 @@ def require_pca_name(name: object) -> str:
 
 
 def ask_in_threads(
-    clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, max_workers: int = 0
+    clients: Sequence[ClientProxy], question: GetPropertiesIns, timeout: float, pool: ThreadPoolExecutor | None = None
 ) -> list[Any]:
-    """Return each client's properties, or Flower's exception, asked by at most `max_workers` threads (0: one each)."""
+    """Return each client's properties, or Flower's exception, asked by the threads of a pool, or by one each."""
 
     def ask(client: ClientProxy) -> Any:
         try:
@@ -63,8 +64,8 @@ def ask_in_threads(
         except Exception as failure:  # Flower raises what it likes here
             return failure
 
-    with ThreadPoolExecutor(max_workers or max(1, len(clients))) as pool:
-        return list(pool.map(ask, clients))
+    with nullcontext(pool) if pool else ThreadPoolExecutor(max(1, len(clients))) as threads:
+        return list(threads.map(ask, clients))
 
 
 class Quorum:
@@ -85,6 +86,7 @@ class Quorum:
         self.dropped: dict[int, str] = {}  # labels of the parties that dropped out, by partition
         self.features = 0  # number of features that most parties claim, for the forecast
         self.simulated = False  # whether every party drew its rows from the run's data set
+        self.feature_names: tuple[str, ...] = ()  # of the columns, if all parties show them
         self.columns = ""  # digest of the column names on which the parties agree; empty without names
         self.covariates = ""  # positions of the columns of `adjust-for`, on which the parties agree
         self.journals: dict[str, str] = {}  # digest of each party's journal after its last reply, by partition
@@ -242,6 +244,8 @@ class Quorum:
         if self.config.minimum and (missing := self._missing_parties({info.partition_id for info in infos}, ())):
             self._drop(missing, "it had not joined when the join-deadline passed", self.config.minimum)
         self.features = _smallest_mode(map(attrgetter("features"), infos))
+        if all(info.names or not info.columns for info in infos):
+            self.feature_names = next(filter(None, map(attrgetter("feature_names"), infos)), ())
         has_all = len(self.partition_by_client) >= self.expected
         self._member_ids = frozenset(self.partition_by_client if has_all else statements)
 

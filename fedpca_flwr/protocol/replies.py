@@ -33,6 +33,7 @@ FAILURE_REASONS = (
     ("Node Unavailable", "its node is offline{since}"),
     ("Message Unavailable", "the SuperLink lost its messages{since}"),
     (LEFT_OUT, "it was left out of the run"),
+    ("fedpca'", "its ClientApp is not one of client_app, as FedPCA needs"),
 )
 """Texts of Flower's errors, and the texts that replace them."""
 

@@ -4,10 +4,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from threading import Event, Lock, Thread
 
 from flwr.app import ConfigRecord, Error, Message
@@ -16,10 +16,10 @@ from flwr.common.constant import ErrorCode
 from flwr.server import History, Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
-from threadpoolctl import ThreadpoolController
 from typing_extensions import override
 
 from fedpca_flwr.protocol.client import PENDING_KEY
+from fedpca_flwr.protocol.quorum import Results, ask_in_threads
 from fedpca_flwr.protocol.replies import NodeFailure
 from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.state.files import utc_time
@@ -38,6 +38,9 @@ LOST_CODES = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE
 LOST_SECONDS = 2.0, 30.0
 """Seconds after which a message is sent again that a SuperLink has given up: at first, and at most; they double."""
 
+MAX_ABSENCE_SECONDS = 120.0
+"""Seconds for which a node is offline until a run with `survivors` continues without it."""
+
 RETRY_SECONDS = 30.0
 """Seconds for which the grid's connection may fail, each time that it is asked, before the run ends."""
 
@@ -49,11 +52,12 @@ FIRST_REMINDER_SECONDS = 30.0
 
 
 @contextmanager
-def watch_grid(grid: Grid) -> Iterator[list[Exception]]:
+def watch_grid(grid: Grid, *, drops_absent: bool = False) -> Iterator[list[Exception]]:
     """Collect exceptions of a grid, of no party, in a with statement; Flower's grids poll by `ReplyPoller`."""
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")
-    send_and_receive = ReplyPoller(grid).send_and_receive if is_flowers else grid.send_and_receive
+    poller = ReplyPoller(grid, MAX_ABSENCE_SECONDS if drops_absent else math.inf)
+    send_and_receive = poller.send_and_receive if is_flowers else grid.send_and_receive
     errors: list[Exception] = []
 
     @contextmanager
@@ -95,6 +99,7 @@ class PendingReply:
     again: float  # time at which the message is sent again
     pause: float  # seconds from that time to the next one
     lost: Message | None = None  # the SuperLink's error in the place of a reply; of the first, if nothing came since
+    absent_since: float = math.inf  # time since which the SuperLink knows the node as offline
     reply: Future[Message | None] = field(default_factory=Future)  # its result is None once the deadline has passed
 
     def lose(self, error: Message) -> None:
@@ -115,11 +120,11 @@ class ReplyPoller:
     grows with the time waited. A message whose reply does not come is sent again from time to time, unless other
     replies still come: a SuperNode does not repeat a reply that the SuperLink could not store, and a party answers the
     same question with the same bytes. A message that a SuperLink gives up (`LOST_CODES`) is sent again soon, and at the
-    deadline this error, as the node's, is the reply.
+    deadline, or once the node has been offline for `max_absence` seconds, this error, as the node's, is the reply.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid, self._lock = grid, Lock()
+    def __init__(self, grid: Grid, max_absence: float = math.inf) -> None:
+        self._grid, self._max_absence, self._lock = grid, max_absence, Lock()
         self._pending: list[PendingReply] = []
         self._polling = False
         self._failing_since: float | None = None
@@ -177,8 +182,11 @@ class ReplyPoller:
                 entry.reply.set_result(reply)
                 came = True
         now = time.monotonic()
+        online = set(self._grid.get_node_ids()) if any(entry.lost for entry in pending) else set()
         for entry in pending:
-            if not entry.reply.done() and now >= entry.until:
+            is_absent = entry.lost is not None and entry.message.metadata.dst_node_id not in online
+            entry.absent_since = min(entry.absent_since, now) if is_absent else math.inf
+            if not entry.reply.done() and now >= min(entry.until, entry.absent_since + self._max_absence):
                 entry.reply.set_result(entry.lost)
         return came
 
@@ -231,9 +239,6 @@ def remind(log_awaited: Callable[[], None]) -> Iterator[None]:
         over.set()
 
 
-FitAnswers = tuple[list[tuple[ClientProxy, FitRes]], list[tuple[ClientProxy, FitRes] | BaseException]]
-
-
 class PCAServer(Server):
     """Flower's `Server`, which runs rounds until the strategy is done; a context `while_clients_work` is entered."""
 
@@ -250,16 +255,20 @@ class PCAServer(Server):
         started = time.monotonic()
         strategy, manager = self.strategy, self.client_manager()
         self.parameters = strategy.initialize_parameters(client_manager=manager)
-        for server_round in itertools.count(1):  # until the strategy's program has ended
-            fits = strategy.configure_fit(server_round=server_round, parameters=self.parameters, client_manager=manager)
-            with self.while_clients_work():
-                answers = self._collect_answers(fits, timeout, server_round)
-            strategy.aggregate_fit(server_round, *answers)
-            if strategy.done:
-                break
+        with ThreadPoolExecutor(self.max_workers) as self.pool:  # for all rounds: threads cost time
+            strategy.quorum.ask_properties = partial(ask_in_threads, pool=self.pool)
+            for server_round in itertools.count(1):  # until the strategy's program has ended
+                fits = strategy.configure_fit(server_round, self.parameters, manager)
+                with self.while_clients_work():
+                    answers = self._collect_answers(fits, timeout, server_round)
+                strategy.aggregate_fit(server_round, *answers)
+                if strategy.done:
+                    break
         return History(), time.monotonic() - started
 
-    def _collect_answers(self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int) -> FitAnswers:
+    def _collect_answers(
+        self, fits: list[tuple[ClientProxy, FitIns]], timeout: float | None, group: int
+    ) -> tuple[Results, list[NodeFailure]]:
         """Send a round's questions to all clients in parallel; return their results and failures, in their order."""
         receive_lock = Lock()
 
@@ -271,26 +280,16 @@ class PCAServer(Server):
                     self.strategy.receive(client, reply)
             return client, reply
 
-        results: list[tuple[ClientProxy, FitRes]] = []
-        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
-        with ThreadPoolExecutor(self.max_workers or len(fits)) as pool:
-            pending = [(pool.submit(ask, *fit), fit[0]) for fit in fits]
-
-            def log_awaited() -> None:
-                """Log the clients without a reply so far."""
-                self.strategy.log_awaited_parties([client for future, client in pending if not future.done()])
-
-            with remind(log_awaited):
-                for future, client in pending:
-                    failure = future.exception()
-                    if failure is None and (result := future.result())[1].status.code == Code.OK:
-                        results.append(result)
-                    else:
-                        failures.append(NodeFailure(client.cid, failure or RuntimeError()))
+        results, failures = Results(), list[NodeFailure]()
+        pending = {self.pool.submit(ask, *fit): fit[0] for fit in fits}
+        patience = FIRST_REMINDER_SECONDS
+        while wait(pending, patience).not_done:
+            self.strategy.log_awaited_parties([client for future, client in pending.items() if not future.done()])
+            patience *= 2
+        for future, client in pending.items():
+            failure = future.exception()
+            if failure is None and (result := future.result())[1].status.code == Code.OK:
+                results.append(result)
+            else:
+                failures.append(NodeFailure(client.cid, failure or RuntimeError()))
         return results, failures
-
-
-@cache
-def numerical_libraries() -> ThreadpoolController:
-    """Return the controller of the threads of BLAS libraries, which are imported with the methods, before this call."""
-    return ThreadpoolController()

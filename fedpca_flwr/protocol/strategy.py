@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from inspect import Parameter, Signature
 from typing import Any, ClassVar, Protocol, Self
 
@@ -21,6 +21,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from numpy.typing import ArrayLike
+from threadpoolctl import ThreadpoolController
 from typing_extensions import override
 
 from fedpca_flwr.config.method_text import make_run_config, shared_settings
@@ -41,6 +42,10 @@ from fedpca_flwr.protocol.quorum import PCA_KEY, Quorum, Results
 from fedpca_flwr.protocol.replies import Magnitudes, ReplyCollector
 from fedpca_flwr.protocol.transport import ServerTransport
 from fedpca_flwr.state.files import utc_time
+
+MIN_THREADED_FEATURES = (
+    1000  # with fewer, the server's BLAS threads cost more time than they save, and change last bits
+)
 
 
 class Factory(Protocol):
@@ -226,7 +231,7 @@ class PCAStrategy(Strategy):
                 f"'{self.card.name}' has no model yet: {len(self.round_log)} rounds have ended, and this run needs up "
                 f"to {self.rounds}; give Flower's server num_rounds=strategy.rounds"
             )
-        return self._model.named(self.config.feature_names)
+        return self._model.named(self.config.feature_names or self.quorum.feature_names)
 
     @classmethod
     def client(cls, context: Context, rows: ArrayLike, **keywords: Any) -> NumPyClient:
@@ -339,7 +344,9 @@ class PCAStrategy(Strategy):
         except FedPCAError as error:
             raise self._magnitudes.explain(error) from error
         assert self._program is not None
-        with self._magnitudes.guard(self._round.phase, self._collector.magnitudes):
+        threads = 1 if self.card.split == "rows" and self.quorum.features < MIN_THREADED_FEATURES else None
+        limit = numerical_libraries().limit(limits=threads, user_api="blas")
+        with limit, self._magnitudes.guard(self._round.phase, self._collector.magnitudes):
             try:
                 self._round = self._program.send(replies)
             except StopIteration:
@@ -406,3 +413,9 @@ class PCAStrategy(Strategy):
 def _serialize(fields: Fields) -> dict[str, bytes]:
     """Return each array by name as bytes, in the format of Flower's parameters."""
     return {name: write_array(array) for name, array in fields.items()}
+
+
+@cache
+def numerical_libraries() -> ThreadpoolController:
+    """Return the controller of the threads of BLAS libraries, which are imported with the methods, before this call."""
+    return ThreadpoolController()

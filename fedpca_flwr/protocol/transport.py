@@ -118,4 +118,4 @@ class PartyTransport(Transport):
 
     @abstractmethod
     def answer(self, party: Party, phase: str, request: Fields) -> Fields:
-        """Return the fields that a party sends in this phase, in clear or masked; the request is checked."""
+        """Return the fields that a site sends in this phase, in clear or masked; the request is checked."""

@@ -38,9 +38,9 @@ class ColumnsOptions(CountOptions):
     """Options of methods for columns: how each party centres and scales its columns."""
 
     center: bool = True
-    """Each party subtracts the means of its own columns."""
+    """Each site subtracts the means of its own columns."""
     scale: bool = False
-    """Each party divides its own columns by their standard deviations. A column whose deviation is no more than the
+    """Each site divides its own columns by their standard deviations. A column whose deviation is no more than the
     last digit of its mean counts as constant."""
 
     @property
@@ -69,8 +69,12 @@ class ColumnsClient(PCAClient):
 
     @cached_property
     def local_columns(self) -> Columns:
-        """Columns of this party, centred and scaled by the options of the run."""
-        return prepare_columns(self.selection.rows, center=self.options.centres_columns, scale=self.options.scale)
+        """Columns of this party, centred and scaled by the options of the run, with moments that the run stores."""
+        rows, options, state = self.selection.rows, self.options, self.site.state
+        if COLUMNS_KEY not in state:
+            columns = prepare_columns(rows, center=options.centres_columns, scale=options.scale)
+            state[COLUMNS_KEY] = [columns.centre, columns.remainder, columns.scale, columns.zero]
+        return Columns(rows, *state[COLUMNS_KEY])
 
     def describe_rows(self) -> Fields:
         """Count the products that the run may ask for, and return the numbers of rows and columns, and row ids.
@@ -114,6 +118,7 @@ class ColumnsClient(PCAClient):
             repeats.permit_products(products, columns=columns, is_counted=counted)
 
 
+COLUMNS_KEY = "columns"  # of the state: what a party's columns are centred and scaled by
 MAX_COLUMNS = 2**24  # largest number of columns of all parties together
 
 SUMS_NOTE = "of each party the server saw its numbers of rows and columns; the sums have a value for every row"

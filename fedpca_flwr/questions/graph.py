@@ -43,10 +43,10 @@ from fedpca_flwr.questions.rows_client import Party, Projection, RowsClient
 from fedpca_flwr.questions.rows_run import RowsStrategy
 
 GRAPH_DISCLOSURE = Disclosure(
-    "all that the party sends, because the server relays it: number of rows, mean, total variance, iterates, "
-    "components and their variances; differences of iterates are products of the party's covariance with blocks that "
+    "all that the site sends, because the server relays it: number of rows, mean, total variance, iterates, "
+    "components and their variances; differences of iterates are products of the site's covariance with blocks that "
     "the server knows",
-    "the number of rows, mean and total variance of **every** party, the iterates of their neighbours, the pooled "
+    "the number of rows, mean and total variance of **every** site, the iterates of their neighbours, the pooled "
     "components and mean",
     "sizes and times of messages, which show the graph",
 )
@@ -54,8 +54,8 @@ GRAPH_DISCLOSURE = Disclosure(
 
 DIFFERENCES = (
     "The published iteration needs a constant step, and a step that suits one data set may diverge or stand still on "
-    "another. By default ('auto') the step follows from the parties and the graph. The papers assume centred rows; "
-    "here the parties first compute the mean of all rows. With 5 components of digits at five parties that differ "
+    "another. By default ('auto') the step follows from the sites and the graph. The papers assume centred rows; "
+    "here the sites first compute the mean of all rows. With 5 components of digits at five sites that differ "
     "(`alpha=0.1`), 500 iterations end {} degrees from exact, and {} with `variant='paper'`, whose step is 0.1."
 )
 """How DSA and FAST-PCA differ from their papers, with two angles to fill in."""
@@ -69,7 +69,7 @@ class GraphOptions(CountOptions, VariantOptions):
     published: ClassVar[Mapping[str, Any]] = {"step_size": 0.1}
 
     graph: Literal["ring", "grid", "star", "complete", "erdos-renyi"] = "ring"
-    """Graph of the parties: each party exchanges numbers with its neighbours."""
+    """Graph of the sites: each site exchanges numbers with its neighbours."""
     edge_probability: Annotated[float, Limits(gt=0, le=1, examples=[0.5, 1.0])] = 0.5
     """Probability of each edge of the graph 'erdos-renyi', which is drawn with `seed`."""
     iterations: Annotated[Count, Limits(examples=[1, 5, 20])] = 500
@@ -77,7 +77,7 @@ class GraphOptions(CountOptions, VariantOptions):
     step_size: Annotated[
         Annotated[float, Limits(gt=0, le=100)] | Literal["auto"], Limits(examples=["auto", 0.05, 0.2, 1.0])
     ] = "auto"
-    """Step size for a pooled scatter of trace 1: 'auto' computes it from the parties' largest eigenvalue and the graph,
+    """Step size for a pooled scatter of trace 1: 'auto' computes it from the sites' largest eigenvalue and the graph,
     and the papers take a constant (with variant='paper' 0.1)."""
     early_stopping: bool = False
     """End a run whose steps, looked at after every 50 iterations, shrink so slowly that `iterations` are too few."""

@@ -47,8 +47,8 @@ MERGE_DISCLOSURE = Disclosure(
 
 DIFFERENCES = (
     "The paper computes only one component; here each further component comes from the columns without the earlier "
-    "ones. With `graph` the paper's parties keep different directions; the model has their mean. The angles are for "
-    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three parties."
+    "ones. With `graph` the paper's sites keep different directions; the model has their mean. The angles are for "
+    "scikit-learn's breast cancer data, scaled to 0 to 1, with 3, 5 and 22 columns at three sites."
 )
 """End of both methods' texts on what differs from the paper."""
 
@@ -70,18 +70,18 @@ class MergeOptions(ColumnsOptions, VariantOptions):
     periods: Annotated[Count, Limits(examples=[1, 2, 4])] = 10
     """Number of merges for each component."""
     start: Literal["common", "own"] = "common"
-    """First vector of the power method: the same random vector for all parties, drawn in each period; or a random
-    vector of each party's own (the paper's algorithm 2), drawn once for each component."""
+    """First vector of the power method: the same random vector for all sites, drawn in each period; or a random
+    vector of each site's own (the paper's algorithm 2), drawn once for each component."""
     warm_start: Literal["random", "previous"] = "random"
     """Start of the power method after the first period: the random vector, or the last merged vector (the paper's
     algorithm 3)."""
     align_signs: bool = True
-    """Turn the parties' vectors to one side before they are added. The paper adds them with the signs that they have
+    """Turn the sites' vectors to one side before they are added. The paper adds them with the signs that they have
     (equation 13)."""
     weight_scaling: bool = False
     """Increase the larger weights (the paper's equation 15)."""
     graph: Literal["server", "complete", "ring", "star"] = "server"
-    """Who merges the vectors: the server, or each party those of its neighbours in this graph."""
+    """Who merges the vectors: the server, or each site those of its neighbours in this graph."""
 
     @property
     def faithful(self) -> bool:
@@ -234,19 +234,14 @@ def _weights(replies: list[Reply], *, first: bool) -> list[float]:
 def _local_period(party: ColumnsClient, request: Fields) -> Fields:
     """Run a party's next period, store its state, and return its block's eigenvalue and leading direction."""
     options, state = party.options, party.site.state
-    last_step, *block = state["period"] if "period" in state else [np.asarray(-1)]
-    steps = int(last_step) + 1
-    component, period = divmod(steps, options.total_periods)
+    component, period = divmod(party.question_number - 1, options.total_periods)  # `rows` was the first question
+    stored: Array | None = state["block"][0] if period else None
     direction: Array = _local_merged(party, request) if request else np.empty(0)
-    if period == 0:
-        if component:
-            state["found"] = [_with_direction(party, direction)]
-        X = deflate(party.local_columns.X, _local_directions(party))
-    else:
-        (X,) = block
-        if period > options.isolated_periods:
-            project = scores_on_direction if options.needs_products_only else project_on_direction
-            X = project(X, direction)
+    if component and period == 0:
+        state["found"] = [_with_direction(party, direction)]
+    X = deflate(party.local_columns.X, _local_directions(party)) if stored is None else stored
+    if period > options.isolated_periods and X.shape[1] > 1:  # a single column is its own projection
+        X = (scores_on_direction if options.needs_products_only else project_on_direction)(X, direction)
     if period > options.isolated_periods and options.warm_start == "previous":
         start = direction
     else:  # a common start is the same for every party, so that the order of parties has no effect
@@ -254,7 +249,8 @@ def _local_period(party: ColumnsClient, request: Fields) -> Fields:
         rng, n = np.random.default_rng((party.site.config.seed, component, stream)), len(party.selection)
         start = rng.random(n) if options.faithful else rng.standard_normal(n)
     value, vector = options.local_direction(X, start)
-    state["period"] = [steps, X] if period + 1 < options.total_periods else [steps]
+    if X is not stored and period + 1 < options.total_periods:
+        state["block"] = [X]
     if options.graph != "server":
         state["own"] = [value, vector]
     return {"value": np.asarray(value), "vector": vector}

@@ -28,6 +28,7 @@ from fedpca_flwr.protocol.card import (
     ScaleOptions,
     Size,
     VariantOptions,
+    WeightOptions,
 )
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import (

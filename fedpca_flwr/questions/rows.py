@@ -18,7 +18,7 @@ from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.influence import RandomGroups
-from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size, safe_deviation
+from fedpca_flwr.maths.moments import Head, Moments, diagonal_positions, packed_size
 from fedpca_flwr.maths.secure import Digits
 from fedpca_flwr.maths.sums import (
     MeanProducts,
@@ -30,7 +30,7 @@ from fedpca_flwr.maths.sums import (
     shift_head,
     uncentred_parts,
 )
-from fedpca_flwr.model.solution import ALL_ROWS
+from fedpca_flwr.model.solution import ALL_ROWS, divisors
 from fedpca_flwr.protocol.payload import Field, Fields, Payload
 from fedpca_flwr.protocol.question import Public, Question, Questions, Round, SumLimits, SumRound, Total, by_transport
 from fedpca_flwr.protocol.replies import stream_replies
@@ -346,6 +346,12 @@ def _pool_replies(run: RowsStrategy, within: bool, retain_all: bool, added_diago
     return pooling.PooledMoments(moments, pooled.diagonal(), pooled, evidence=evidence)
 
 
+def feature_divisors(run: RowsStrategy, diagonal: Array, head: Head) -> Array | None:
+    """Return the divisors (d,) of a run's features from the diagonal of the pooled scatter; None without scaling."""
+    options, indicators = run.options, run.config.indicators
+    return divisors(diagonal, head.n, head.mean, options.scaled, options.feature_weights, indicators)
+
+
 def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal: Array | float) -> pooling.Pooling:
     """Return the moments of all rows from a secure sum, with a second sum if its digits are too few.
 
@@ -356,7 +362,8 @@ def _pool_sums(run: RowsStrategy, within: bool, retain_all: bool, added_diagonal
     positions = diagonal_positions(pooled.diagonal.size)
     head, float_error = pooled.head, 0.0 if within else TWO_FLOATS_SHARE * pooled.rows * pooled.centre**2
     error_bound = SCATTER_PARTS * sums.error_bounds["scatter"][positions] + float_error
-    unit = safe_deviation(pooled.diagonal, pooled.head.n, pooled.head.mean) if run.options.scaled else 1.0
+    divided = feature_divisors(run, pooled.diagonal, pooled.head)
+    unit = 1.0 if divided is None else divided
     squared_means = 0.0 if run.options.centred else pooled.head.n * pooled.head.mean**2
     variance = float(((pooled.diagonal + added_diagonal + squared_means) / unit**2).sum())
     # Frobenius norms, in the unit in which the components are found

@@ -336,7 +336,7 @@ class RowsClient(PCAClient):
 
     @override
     def statistics(self, phase: str, request: Fields) -> Fields | Sequence[Fields]:
-        """Answer a question from the party's moments, or from this client if the card declares a need of rows."""
+        """Answer a question from the site's moments, or from this client if the card declares a need of rows."""
         question = self.questions[phase]
         assert question.answer is not None, phase
         return question.answer(self if question.needs or self.card.needs else self.party, request)

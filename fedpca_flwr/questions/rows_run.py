@@ -156,7 +156,7 @@ class RowsStrategy(PCAStrategy):
         return self.options.n_components
 
     def build_model(self, solution: Solution) -> PCAModel:
-        """Build the model from the result of the method, with the parties' influence and all notes.
+        """Build the model from the result of the method, with the sites' influence and all notes.
 
         Parameters
         ----------
@@ -187,8 +187,9 @@ class RowsStrategy(PCAStrategy):
             rounding = float(np.sum(evidence.error_bound * weights)) / solution.total
             measured["fixed_point_variance_share"] = rounding
             pairs = replace(solution.pairs, rank=None, error=rounding * solution.total)  # a variance may be lost
+        is_deviation = self.options.divided == self.options.scaled  # and not the root of a weight
         notes = [*evidence.cautions, *solution.notes, *unit_notes(units, ())]
-        if solution.scale is not None and not self.sees_single_replies:
+        if solution.scale is not None and is_deviation and not self.sees_single_replies:
             notes.append(HIDDEN_UNITS_NOTE)
         stored = evidence.stored
         if stored is not None:

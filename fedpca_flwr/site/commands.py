@@ -4,6 +4,7 @@ The command line's options and help are made of each function's signature and do
 """
 
 import json
+import os
 import secrets
 import signal
 import sys
@@ -15,9 +16,12 @@ from click import Choice
 from typer import Argument, Context, Option
 
 from fedpca_flwr.cli import Report
+from fedpca_flwr.config.entries import load_entry
 from fedpca_flwr.config.site_file import PROFILES
 from fedpca_flwr.errors import ConfigError, printable_text
 from fedpca_flwr.state.files import require_writable_folder, write_new
+
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def init(
@@ -38,6 +42,33 @@ def init(
         Rules of the site: 'secure' answers only secure sums of p-cov, as SECURITY.md describes them.
     """
     write_new(file, PROFILES[profile].read_bytes())
+
+
+def node(config: Annotated[Path, Option(metavar="FILE")]) -> None:
+    """Run this site: its SuperNode, and a process of this installation for each message.
+
+        fedpca site node --config site.toml
+
+    The code that a run brings is not run here, and the rows are read once, into memory. Runs until it is stopped, or
+    its SuperNode ends. Needs Linux; on other systems start flower-supernode.
+
+    Parameters
+    ----------
+    config : Path
+        The site's file (site.toml): how its SuperNode reaches the SuperLink, and its node-config. Paths in it count
+        from the folder of the file.
+    """
+    if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
+        raise ConfigError(
+            "'site node' needs Linux: on this system start flower-supernode, with the [site] table of the file as its "
+            "--node-config"
+        )
+    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # which a BLAS reads
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
+    from fedpca_flwr.site.node.process import run_site
+
+    list(load_entry("fedpca_flwr.strategies:METHODS").values())  # imports all, once for the processes of all messages
+    run_site(config, load_entry("fedpca_flwr.site_app:app_for"))
 
 
 def keys(file: Path, partition_id: Annotated[int, Option()], name: str = "") -> Report:

@@ -129,8 +129,8 @@ class Custodian(Site):
 
     def conspicuous_columns(self) -> str:
         """List for the site itself the columns from which moments would reveal single rows; empty if there are none."""
-        selections = self._selections.values()
-        texts = [rare_values.conspicuous(one._rows, self.node.min_rows).text(self.table.names) for one in selections]
+        rules = self.node.min_rows, self.table.names
+        texts = [rare_values.conspicuous_text(selection, *rules) for selection in self._selections.values()]
         return "; ".join(filter(None, texts))
 
     @override
@@ -163,6 +163,7 @@ class Custodian(Site):
             b"" if weights is None else weights.tobytes(),
             (lambda: (levels, select_columns(rows, added))) if added else None,
             name,
+            by_gaps=selection is not None and selection.by_gaps,
         )
         return repeats.RepeatRules(self.journal, self.node, self._in_file_order(self._rows(split)), selected)
 

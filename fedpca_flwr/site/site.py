@@ -140,8 +140,8 @@ class Site:
         if name not in self._selections:
             if self._selections_are_final:
                 raise ContractError(f"rows '{name}' were selected after this site had examined the run's selections")
-            rows = self._rows(split)
-            self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask)
+            rows, by_gaps = self._rows(split), self.node.gaps != "all" and bool(self.table.missing.any())
+            self._selections[name] = Selection(name, rows if mask is None else rows[mask], needs, mask, by_gaps)
         return self._selections[name]
 
     @property
@@ -284,8 +284,8 @@ class Site:
             self.record_refusal(type(error).__name__, is_noted=is_noted)
         elif has_own_data and not isinstance(error, ConfigError | DisclosureError):
             error = PartyError("this site ended its part in the run; its own log says why")
-        show_local = self.rows_from_caller and not has_own_data and isinstance(error, DataError | PartyError)
-        detail = error.local if show_local else error.local and SEE_LOG
+        show_local = not has_own_data and isinstance(error, ConfigError | DataError | PartyError)
+        detail = error.local if show_local and self.rows_from_caller else error.local and SEE_LOG
         message = "; ".join(filter(None, (str(error), detail)))[:MAX_MESSAGE_CHARACTERS]
         statement = {"partition-id": party, "messages": MESSAGES, **({"name": name} if name else {})}
         return {**statement, "error": type(error).__name__, "message": message}

@@ -8,13 +8,11 @@ import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, labels_text
 from fedpca_flwr.errors import DataError, DisclosureError, value_text
 from fedpca_flwr.maths.rows import select_columns, to_array
-from fedpca_flwr.site.readers.columns import column_position
+from fedpca_flwr.site.readers.columns import column_positions
 from fedpca_flwr.site.rules import policy
-
-MAX_ROWS_NAMED = 20  # in an error
 
 
 def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table:
@@ -30,7 +28,7 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
         )
     name = node.weights or config.weights
     d = table.rows.shape[1]
-    position = column_position(name, list(table.names), d, "weights")
+    position = column_positions(name, list(table.names), d, "weights")[0]
     feature_columns = np.delete(np.arange(d), position)
     if not feature_columns.size:
         raise DataError("the data have no column besides their weights, expected at least one feature")
@@ -46,7 +44,7 @@ def separate_weights(table: Table, node: NodeConfig, config: RunConfig) -> Table
         raise DataError(
             f"{wrong.size} rows have a weight that is missing or negative, expected numbers from 0: correct these "
             "weights, or give the weight 0 to rows that should not count",
-            local=f"{column_text}, rows (from 0): {', '.join(map(str, wrong[:MAX_ROWS_NAMED].tolist()))}",
+            local=f"{column_text}, rows (from 0): {labels_text(wrong.tolist())}",
         )
     if not weights.any():
         raise DataError("all weights of this site's rows are 0, expected some weights above 0", local=column_text)

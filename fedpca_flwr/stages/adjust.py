@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.column_notes import class_code_notes, split_at_commas
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, columns_text
 from fedpca_flwr.errors import ConfigError, DataError, value_text
 from fedpca_flwr.maths.adjustment import Adjustment, fit_adjustment, harmonising_unit
 from fedpca_flwr.maths.arrays import Array
@@ -50,7 +50,7 @@ def covariate_columns(names: list[str], table: Table) -> NDArray[np.int64]:
         raise ConfigError(
             f"run-config: 'adjust-for' names {', '.join(map(repr, unknown))}, which this site's {width} columns do "
             "not have; give names of columns, or numbers from 0",
-            local=f"columns: {list(table.names) or width}",
+            local=columns_text(np.ones(width, dtype=bool), table.names),
         )
     columns = np.array([positions[name] for name in names], dtype=np.int64)
     if np.unique(columns).size < columns.size:

@@ -40,7 +40,7 @@ class AdjustOptions(PCAOptions):
     numbers: str = ""
     """Covariates that are amounts although they look like codes of classes, so that no note asks what they are."""
     harmonise: Annotated[Literal["nothing", "means", "variances"], Limits(examples=[])] = "nothing"
-    """Differences between parties to remove: those of their means, or those of their means and variances
+    """Differences between sites to remove: those of their means, or those of their means and variances
     ('variances')."""
 
     @property

@@ -88,10 +88,6 @@ class Masked(Transport):
         """True if any sum is differentially private; then every two parties share masks."""
         return any(question.differentially_private for question in self.method_questions.values())
 
-    def _count_openings(self, public: Public) -> int:
-        """Return how often the round ``openings`` takes place: 1 if parties commit to their keys first, else 0."""
-        return int(self.uses_commitments(public.parties))
-
     @override
     def script(self, method: str, questions: Questions) -> Questions:
         """Return masked questions, with rounds for keys before the first sum; raise as `require_summable`."""
@@ -104,7 +100,9 @@ class Masked(Transport):
             assert question.times == 1  # the keys travel with the first sum
             script["keys"] = KEYS_QUESTION
             if not self._is_noisy:
-                script["openings"] = replace(OPENINGS_QUESTION, times=self._count_openings)
+                script["openings"] = replace(
+                    OPENINGS_QUESTION, times=lambda public: int(self.uses_commitments(public.parties))
+                )
             sizes = partial(_sizes_with_keys, question)
             script[name] = replace(mask_question(question, *KEY_FIELDS), sizes=sizes)
         return script

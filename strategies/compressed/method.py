@@ -1,7 +1,7 @@
 """Compressed: the sums of P-COV in 5 to 100 times fewer bytes, with a measured error.
 
 Take the compressed method if the upload of P-COV is too large and a few more rounds do not matter. The option ``codec``
-chooses how a party encodes its scatter (`fedpca_flwr.maths.codecs`):
+chooses how a site encodes its scatter (`fedpca_flwr.maths.codecs`):
 
 * ``quantise`` sends each value of the packed triangle in ``bits`` bits;
 * ``shared-step`` rounds all values to multiples of one step and compresses them without loss. It needs one more round,
@@ -10,10 +10,10 @@ chooses how a party encodes its scatter (`fedpca_flwr.maths.codecs`):
   ``filler`` the server assumes half of the first omitted eigenvalue in every other direction;
 * ``sketch`` sends ``rank`` random products and is for comparison.
 
-With secure aggregation the parties round values to ``bits`` bits, and the bound on the angle assumes the worst
-rounding. A certificate for many parties then needs more ``bits`` (21 for 100 parties).
+With secure aggregation the sites round values to ``bits`` bits, and the bound on the angle assumes the worst
+rounding. A certificate for many sites then needs more ``bits`` (21 for 100 sites).
 
-A correction is one more round: the server sends the leading components, and each party returns the error of its
+A correction is one more round: the server sends the leading components, and each site returns the error of its
 encoding along them (`fedpca_flwr.maths.refine`). With a ``tolerance`` of 1e-6 degrees or less the method is exact.
 """
 
@@ -226,7 +226,7 @@ CARD = method.MethodCard(
     examples=({}, {"codec": "shared-step", "corrections": 10}, {"corrections": 10}),
     differences="By default each value of a scatter is sent in 16 bits, with a scale for each 128 values. "
     "`variant='paper'` is the low rank of the unpublished design note 001: 2k eigenvectors in float64 for k "
-    "components, without `filler`. On the digits (10 parties, Dirichlet 0.1, seed 42, 10 components) "
+    "components, without `filler`. On the digits (10 sites, Dirichlet 0.1, seed 42, 10 components) "
     "`variant='paper'` is up to 1.5 degrees from exact (0.7 with `filler`), and the default up to 0.002.",
 )
 

@@ -11,7 +11,7 @@ docs/private-by-noise.md states the guarantee and its limits, and compares the v
 * ``joint``: the sum and the second moment of rows clipped about zero, in one round.
 
 The server corrects eigenvalues for the noise (`fedpca_flwr.strategies.dp_pca.private_scatter`). A row is in the replies
-of one party only, so epsilon of a party is epsilon of the run.
+of one site only, so epsilon of a site is epsilon of the run.
 """
 
 import math
@@ -61,7 +61,7 @@ CARD = method.MethodCard(
     reference="Dwork, Talwar, Thakurta and Zhang 2014; Balle and Wang 2018; Kim and Jung 2025",
     differences="The publication, the unpublished design note 001, adds Gaussian noise to the mean and the "
     "covariance of rows clipped to length 5. The default sums directions of rows (`shells`), and needs the least "
-    "noise for a row added or removed. On digits with values from 0 to 1, with five parties, 5 components and "
+    "noise for a row added or removed. On digits with values from 0 to 1, with five sites, 5 components and "
     "epsilon 1, the mean angle to the exact components is 29 degrees by default, and 74 with `variant=paper`. "
     "`variant=paper` is `joint` with the note's clip and formula of noise, but not the note to the letter. One row "
     "can change the note's sums by twice as much as the note assumes, and the note spends epsilon twice, so both are "

@@ -94,7 +94,7 @@ class DPOptions(method.Options, method.VariantOptions):
     relation: integer_sums.Relation = "add-remove"
     """Relation of neighbouring data sets: one row more or less, or one row replaced."""
     release: Literal["shells", "directions", "joint"] = "shells"
-    """Sums that the parties release: see above."""
+    """Sums that the sites release: see above."""
     clip: LengthBound | None = None
     """Length to which ``joint`` shortens rows; ``joint`` requires this option. Choose it without a look at the data."""
     sum_weight: Annotated[float, Limits(ge=0.01, le=100, examples=[0.5, 2.0])] = 0.5
@@ -103,12 +103,12 @@ class DPOptions(method.Options, method.VariantOptions):
     """Noise over sensitivity: the smallest (Balle and Wang 2018), or ``sqrt(2 ln(1.25 / delta)) / epsilon`` where this
     is more."""
     trust: Annotated[Literal["local", "distributed"], Limits(examples=[])] = "local"
-    """Noise of a party: all noise ('local'), or a share of the noise ('distributed')."""
+    """Noise of a site: all noise ('local'), or a share of the noise ('distributed')."""
     honest_parties: Annotated[int, Limits(ge=0)] = 0
-    """Smallest number of parties that add their share of the noise and do not show it to the server; ``distributed``
+    """Smallest number of sites that add their share of the noise and do not show it to the server; ``distributed``
     requires this option."""
     count: Literal["noised", "public"] = "noised"
-    """Number of rows that a party sends: noisy, or true ('public'). With ``replace-one`` it is always true."""
+    """Number of rows that a site sends: noisy, or true ('public'). With ``replace-one`` it is always true."""
     noise_seed: Annotated[int, Limits(ge=0, examples=[1, 2, 3])] = 0
     """Seed of the noise, for simulations only, because such a run is not private. With 0 the noise comes from the
     operating system."""

@@ -40,6 +40,11 @@ class Groups:
         """Mask of the groups (g,) of more than a single row; a single row has no scatter."""
         return self.counts > 1
 
+    def select(self, columns: slice | NDArray[np.int64]) -> Groups:
+        """Return the moments of the same groups of rows for some of the features."""
+        means, missing = self.means[:, columns], self.missing[:, columns]
+        return Groups(missing, self.counts, means, lambda group: (rows[:, columns] for rows in self.residuals(group)))
+
     def scatter(self, group: int) -> Array:
         """Compute the scatter (d, d) of the rows of a group, by its number, about their mean."""
         return sum((piece.T @ piece for piece in self.residuals(group)), start=np.zeros(()))

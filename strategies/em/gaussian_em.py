@@ -73,18 +73,29 @@ def completed_sums(rows: GappedRows, precision: Array, centre: Array, unit: Arra
     are of deviations from the mean.
     Shapes: precision (d, d), centre, unit, mean (d,).
     """
-    first, *halves = _upper_sums(rows, precision, centre, unit, mean, *np.zeros((2, *precision.shape)))
+    sums = *np.zeros((2, *precision.shape)), slice(None)
+    first, *halves = _upper_sums(rows, precision, centre, unit, mean, *sums)
     return CompletedSums(first, *(np.triu(half) + np.triu(half, 1).T for half in halves))
 
 
 def _upper_sums(
-    rows: GappedRows, precision: Array, centre: Array, unit: Array, mean: Array, second: Array, uncertainty: Array
+    rows: GappedRows,
+    precision: Array,
+    centre: Array,
+    unit: Array,
+    mean: Array,
+    second: Array,
+    uncertainty: Array,
+    columns: slice | NDArray[np.int64],
 ) -> CompletedSums:
-    """Compute `completed_sums` in the upper halves of two matrices (d, d) of zeros, or of one that gets their sum."""
+    """Compute `completed_sums` in the upper halves of two matrices (d, d) of zeros, or of one that gets their sum.
+
+    The model, the unit and the sums are of d ``columns`` of the rows.
+    """
     total = CompletedSums(np.zeros_like(mean), second, uncertainty)
-    offset = (rows.reference - centre) / unit - mean
+    offset = (rows.reference[columns] - centre) / unit - mean
     for groups in rows.groups():
-        _add_groups(total, groups, precision, offset, unit)
+        _add_groups(total, groups.select(columns), precision, offset, unit)
     return total
 
 
@@ -134,7 +145,7 @@ def _batches_by_missing_count(missing: NDArray[np.bool_]) -> Iterator[tuple[NDAr
         members = np.flatnonzero(numbers == u)
         for indices in np.array_split(members, -(-members.size * int(u) ** 2 // MAX_MATRIX_ELEMENTS)):
             if indices.size:
-                yield indices, np.nonzero(missing[indices])[1].reshape(indices.size, u)
+                yield indices, np.flatnonzero(missing[indices]).reshape(indices.size, u) % missing.shape[1]
 
 
 def squared_error_by_covariance(
@@ -154,18 +165,22 @@ def squared_error_by_covariance(
     return float(np.trace(second) - np.vdot(components, components @ second))
 
 
-def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, unit: Array) -> Expected:
+def expected_sums(rows: GappedRows, model: Gaussian, centre: Array, spread: Array) -> Expected:
     """Compute the E-step of EM for rows with missing values: sums of expected deviations and products.
 
-    ``centre`` and ``unit`` (d,) are the observed means and standard deviations. Raise ValueError if the covariance has
-    an eigenvalue below `MIN_EIGENVALUE`.
+    ``centre`` and ``spread`` (d,) are the observed means and standard deviations. A feature without spread is constant
+    in all rows, and has no part in the model: its sums are 0. Raise ValueError if the covariance of the other features
+    has an eigenvalue below `MIN_EIGENVALUE`.
     """
-    precision = _precision(model.covariance.tobytes())
+    varying, first, products = np.flatnonzero(spread), np.zeros_like(spread), np.zeros((spread.size,) * 2)
+    block = np.ix_(varying, varying)
+    precision = _precision(model.covariance[block].tobytes())
     if precision is None:
         raise ValueError("the covariance is not positive definite")
-    products = np.zeros(precision.shape)
-    first, upper, _ = _upper_sums(rows, precision, centre, unit, model.mean, products, products)
-    return Expected(first, pack(upper.T))
+    upper, unit = np.zeros(precision.shape), spread[varying]
+    sums = _upper_sums(rows, precision, centre[varying], unit, model.mean[varying], upper, upper, varying)
+    first[varying], products[block] = sums.first, upper
+    return Expected(first, pack(products.T))
 
 
 @lru_cache(maxsize=1)  # parties that share a process, with the server too, have the same covariance
@@ -179,25 +194,26 @@ class GaussianEM:
     """Server side of EM for a Gaussian model, which starts at a given mean (d,) and the identity covariance.
 
     `rows` is the number of rows with any observed value, and `prior`, above 0, the weight, in rows, of the prior that
-    the features are uncorrelated.
+    the features are uncorrelated. Features whose ``spread`` (d,) is 0 keep mean 0 and covariance 1 in each model.
     """
 
     model: Gaussian  # the model whose expected sums the iteration needs next
     mean: Array  # m' (d,) of the last step
     scatter: Array  # (d (d + 1) / 2,), packed: the expected scatter about m'
 
-    def __init__(self, rows: int, start: Array, *, prior: float) -> None:
-        self.rows = rows
+    def __init__(self, rows: int, start: Array, spread: Array, *, prior: float) -> None:
+        self.rows, self._varying = rows, np.flatnonzero(spread)
+        self._block = np.ix_(self._varying, self._varying)
         # (T + prior I) / (rows + prior) then has eigenvalues well above the least that the E-step accepts
         self.prior = max(prior, 4 * MIN_EIGENVALUE * rows)
         self.model = Gaussian(start, np.eye(start.size))
-        self._candidate = _to_vector(self.model), self.model
+        self._candidate = self._to_vector(self.model), self.model
         self._anderson = Anderson(self._candidate[0], self._has_positive_covariance)
 
     def _has_positive_covariance(self, point: Array) -> bool:
         """Return whether a vector of a mean and a logarithm gives an invertible covariance; store its model."""
-        self._candidate = point, _from_vector(point, self.mean.size)
-        covariance = self._candidate[1].covariance
+        self._candidate = point, self._from_vector(point)
+        covariance = self._candidate[1].covariance[self._block]
         return bool(np.isfinite(covariance).all()) and _precision(covariance.tobytes()) is not None
 
     @property
@@ -221,21 +237,21 @@ class GaussianEM:
         step = sums.first / self.rows
         self.mean = self.model.mean + step
         self.scatter = sums.second - self.rows * pack(np.outer(step, step))
-        self._anderson.add(_to_vector(self.fitted_model))
+        self._anderson.add(self._to_vector(self.fitted_model))
         (candidate, model), point = self._candidate, self._anderson.point
-        self.model = model if point is candidate else _from_vector(point, self.mean.size)
+        self.model = model if point is candidate else self._from_vector(point)
 
+    def _to_vector(self, model: Gaussian) -> Array:
+        """Return mean and packed logarithm of the covariance in a vector; raise ValueError if it is not definite."""
+        values, vectors = eigh(model.covariance[self._block], check_finite=False)
+        if not values[0] > 0:  # of NaN, too
+            raise ValueError("the expected scatter is not positive semidefinite")
+        return np.concatenate([model.mean[self._varying], pack((vectors * np.log(values)) @ vectors.T)])
 
-def _to_vector(model: Gaussian) -> Array:
-    """Return mean and packed logarithm of the covariance in a vector; raise ValueError if it is not definite."""
-    values, vectors = eigh(model.covariance, check_finite=False)
-    if not values[0] > 0:  # of NaN, too
-        raise ValueError("the expected scatter is not positive semidefinite")
-    return np.concatenate([model.mean, pack((vectors * np.log(values)) @ vectors.T)])
-
-
-def _from_vector(point: Array, d: int) -> Gaussian:
-    """Return the Gaussian model of a vector that holds d means and then the packed logarithm of a covariance."""
-    values, vectors = eigh(unpack_symmetric(point[d:], d), check_finite=False)
-    root = vectors * np.exp(values / 2)
-    return Gaussian(point[:d], root @ root.T)  # of one array NumPy computes half of the symmetric product
+    def _from_vector(self, point: Array) -> Gaussian:
+        """Return the Gaussian model of a vector that holds means and then the packed logarithm of a covariance."""
+        d, v = self.model.mean.size, self._varying.size
+        values, vectors = eigh(unpack_symmetric(point[v:], v), check_finite=False)
+        root, mean, covariance = vectors * np.exp(values / 2), np.zeros(d), np.eye(d)
+        mean[self._varying], covariance[self._block] = point[:v], root @ root.T  # NumPy computes half of the product
+        return Gaussian(mean, covariance)

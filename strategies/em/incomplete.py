@@ -194,7 +194,7 @@ def _local_expected(party: IncompleteClient, request: Fields) -> Fields:
     """Return a party's E-step sums: expected deviations and products; raise ContractError for a false covariance."""
     model = Gaussian(request["mean"], moments.unpack_symmetric(request["covariance"], request["mean"].size))
     try:
-        sums = expected_sums(party.gapped, model, request["centre"], positive(request["spread"]))
+        sums = expected_sums(party.gapped, model, request["centre"], request["spread"])
     except ValueError as error:
         raise ContractError(f"{SERVER}: 'covariance': {error}") from None
     return {"first": sums.first, "second": sums.second}

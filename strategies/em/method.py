@@ -1,13 +1,13 @@
-"""EM: the components of rows with missing values, by maximum likelihood in a Gaussian model of all rows.
+"""EM: the components of rows with missing values, by penalised likelihood in a Gaussian model of all rows.
 
 Take EM if your rows have gaps; docs/missing.md says what EM assumes and how accurate it is. In each round the server
-sends the model's mean m and covariance S. Each party fills every gap with its conditional mean, and returns the sums of
+sends the model's mean m and covariance S. Each site fills every gap with its conditional mean, and returns the sums of
 the filled rows and of their products, with the conditional covariances added (`fedpca_flwr.strategies.em.gaussian_em`;
 `fedpca_flwr.strategies.em.gap_groups`). The iteration ends when an estimate says that the components will turn by less
 than ``tolerance`` degrees.
 
 With ``model='factors'``, the covariance is that of probabilistic PCA (`fedpca_flwr.strategies.em.factor_em`): q
-directions, and the same noise in all other directions. A party then sends far fewer numbers.
+directions, and the same noise in all other directions. A site then sends far fewer numbers.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -61,7 +61,7 @@ class EMOptions(method.PCAOptions):
     variances exceed those of unrelated features with the same variances (parallel analysis)."""
     keep: Literal["nothing", "moments", "parties"] = "nothing"
     """Moments that the server stores with the model (docs/statistics.md): the expected moments of all rows ('moments'),
-    and in clear also those of each party ('parties')."""
+    and in clear also those of each site ('parties')."""
 
     model: Literal["gaussian", "factors"] = "gaussian"
     """Model of the rows: a full covariance ('gaussian'), or few directions and noise ('factors'), for more than about
@@ -72,7 +72,7 @@ class EMOptions(method.PCAOptions):
     """Divide each feature by the standard deviation of its expected values (with model='factors', of its observed
     values)."""
     prior: Annotated[float, Limits(gt=0, le=1e6, examples=[1e-3, 1.0, 100.0])] = 10.0
-    """Weight of the prior: it counts as this many rows of unrelated features."""
+    """Weight of the prior: it counts as this many rows of unrelated features. Near 0 it is maximum likelihood."""
     tolerance: Annotated[float, Limits(gt=0, le=90, examples=[1e-6, 1.0, 30.0])] = 0.01
     """Estimated angle to the final components, in degrees, at which the iteration ends. The estimate is not a bound."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 100
@@ -179,7 +179,7 @@ CARD = method.MethodCard(
     name="em",
     title="Expectation-maximisation",
     exact=False,
-    result="The components are maximum likelihood estimates for rows with missing values",
+    result="The components come from a penalised likelihood fit (`prior`) to rows with missing values",
     rounds="2, then about 10 until it converges; about 25 with `model='factors'`",
     upload="d(d+1)/2 + d in each round for d features; with `model='factors'` d(q+1) + 2, q = k + 10",
     server_sees="each party's expected covariances, how often each two features have values together; "
@@ -200,7 +200,7 @@ CARD = method.MethodCard(
     examples=({}, {"model": "factors"}),
     reference="Dempster, Laird and Rubin 1977; Little and Rubin 2002, section 11.2; Walker and Ni 2011; for "
     "factors Tipping and Bishop 1999, Henderson and Varadhan 2019",
-    differences="The publications treat a single data set. The sums over parties are this project's.",
+    differences="The publications treat a single data set. The sums over sites are this project's.",
     beyond_moments="a group of rows for each pattern of gaps",
 )
 
@@ -281,7 +281,9 @@ class EM(method.Strategy):
         """Run EM rounds for a Gaussian model with full covariance until the components converge, or `max_rounds`."""
         options, k = self.options, self.options.n_components
         estimates: list[float] = []  # of the degrees that the components have to go, after each step
-        em = GaussianEM(observed.rows, observed.mean, prior=options.prior)
+        check_components(k, observed.rows, observed.spread.size)
+        method.require_variance(observed.rows * observed.spread**2, observed.rows, np.zeros_like(observed.centre))
+        em = GaussianEM(observed.rows, observed.mean, observed.spread, prior=options.prior)
         while True:
             model = em.model
             pooled = yield from incomplete.pooled_expected(self, observed, model)
@@ -291,7 +293,7 @@ class EM(method.Strategy):
             expected = observed.in_data_units(em.mean, em.scatter)
             diagonal = expected.diagonal()
             require_resolved(self.config.bound, error_bounds, diagonal.clip(min=0.0))
-            units = {"scale": options.scale, "center": True}
+            units: dict[str, Any] = {"scale": options.scale, "center": True}
             indicators = self.config.indicators
             solution = method.solve(expected, diagonal, n_components=k, indicators=indicators, **units)
             estimates.append(_degrees_ahead(em, model, solution, observed.deviation))
@@ -367,7 +369,7 @@ def _notes(observed: incomplete.ObservedValues, remaining_degrees: float, option
     """Return the model's notes on missing values, empty rows that were left out, and convergence of EM."""
     if not observed.missing_share and options.model == "gaussian":
         return ["no value is missing: these are the components of the rows"]
-    notes = ["components by maximum likelihood (EM): those of the complete rows may be others"]
+    notes = [f"penalised likelihood (EM, prior worth {options.prior:g} rows): complete rows may have other components"]
     if observed.unshared_pairs:
         notes.append(
             f"{observed.unshared_pairs} pairs of features have no row in common: how they go together is the model's"

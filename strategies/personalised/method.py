@@ -1,18 +1,18 @@
-"""Personalised PCA: each party has its own components, drawn towards shared components (Ozkara et al. 2023).
+"""Personalised PCA: each site has its own components, drawn towards shared components (Ozkara et al. 2023).
 
 Take personalised PCA if sites differ so much that each one wants components of its own. The server sends the shared
-components V (d x k). Each party i, with the centred rows Y_i, keeps its own components U_i (d x k), and returns its
+components V (d x k). Each site i, with the centred rows Y_i, keeps its own components U_i (d x k), and returns its
 projector times V (`fedpca_flwr.strategies.personalised.mixing`). With a strength c::
 
     U_i = leading eigenvectors of Y_i'Y_i + c V V',     V <- orth(sum U_i U_i'V)
 
 V starts as the PCA of all rows. The strength c is ``mu`` times the k-th eigenvalue of the pooled scatter, divided by
-the number of parties, or follows from the deviations of the paper's model (``mu="sigma"``). By default the run first
-chooses the ``mu`` with the smallest error on a fifth of each party's rows, held out. A site with a file of its own must
+the number of sites, or follows from the deviations of the paper's model (``mu="sigma"``). By default the run first
+chooses the ``mu`` with the smallest error on a fifth of each site's rows, held out. A site with a file of its own must
 allow this choice (``may-show="distribution"``), because it shows more than moments of these rows. With another ``mu``
 the run shows functions of count, mean and scatter only, whatever the server sends
 (`fedpca_flwr.strategies.personalised.own_rows`). All rows are centred by their common mean. In a simulation,
-``run(...).own_components_`` has the components of each party.
+``run(...).own_components_`` has the components of each site.
 """
 
 import math
@@ -61,7 +61,7 @@ CARD = method.MethodCard(
     "takes gradient steps. `variant='paper'` is the paper's Algorithm 1 as printed, with the noise, the largest "
     "spread and the tuned step sizes of Figure 2. Fact 1 of the paper has half of the gradient; `solver='stiefel'` "
     "takes the whole gradient, which finite differences confirm. On digits (600 rows of 20 features, sorted by kind "
-    "among 5 parties, 3 components) the squared error per row is 138 by default, and 1537 with `variant='paper'`, "
+    "among 5 sites, 3 components) the squared error per row is 138 by default, and 1537 with `variant='paper'`, "
     "whose steps are too long for such rows.",
 )
 

@@ -59,22 +59,22 @@ class PersonalisedOptions(method.Options, method.CentreOptions, method.VariantOp
         Literal["held-out", "infinity", "sigma"] | Annotated[float, Limits(ge=0)],
         Limits(examples=["held-out", "infinity", "sigma", 0.0, 0.5, 1e6]),
     ] = "held-out"
-    """Strength with which the shared components draw each party's own: 0 is local PCA, 'infinity' the PCA of all rows,
+    """Strength with which the shared components draw each site's own: 0 is local PCA, 'infinity' the PCA of all rows,
     'held-out' lets the run choose, and 'sigma' follows from `sigma_u` and `sigma_eps`."""
     sigma_u: Deviation = 0.2**0.5
-    """Deviation of the parties' components from the shared ones, for mu='sigma'."""
+    """Deviation of the sites' components from the shared ones, for mu='sigma'."""
     sigma_eps: Deviation = 0.5**0.5
     """Deviation of the noise in rows whose scores have variance 1, for mu='sigma', `local_step` and `server_step`."""
     solver: Literal["closed-form", "stiefel", "printed"] = "closed-form"
-    """Way to compute each party's components: by eigenvectors, or by the gradient steps of the paper's Algorithm 1
+    """Way to compute each site's components: by eigenvectors, or by the gradient steps of the paper's Algorithm 1
     ('stiefel'), or by these steps with the gradient of its Fact 1, in which rows have half their weight ('printed')."""
     local_step: StepSize = "auto"
-    """Step size of a party's components in Algorithm 1, the paper's alpha; 'auto' is the largest stable size of each
-    party."""
+    """Step size of a site's components in Algorithm 1, the paper's alpha; 'auto' is the largest stable size of each
+    site."""
     server_step: StepSize = "auto"
     """Step size of the shared components in Algorithm 1, the paper's beta; 'auto' is the largest stable size."""
     start: Literal["pooled", "uniform"] = "pooled"
-    """First shared components, from which each party's own start too: the PCA of all rows, or random ones from `seed`,
+    """First shared components, from which each site's own start too: the PCA of all rows, or random ones from `seed`,
     uniform among orthonormal columns."""
     iterations: Annotated[method.Count, Limits(examples=[1, 5])] = 20
     """Largest number of iterations for the shared components in each pass."""

@@ -4,8 +4,8 @@ Take ROBUST if nobody has looked for errors in the rows, or if their distributio
 the cost and what a site must allow. The components are those of the covariance of all rows except rows that lie far off
 along some direction. The run looks along the eigenvectors of the rows' signs about their spatial median, and of the
 signs of whitened rows (`fedpca_flwr.strategies.robust.spatial_signs`), at most 200. It looks twice, the second time
-among the rows that are left. ``robust-parties`` uses only parties whose normalised sums are near the spatial median of
-all parties' sums.
+among the rows that are left. ``robust-parties`` uses only sites whose normalised sums are near the spatial median of
+all sites' sums.
 """
 
 from collections.abc import Generator, Sequence
@@ -54,7 +54,7 @@ CARD = method.MethodCard(
     beyond_moments="rows count by their directions from a centre of the server's, which a site must allow",
     examples=({}, {"scale": True}, {"robust-parties": True}),
     reference="Locantore et al. 1999; Visuri, Koivunen and Oja 2000; Vardi and Zhang 2000",
-    differences="The publications treat a single data set. The sums over parties are this project's.",
+    differences="The publications treat a single data set. The sums over sites are this project's.",
 )
 
 

@@ -40,7 +40,7 @@ class RobustOptions(method.Options):
     scale: bool = False
     """Divide each feature by its median absolute deviation."""
     robust_parties: bool = False
-    """In clear only: bound each party's weight, and use the median of the parties' sums. This option is for parties
+    """In clear only: bound each site's weight, and use the median of the sites' sums. This option is for sites
     that are alike."""
     max_rounds: Annotated[method.Count, Limits(examples=[1, 2, 3])] = 30
     """Largest number of steps to the median. A model that stops there states the remaining distance."""

@@ -1,10 +1,10 @@
-"""SPCA and SAPCA: each party follows its stream of rows in one pass; the subspaces are merged (Grammenos et al. 2019).
+"""SPCA and SAPCA: each site follows its stream of rows in one pass; the subspaces are merged (Grammenos et al. 2019).
 
 Take one of the two if rows arrive in a stream; docs/streaming.md compares the choices. `spca` has a fixed number of
 components, or as many as hold a share of the variance. `sapca` begins with n-components, and then keeps the last one's
-share of the singular values within limits. A party needs O(d (r + b)) memory for d features, r tracked directions and
+share of the singular values within limits. A site needs O(d (r + b)) memory for d features, r tracked directions and
 blocks of b rows. It sends its directions times their singular values, its mean, the trace of its scatter, and an error
-bound. The server merges these ("star"), or the parties merge them along a tree, and the server relays their messages.
+bound. The server merges these ("star"), or the sites merge them along a tree, and the server relays their messages.
 
 The model states a bound on its error. If ``tracked`` is less than the number of features and the rank of the data, the
 model depends a little on the order of the rows, within this bound.
@@ -81,7 +81,7 @@ class SPCAOptions(method.CentreOptions, method.VariantOptions):
     forgetting: Annotated[float, Limits(gt=0, le=1, examples=[1.0, 0.9])] = 1.0
     """Factor by which the singular values are multiplied before each block."""
     topology: Literal["star", "tree"] = "star"
-    """Who merges: the server, the subspaces of all parties ('star'), or the parties, along a tree ('tree')."""
+    """Who merges: the server, the subspaces of all sites ('star'), or the sites, along a tree ('tree')."""
     fan_in: Annotated[method.Count, Limits(ge=2, examples=[2, 3])] = 2
     """With a tree: number of subspaces that meet at a node (the paper's l)."""
     merge_batch: Annotated[int, Limits(ge=0, examples=[0, 2, 3])] = 0
@@ -147,7 +147,7 @@ class SAPCAOptions(SPCAOptions):
     """The number of components grows if the last singular value is a larger share of the sum (the paper's beta)."""
     hysteresis: bool = True
     """Let the number grow only if the next direction would not be dropped again, and fall only after two steady blocks;
-    the model's number is where the rule settles. Without, as published, the model has the parties' largest number."""
+    the model's number is where the rule settles. Without, as published, the model has the sites' largest number."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
@@ -297,9 +297,9 @@ def sends_at_level(party: int, level: int, parties: int, fan_in: int) -> bool:
 
 
 DIFFERENCES = (
-    "By default a party tracks twice as many directions as components, centres its rows, and the server merges the "
-    "directions of all parties at once. In the publication a party tracks as many directions as components and does "
-    "not centre its rows, and parties merge along a tree (`variant='paper'`: two at a time). Both variants correct "
+    "By default a site tracks twice as many directions as components, centres its rows, and the server merges the "
+    "directions of all sites at once. In the publication a site tracks as many directions as components and does "
+    "not centre its rows, and sites merge along a tree (`variant='paper'`: two at a time). Both variants correct "
     "an error of algorithms 2 and 3: lambda 2 also multiplies the block Z Sigma 2, as in algorithm 4. On the digits "
     "of scikit-learn, in five parts, ten components leave 0.02 % more squared error than those of the pooled rows. "
     "With `variant='paper'` it is 2.7 % more, of which 2.2 are due to rows that are not centred."
@@ -310,16 +310,16 @@ SPCA_CARD = method.MethodCard(
     title="Streaming with fixed rank",
     exact=False,
     result="The model states a bound",
-    rounds="1; log2(parties) with `topology='tree'`, or to the base `fan-in`",
+    rounds="1; log2(sites) with `topology='tree'`, or to the base `fan-in`",
     upload="d `tracked` + d + 5, for d features",
     server_sees="mean, total variance, leading local components",
     disclosure=method.Disclosure(
         "its number of rows, mean, total variance, leading components with their variances, and an error bound; in a "
         "tree also merged ones. With `state` the server keeps the merged model and a digest of each contribution on "
         "disk",
-        "the pooled components and mean; in a tree also the **merged subspace, mean and weight of the parties below**, "
-        "which at the lowest level are those of one other party",
-        "sizes and times of messages; in a tree, which party is the parent of which",
+        "the pooled components and mean; in a tree also the **merged subspace, mean and weight of the sites below**, "
+        "which at the lowest level are those of one other site",
+        "sizes and times of messages; in a tree, which site is the parent of which",
     ),
     options=SPCAOptions,
     script=spca_script,

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import qr, svd
+from scipy.linalg import eigh, qr, svd
 from typing_extensions import override
 
 from fedpca_flwr.maths.arrays import Array
@@ -192,10 +192,10 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = (), *, b
     """Merge the leading directions of several sets of rows into k of all rows together, with their means.
 
     The ``factors`` (1 by default) scale each part's singular values: below 1 forgets, above 1 enhances. The scaled
-    directions, and rows for the differences of the means, are stacked; a QR decomposition and the SVD of its triangle
-    give the result (Grammenos et al. 2019, algorithm 5, extended by the means). The merge is associative as long as
-    nothing is truncated. The parts themselves fix their order: permuting them changes no bit. With ``batch`` of 2 or
-    more, so many neighbours are merged at once, and then the results, until one is left: the order then matters.
+    directions, and rows for the differences of the means, are stacked, and their SVD gives the result (Grammenos et al.
+    2019, algorithm 5, extended by the means). The merge is associative as long as nothing is truncated. The parts
+    themselves fix their order: permuting them changes no bit. With ``batch`` of 2 or more, so many neighbours are
+    merged at once, and then the results, until one is left: the order then matters.
     """
     scaled = [_scale_subspace(*pair) for pair in zip(parts, list(factors) or [1.0] * len(parts), strict=True)]
     while 1 < batch < len(scaled):
@@ -204,12 +204,11 @@ def merge(parts: Sequence[Subspace], k: int, factors: Iterable[float] = (), *, b
     scaled.sort(key=lambda part: (*head_order(part.head), *part.sigma))
     pooled, between = rows_between([part.head for part in scaled])
     columns = np.hstack([*(part.vectors * part.sigma for part in scaled), between.T])
-    basis, triangle = qr(columns, mode="economic", check_finite=False)
-    turn, sigma, _ = svd(triangle, full_matrices=False, check_finite=False)
+    vectors, sigma, _ = svd(columns, full_matrices=False, check_finite=False)
     sigma = _above_noise(sigma, sigma.max())
     energy = sum(part.energy for part in scaled) + float(np.vdot(between, between))
-    omitted = sum(part.omitted for part in scaled) + _truncation_error(sigma, k, len(basis))
-    return Subspace(pooled, basis @ turn[:, : sigma[:k].size], sigma[:k], energy, omitted)
+    omitted = sum(part.omitted for part in scaled) + _truncation_error(sigma, k, len(vectors))
+    return Subspace(pooled, vectors[:, : sigma[:k].size], sigma[:k], energy, omitted)
 
 
 def _scale_subspace(part: Subspace, factor: float) -> Subspace:
@@ -244,20 +243,18 @@ def _append_block(vectors: Array, sigma: Array, rows: Array) -> tuple[Array, Arr
     correction = outside @ vectors
     outside -= correction @ vectors.T
     inside += correction
-    left_vectors, extent, right_vectors = svd(outside, full_matrices=False, check_finite=False)
+    directions, triangle, pivots = qr(outside.T, mode="economic", pivoting=True, check_finite=False)
     length = float(np.linalg.norm(rows))
     unit = max(length, sigma.max(initial=0.0))
-    new = _above_noise(extent, unit).size
-    directions = right_vectors[:new].T - vectors @ (vectors.T @ right_vectors[:new].T)
-    k = sigma.size
-    small = np.zeros((k + len(rows), k + new))
-    small[:k, :k] = np.diag(sigma)
-    small[k:, :k] = inside
-    small[k:, k:] = left_vectors[:, :new] * extent[:new]
-    _, merged, turn = svd(small, full_matrices=False, check_finite=False)
-    merged = _above_noise(merged, unit)
-    neglected = 2 * length * float(extent[new:].max(initial=0.0))
-    return np.hstack([vectors, directions]), turn[: merged.size].T, merged, neglected
+    k, new = sigma.size, _above_noise(np.abs(triangle.diagonal()), unit).size
+    directions = directions[:, :new] - vectors @ (vectors.T @ directions[:, :new])
+    coordinates = np.hstack([inside[pivots], triangle[:new].T])  # of the rows in the basis
+    gram = coordinates.T @ coordinates  # rounds as every scatter does, which `_truncation_error` counts
+    gram[np.diag_indices(k)] += sigma**2
+    values, turn = eigh(gram, driver="evd", check_finite=False)
+    merged = _above_noise(np.sqrt(values[::-1].clip(min=0.0)), unit)
+    neglected = 2 * length * float(np.linalg.norm(triangle[new:]))
+    return np.hstack([vectors, directions]), turn[:, ::-1][:, : merged.size], merged, neglected
 
 
 def _above_noise(sigma: Array, unit: float) -> Array:

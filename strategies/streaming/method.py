@@ -3,7 +3,7 @@
 The server keeps the moments of every member in the folder ``state`` (`fedpca_flwr.model.federation`). The model is that
 of P-COV on the rows of all current members; docs/streaming.md has all rules. If rows arrive in a stream, take `spca`.
 
-In the first round every party sends its number of rows, its mean and a digest (SHA-256) of its moments. Parties whose
+In the first round every site sends its number of rows, its mean and a digest (SHA-256) of its moments. Sites whose
 digest differs from the server's then send their moments.
 """
 
@@ -36,7 +36,7 @@ class StreamingOptions(method.ScaledOptions):
     leave: str = ""
     """Names of the members that leave, with commas between them. A name that contains a comma is in double quotes."""
     append: Annotated[bool, Limits(examples=[])] = False
-    """Add the parties' rows to the rows of earlier runs, instead of replacing these."""
+    """Add the sites' rows to the rows of earlier runs, instead of replacing these."""
 
 
 SUM_KEY_PREFIX = "sum of "  # of the key under which the server stores a sum over all parties
@@ -46,17 +46,17 @@ CARD = method.MethodCard(
     title="Streaming",
     exact=True,
     result="The components are those of all current members' rows",
-    rounds="1; 2 if any party's rows changed",
-    upload="d + 6 for d features; 2d + 7 if any party's rows changed, and d(d+1)/2 from each party whose rows changed",
+    rounds="1; 2 if any site's rows changed",
+    upload="d + 6 for d features; 2d + 7 if any site's rows changed, and d(d+1)/2 from each site whose rows changed",
     server_sees="each party's covariance, and keeps it",
     disclosure=method.Disclosure(
         "its number of rows, mean and covariance matrix, and whether its rows are those of the last run (a digest of "
         "its moments); the server keeps all of this on disk until the member leaves",
         "the pooled components, mean and scales",
-        "sizes and times of messages, and so which party sent something new",
+        "sizes and times of messages, and so which site sent something new",
     ),
     summed_disclosure=method.Disclosure(
-        "the number of rows, mean, variances, scatter and squared error, all kept on disk; the names of the parties",
+        "the number of rows, mean, variances, scatter and squared error, all kept on disk; the names of the sites",
         "the number, mean and variances of all rows; the pooled components",
     ),
     pools_moments=True,

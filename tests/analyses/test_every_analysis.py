@@ -189,8 +189,7 @@ def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_p
         np.testing.assert_allclose(again.components_, model.components_, atol=1e-9)
         np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
         assert not [note for note in again.log["notes"] if "the run" in note]
-    other = analyses.pca(model, scale=not options)
-    assert [note for note in other.log["notes"] if "the run" in note]
+    assert [note for note in analyses.pca(model, scale=not options).log["notes"] if "the run" in note]
     unit = 1.0 if model.scale_ is None else model.scale_
     spectrum = np.linalg.eigvalsh(model.moments_.covariance / unit / np.reshape(unit, (-1, 1)))[::-1]
     np.testing.assert_allclose(analyses.how_many(model).spectrum, spectrum, rtol=1e-9, atol=1e-12)
@@ -214,5 +213,4 @@ def test_no_unit_of_the_rows_changes_a_result(unit):
 
 
 def test_a_cluster_of_no_rows_is_not_one_of_few():
-    result = replace(MAKERS["Clusters"](), rows=(0, None))
-    assert re.findall(r"^  [01] +(\w+)", repr(result), re.M) == ["0", "few"]
+    assert re.findall(r"^  [01] +(\w+)", repr(replace(MAKERS["Clusters"](), rows=(0, None))), re.M) == ["0", "few"]

@@ -106,8 +106,7 @@ ROWS = rows(400, 6)
 
 @pytest.fixture(scope="module")
 def moments():
-    parties = cut(ROWS, 100, 80, 60, 50, 40, 30, 20, 20)
-    return run("p-cov", parties, n_components=2, keep="parties").moments_
+    return run("p-cov", cut(ROWS, 100, 80, 60, 50, 40, 30, 20, 20), n_components=2, keep="parties").moments_
 
 
 def test_errors_are_those_of_the_bootstrap(moments):

@@ -35,8 +35,7 @@ POOLED |= {"by Lanczos": (rows(600, 300), False)}
 @pytest.mark.parametrize(("data", "scale"), POOLED.values(), ids=POOLED)
 def test_distances_are_those_of_the_pooled_rows(data, scale):
     n, k = len(data), 4
-    parties = cut(data, n - n // 2 - n // 5, n // 2, n // 5)
-    model = run("p-cov", parties, n_components=k, scale=scale)
+    model = run("p-cov", cut(data, n - n // 2 - n // 5, n // 2, n // 5), n_components=k, scale=scale)
     found = analyses.outliers(model, data)
     centred = (data - data.mean(axis=0)) / (data.std(axis=0) if scale else 1)
     values, vectors = np.linalg.eigh(np.cov(centred, rowvar=False))

@@ -94,8 +94,7 @@ def test_rotation_keeps_what_the_components_hold_together(moments, rotation):
     np.testing.assert_allclose(reproduced, plain.correlations.T @ plain.correlations, atol=1e-10)
     for row in turned.correlations:
         assert row[np.abs(row).argmax()] > 0
-    strengths = np.sum(turned.correlations**2, axis=1)
-    assert (np.diff(strengths) <= 0).all()
+    assert (np.diff(np.sum(turned.correlations**2, axis=1)) <= 0).all()
     assert (turned.correlations**2).var(axis=1).sum() > (plain.correlations**2).var(axis=1).sum()
     assert (rotation == "varimax") == bool(np.allclose(turned.between, np.eye(3)))
 
@@ -145,8 +144,7 @@ def test_varimax_is_that_of_scikit_learn(seed):
 def test_kaiser_normalisation_is_the_default(rotate):
     """R: ``z <- loadings / sqrt(rowSums(loadings^2))``, and the rotation of z."""
     loadings = np.random.default_rng(3).standard_normal((12, 3)) * np.geomspace(0.05, 1, 12)[:, None]
-    lengths = np.linalg.norm(loadings, axis=1)
-    orthogonal = varimax(loadings / lengths[:, None], kaiser=False)
+    orthogonal = varimax(loadings / np.linalg.norm(loadings, axis=1)[:, None], kaiser=False)
     np.testing.assert_allclose(varimax(loadings), orthogonal, atol=1e-12)
     assert not np.allclose(np.abs(rotate(loadings)), np.abs(rotate(loadings, kaiser=False)), atol=1e-3)
     spent = np.vstack([loadings, np.zeros(3)])  # a constant feature
@@ -157,8 +155,7 @@ def test_kaiser_normalisation_is_the_default(rotate):
 def test_promax_finds_correlated_factors():
     """Loadings of a simple pattern on two factors whose correlation is 0.4."""
     pattern = np.kron(np.eye(2), np.array([[0.9], [0.8], [0.7], [0.6]]))
-    between = np.array([[1.0, 0.4], [0.4, 1.0]])
-    loadings = pattern @ np.linalg.cholesky(between)
+    loadings = pattern @ np.linalg.cholesky(np.array([[1.0, 0.4], [0.4, 1.0]]))
     turn = promax(loadings)
     inverse = np.linalg.inv(turn)
     correlated = inverse @ inverse.T

@@ -144,15 +144,13 @@ def test_canonical_correlations_and_directions():
 
 def test_canonical_correlations_leave_out_what_does_not_vary():
     X = rows(200, 4)
-    joint = np.hstack([X[:, :2], X[:, :1] * 1e6, X[:, 2:] + X[:, :2]])
-    moments = kept(joint)
+    moments = kept(np.hstack([X[:, :2], X[:, :1] * 1e6, X[:, 2:] + X[:, :2]]))
     found, expected = (analyses.canonical_correlations(moments, *sets, k=2) for sets in ([[0, 1, 2]], [[0, 1], [3, 4]]))
     close(found.correlations, expected.correlations)
-    three_rows = SecondMoments.of(rows(3, 6)), [0, 1, 2], None
     for wrong, error, k in (
         ((moments, [0, 2], [3, 4]), DataError, 2),
         ((moments, [0, 1, 2], [3]), ConfigError, 2),
-        (three_rows, ConfigError, 3),
+        ((SecondMoments.of(rows(3, 6)), [0, 1, 2], None), ConfigError, 3),
     ):
         with refused(error, "'k'", k, k - 1):
             analyses.canonical_correlations(*wrong, k=k)
@@ -260,8 +258,7 @@ def residuals(X, Z):
 @pytest.mark.parametrize("covariates", [[6], [6, 7], [6, 7, 8]])
 def test_it_is_the_pca_of_the_residuals_of_the_pooled_rows(aged, covariates):
     """With age twice, a combination of the covariates does not vary."""
-    moments = of_parties(aged).select([*range(6), *covariates])
-    found = analyses.adjusted(moments, list(range(6, 6 + len(covariates))))
+    found = analyses.adjusted(of_parties(aged).select([*range(6), *covariates]), list(range(6, 6 + len(covariates))))
     left = residuals(aged[:, :6], aged[:, covariates])
     model = analyses.pca(found.moments, 3)
     same_pca(model, pooled_pca(left, 3))
@@ -277,8 +274,7 @@ def test_means_of_parties_are_taken_out_too(aged):
     place = np.repeat(np.eye(3), SIZES, axis=0)
     left = residuals(aged[:, [*range(6), 8]], np.column_stack([aged[:, 6:8], place]))
     same_pca(analyses.pca(found.moments, 3), pooled_pca(left, 3))
-    last = found.apply(aged[290:], party="partition 2")
-    np.testing.assert_allclose(last - found.moments.mean, left[290:], atol=1e-7)
+    np.testing.assert_allclose(found.apply(aged[290:], party="partition 2") - found.moments.mean, left[290:], atol=1e-7)
     with refused(ConfigError, "'party'", "'north'", "partition 0"):
         found.apply(aged, party="north")
 

@@ -178,8 +178,7 @@ def test_adjusted_variances_are_those_of_scores_by_qr(scale):
     np.testing.assert_allclose(scores, Z @ result.components.T, atol=1e-9)
     _, R = np.linalg.qr(scores - scores.mean(axis=0))
     np.testing.assert_allclose(result.adjusted_variances, np.diagonal(R) ** 2 / 177, rtol=1e-9)
-    shares = result.adjusted_variances / Z.var().sum()
-    np.testing.assert_allclose(result.explained_shares, shares, rtol=1e-9)
+    np.testing.assert_allclose(result.explained_shares, result.adjusted_variances / Z.var().sum(), rtol=1e-9)
     assert np.count_nonzero(result.components, axis=1).tolist() == [5, 3, 3, 1]
     assert result.exact.all()
     np.testing.assert_allclose(result.gaps, 1 - result.adjusted_variances / result.bounds)

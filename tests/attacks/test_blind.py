@@ -323,11 +323,7 @@ def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed
     first, second = cut(A, 8, 4, 4), cut(A @ P, 4, 8, 4)
     assert abs(A.T @ A - (A @ P).T @ (A @ P)).max() > 1
     drawn = np.linalg.qr(rng.standard_normal((8, 3))).Q
-    for change in (
-        lambda pairs, scatter: pairs,
-        unit_vectors,
-        lambda pairs, scatter: replace(pairs, vectors=drawn),
-    ):
+    for change in (lambda pairs, scatter: pairs, unit_vectors, lambda pairs, scatter: replace(pairs, vectors=drawn)):
         one, other = view(monkeypatch, first, Q, change), view(monkeypatch, second, P.T @ Q, change)
         assert one == other
         assert len(one[0]) == 1

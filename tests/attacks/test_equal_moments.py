@@ -115,7 +115,6 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
 
 
 def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProxyType({})) -> str:
-    """In which phase the answers of the twins differ; empty if in none."""
     worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(6)
     run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}

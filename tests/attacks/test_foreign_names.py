@@ -115,8 +115,7 @@ def test_pcas_whose_names_begin_alike_have_states_of_their_own():
 
 @pytest.mark.parametrize("phase", [FORGED, LONG, "", "\0"])
 def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log):
-    session = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2})
-    said = session.ask(phase, [])[1]
+    said = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2}).ask(phase, [])[1]
     assert said["error"] == "ContractError"
     assert said["message"].isprintable()
     assert_single_lines(log)
@@ -173,8 +172,7 @@ def test_the_app_of_a_run_is_named_in_a_short_line(text, tmp_path, monkeypatch):
     from tests.site.node.test_node import site_of
 
     monkeypatch.setattr(AppName, "text", "")
-    process = node.SiteProcess(site_of(tmp_path), tmp_path, lambda refusal: refusal)
-    refusal = process.load_app(text, text, "ab" * 32)
+    refusal = node.SiteProcess(site_of(tmp_path), tmp_path, lambda refusal: refusal).load_app(text, text, "ab" * 32)
     node.held_rows.resident = None
     for shown in (str(refusal), AppName.text):
         assert shown.isprintable()

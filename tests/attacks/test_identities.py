@@ -54,7 +54,6 @@ def array_of(key):
 
 
 def sign_as(colluder, claimed, key):
-    """Return a signature by the colluder's identity under keys that are said to be those of another party."""
     identity = load_identity(NodeConfig.parse(colluder.context.node_config))
     signer = replace(colluder.client.transport.policy.signer, identity=identity)
     return array_of(identity.sign(signer._message(claimed, "run keys", [key.tobytes()])))
@@ -65,7 +64,6 @@ def asked_of(session, publics):
 
 
 def layout_of(session):
-    """Return the layout of the first sum, which a client knows once it has its script."""
     client = session.client
     assert "moments" in client.script
     return client.transport.method_questions["moments"].layout({}, client.public)

@@ -88,8 +88,7 @@ def test_columns_of_all_parties_count_against_the_rows(tmp_path):
         assert site(tmp_path / method, {"method": method, "n-components": components}).ask("rows", [])[0]
     wide = np.random.default_rng(1).integers(0, 50, (12, 40)).astype(float)
     assert site(tmp_path / "a", within(KRYLOV, 10, 2), rows=wide).ask("rows", [])[0]
-    refused = site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).refusal("rows", [])
-    assert not unnamed(refused, 11, 12, 40)
+    assert not unnamed(site(tmp_path / "b", within(KRYLOV, 12, 2), rows=wide).refusal("rows", []), 11, 12, 40)
     # Three parties, 5 columns here: of at least 7, six products leave one direction unknown.
     for columns, width, answered in ((6, 2, True), (7, 1, False)):
         asking = site(tmp_path / str(columns), {**within(KRYLOV, columns, width), **SECURE})

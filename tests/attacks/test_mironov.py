@@ -121,8 +121,7 @@ def impossible(noise, scale):
         width = 20 + int(3 * norm.pdf(z) * 2.0**52 * np.spacing(max(abs(value), 2.0**31)) / deviation)
         if value == round(value) or width > 300:
             continue
-        near = np.floor(ndtr(z) * 2.0**52) + np.arange(-width, width + 1)
-        reached = deviation * ndtri((near + 0.5) * 2.0**-52)
+        reached = deviation * ndtri((np.floor(ndtr(z) * 2.0**52) + np.arange(-width, width + 1) + 0.5) * 2.0**-52)
         count += not (np.abs(reached - value) <= np.spacing(abs(value) + 2.0**31) / 2).any()
     return count
 
@@ -163,13 +162,11 @@ def test_one_sum_of_shared_noise_does_not_tell_it(phase, survivors, monkeypatch)
 
 
 def floats(size, deviation, source):
-    words = np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)
-    return deviation * ndtri((words + 0.5) * 2.0**-52)
+    return deviation * ndtri(((np.frombuffer(source(8 * size), dtype="<u8") >> np.uint64(12)) + 0.5) * 2.0**-52)
 
 
 def small(self, phase, noise=DPOptions.noise):
-    deviations = noise(self, phase).deviations
-    few = {name: deviation and FIELD_STEPS[name] // 9 for name, deviation in deviations.items()}
+    few = {name: deviation and FIELD_STEPS[name] // 9 for name, deviation in noise(self, phase).deviations.items()}
     return noise(self, phase)._replace(deviations=few)
 
 

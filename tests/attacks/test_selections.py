@@ -7,7 +7,7 @@ import pytest
 
 from fedpca_flwr.data.table import check_rows, participating_rows, participation
 from fedpca_flwr.errors import ContractError, DisclosureError
-from fedpca_flwr.maths.moments import pack
+from fedpca_flwr.maths.moments import pack, unpack_symmetric
 from fedpca_flwr.site.rules.accounts import OpenedSum
 from fedpca_flwr.site.scores import OddRows
 from tests.attacks.test_repeats import events
@@ -37,8 +37,7 @@ def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
     questions = Questions(1, {"d": 6, "n": 60})
     for phase in script.times:
         question = session.client.script[phase]
-        arrays = questions.arrays(question, session, question.request_sizes(session.client.public))
-        said = session.ask(phase, arrays)[1]
+        said = session.ask(phase, questions.arrays(question, session, question.request_sizes(session.client.public)))[1]
         if "error" in said:
             break
         assert question.in_clear or phase not in session.client.questions or opened(session) == expected, phase
@@ -165,3 +164,48 @@ def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp
         block[[0, 1, 59]] = np.outer([1.0, 0.0, -1.0], 2.0 ** np.arange(50, 58)) + np.array([[0.0], [1.0], [0.0]])
         answers.append([vault.times(block).tolist(), vault.squares(block.T, np.zeros(60))])
     assert answers[0] == answers[1]
+
+
+def sums_of_gapped(session: HostileSession, rows: np.ndarray, column: int) -> np.ndarray | None:
+    """Return sums over the rows that lack the last value, of a column times each of four; None if refused.
+
+    Two models differ only in how much of the last value the column foretells.
+    """
+    zeros, sums = np.zeros(5), []
+    questions = [("observed", []), ("deviations", [np.asarray(len(rows)), zeros])]
+    for share in (0.0, 0.5):
+        covariance = np.eye(5)
+        covariance[4, column] = covariance[column, 4] = share
+        questions += [("expected", [np.asarray(len(rows)), zeros, np.ones(5), zeros, pack(covariance)])]
+    for phase, arrays in questions:
+        replied = session.ask(phase, arrays)[0]
+        if not replied:
+            return None
+        if phase == "expected":
+            sums.append(unpack_symmetric(replied[1], 5)[4, :4] / 0.5)
+    return sums[1] - sums[0]
+
+
+@pytest.mark.parametrize(("gaps", "few"), [("shared", True), ("shared", False), ("all", True)])
+def test_sums_of_rows_with_the_same_gaps_show_no_row(gaps, few, tmp_path):
+    """The fault: a value that 31 rows have was no rare one, though one row has it among those that EM adds up alone.
+
+    And of 30 new rows, the one that lacks a value was the difference of two such sums.
+    """
+    rows = np.random.default_rng(6).normal(50, 10, (180, 5))
+    rows[(np.arange(180) < 40) | (few & (np.arange(180) == 150)), 4] = np.nan
+    carriers = np.where(
+        ((np.arange(180) >= 40) & (np.arange(180) < 70)) | (np.arange(180) == (7 if few else 70)), 1.0, 0.0
+    )
+    run, node = {"method": "em", "n-components": 2}, {"gaps": gaps, "min-rows": 20}
+    rare = np.column_stack([rows[:, :3], carriers, rows[:, 4]])[:150]
+    answers = [sums_of_gapped(HostileSession(tmp_path / "rare", rare, run, **node), rare, 3)]
+    node["journal"] = str(tmp_path / "journal")
+    for number, part in enumerate((rows[:150], rows), start=1):
+        session = HostileSession(tmp_path / str(number), part, run, run_id=number, **node)
+        answers.append(sums_of_gapped(session, part, 0))
+    refused = few and gaps == "shared"
+    assert [answer is None for answer in answers] == [refused, False, refused]
+    if few and not refused:  # or this would attack nothing
+        np.testing.assert_allclose(answers[0], rare[7, :4], atol=1e-8)
+        np.testing.assert_allclose(answers[2] - answers[1], rows[150, 0] * rows[150, :4], atol=1e-6)

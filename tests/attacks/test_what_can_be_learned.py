@@ -13,7 +13,6 @@ PATIENTS = np.round(rows(12, 8) * 10 + 50)
 
 
 def seen(parties):
-    """Return what the first party sends first."""
     server, caught = server_of("p-cov", parties, n_components=2), []
     tamper(server, 0, lambda reply: caught.append(parameters_to_ndarrays(reply.parameters)) or reply)
     finish(server)
@@ -27,8 +26,7 @@ def test_moments_of_one_row_and_of_two_are_the_rows():
     _, mean, _, scatter = seen([PATIENTS[:2], rows(30, 8)])
     values, vectors = np.linalg.eigh(unpack_symmetric(scatter, 8))
     half = vectors[:, -1] * np.sqrt(values[-1] / 2)
-    guessed = sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))])
-    assert guessed == sorted(map(tuple, PATIENTS[:2]))
+    assert sorted([tuple(np.round(mean + half)), tuple(np.round(mean - half))]) == sorted(map(tuple, PATIENTS[:2]))
 
 
 def test_a_covariance_of_few_rows_reveals_membership():
@@ -91,9 +89,7 @@ def test_two_runs_reveal_a_person_who_alone_misses_a_call(tmp_path):
         scatter = unpack_symmetric(packed, D) + count * np.outer(mean, mean)
         products.append(scatter[MISSED] * np.sqrt(2 * told * (1 - told)))  # with (g - 2p) of who was called
         sums.append(count * mean)
-    of_the_called = (products[1] - products[0]) / (2 * (0.4 - 0.2))
-    own = sums[0] - of_the_called
-    read = own * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
+    read = (sums[0] - ((products[1] - products[0]) / (2 * (0.4 - 0.2)))) * np.sqrt(2 * 0.4 * 0.6) + 2 * 0.4
     np.testing.assert_allclose(read[OTHERS], people[ALONE, OTHERS], atol=1e-9)
 
 

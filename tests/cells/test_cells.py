@@ -22,8 +22,7 @@ def cells(tmp_path, monkeypatch):
     anndata = pytest.importorskip("anndata", reason="needs the extra 'cells'")
     read_in_blocks(monkeypatch)
     layers = {"counts": sparse.csr_matrix(COUNTS), "by columns": sparse.csc_matrix(COUNTS)}
-    annotated = anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES})
-    annotated.write_h5ad(tmp_path / "cells.h5ad")
+    anndata.AnnData(X=COUNTS.toarray() + 1, layers=layers, var={"var_names": GENES}).write_h5ad(tmp_path / "cells.h5ad")
     return str(tmp_path / "cells.h5ad")
 
 

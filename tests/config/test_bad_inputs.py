@@ -30,7 +30,6 @@ def fit(parties=None, method="p-cov", **options):
 
 
 def reported_error(node, **options):
-    """Return the error that a site's client reports in its first round, as (kind, text)."""
     node = {"partition-id": 0, "num-partitions": 1, "min-rows": 1, **node}
     values = METHODS.run_config({"method": "p-cov", "n-components": 2, **options})
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)

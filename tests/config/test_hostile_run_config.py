@@ -151,8 +151,7 @@ def test_no_refusal_is_longer_than_a_server_reads():
 def test_long_texts_and_paths_in_a_sites_own_home_are_taken():
     declared = {f"c{i}": [format(j, "x") for j in range(1000)] for i in range(9)}  # as many as there may be
     assert RunConfig.parse({"levels": json.dumps(declared)}).levels_by_column == declared
-    names = ", ".join(f"gene {i}" for i in range(20_000))
-    assert len(RunConfig.parse({"features": names}).feature_names) == 20_000
+    assert len(RunConfig.parse({"features": ", ".join(f"gene {i}" for i in range(20_000))}).feature_names) == 20_000
     path = "a/" * 50
     assert RunConfig.parse({"data-root": path, "output": "x" * run_config.MAX_TEXT_CHARACTERS}).data_root == path
     assert method_text.split_method_text("p-cov " + "a=1 " * run_config.MAX_KEYS)[0] == "p-cov"

@@ -20,8 +20,7 @@ SITE = {"partition-id": 0, "num-partitions": 3, "name": "Charité (Berlin)", "se
 
 def site_file(folder, supernode=SUPERNODE, site=SITE, encoding="utf-8"):
     path = folder / "site.toml"
-    text = f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}"
-    path.write_bytes(text.encode(encoding))
+    path.write_bytes(f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}".encode(encoding))
     return path
 
 
@@ -35,6 +34,9 @@ def test_the_secure_profile_is_that_of_the_security_page(tmp_path, capsys):
     (block,) = re.findall(r"^```toml\n(.*?)^```", (ROOT / "SECURITY.md").read_text(encoding="utf-8"), re.M | re.S)
     assert tomllib.loads(path.read_text()) == tomllib.loads(block)
     assert read_site_file(path).node.secure_only
+    text = re.sub("^data = .*\n|^# (?=data = |query = )", "", path.read_text(), flags=re.M)
+    (tmp_path / "database.toml").write_text(text)
+    assert read_site_file(tmp_path / "database.toml").node.query
     pairs = pairwise(path.read_text().splitlines())
     assert [line.split()[0] for above, line in pairs if re.match(r"[a-z]", line) and above[:1] != "#"] == OF_PAIRS
     assert main(["site", "init", str(path)]) == 2

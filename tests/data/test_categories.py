@@ -73,8 +73,7 @@ def test_a_run_is_the_famd_of_all_rows(method, travel, numbers):
     assert model.explained_variance_ == pytest.approx(variances, rel=1e-8)
     with pytest.warns(UserWarning, match="other"):
         own = model.transform(frame)
-    cosines = np.abs(np.sum(own / np.linalg.norm(own, axis=0) * scores, axis=0))
-    assert cosines == pytest.approx(np.ones(3), abs=1e-8)
+    assert np.abs(np.sum(own / np.linalg.norm(own, axis=0) * scores, axis=0)) == pytest.approx(np.ones(3), abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
@@ -82,8 +81,7 @@ def test_weighted_rows_are_repeated_ones(seed):
     frame = table(seed=seed)
     times = np.random.default_rng(seed).integers(0, 4, len(frame))
     weighed = fit("p-cov", parts(frame.assign(w=times)), n_components=3, scale=True, levels=LEVELS, weights="w")
-    repeated = frame.loc[frame.index.repeat(times)].reset_index(drop=True)
-    variances, _ = pages(repeated, NUMBERS, 3)
+    variances, _ = pages(frame.loc[frame.index.repeat(times)].reset_index(drop=True), NUMBERS, 3)
     assert weighed.explained_variance_ == pytest.approx(variances, rel=1e-8)
     assert weighed.feature_names_in_[:4].tolist() == [*NUMBERS, "sex=f"]
 
@@ -253,8 +251,7 @@ def test_parties_with_levels_of_other_names_have_a_note():
     ):
         (note,) = [n for n in fit("p-cov", {"a": one, "b": two}, levels=levels, **options).log["notes"] if "sex" in n]
         assert not unnamed(note, *named)
-    subset = one.assign(sex="F")
-    assert not any("sex" in n for n in fit("p-cov", [one, subset], levels=["sex"], **options).log["notes"])
+    assert not any("sex" in n for n in fit("p-cov", [one, one.assign(sex="F")], levels=["sex"], **options).log["notes"])
 
 
 def test_a_lacking_column_of_categories_is_named():

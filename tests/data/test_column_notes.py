@@ -29,7 +29,6 @@ def tables(**parties):
 
 
 def changed(table, *changes):
-    """Return a copy with these changes: column, value and rows."""
     found = table.copy()
     for column, value, places in changes:
         found[places, column] = value
@@ -54,6 +53,12 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
     assert not any(f"'{name}'" in notes(x=CODES[kind]) for name in "acd")
 
 
+@pytest.mark.parametrize("rows", [slice(3), slice(1)])  # which lie within the reach of a wide column
+def test_a_code_is_noted_in_all_columns_that_have_it(rows):
+    table = changed(USUAL * [1, 1, 100, -100], *((c, -999, rows) for c in range(4)))
+    assert f"{len(range(N)[rows]) * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+
+
 def test_a_column_that_one_party_has_not_measured_is_noted():
     everywhere, high = slice(None), USUAL / 100 + 4
     north = changed(USUAL, (2, -1, everywhere))
@@ -66,12 +71,13 @@ def test_a_column_that_one_party_has_not_measured_is_noted():
 
 
 def test_running_numbers_and_identifiers_are_noted():
-    order = RNG.permutation(N)
-    assert "running number is in 'a' (x)" in notes(x=np.column_stack([order, USUAL[:, 1:]]))
+    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
     patients = RNG.choice(10**6, N, replace=False) + 10**6
     assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 
 
+GENOTYPES = np.where(RNG.random((N, 60)) < 0.1, np.nan, RNG.binomial(2, RNG.uniform(0.005, 0.5, 60), (N, 60)))
+GENOTYPES[:, :4] = 0, 1, 2, np.nan  # nothing of 0, 1 and 2 is noted, so a .bed file needs no pass for notes
 ORDINARY = {
     "counts": RNG.poisson(RNG.gamma(0.5, 3, 60), (N, 60)),
     "large counts": RNG.negative_binomial(0.3, 0.001, (N, 60)),
@@ -80,7 +86,7 @@ ORDINARY = {
     "answers": RNG.integers(1, 8, (N, 60)),
     "0 and 1": RNG.binomial(1, 0.1, (N, 60)),
     "signs": RNG.integers(-1, 2, (N, 60)),
-    "genotypes": RNG.binomial(2, RNG.uniform(0.005, 0.5, 60), (N, 60)),
+    "genotypes": GENOTYPES,
     "heavy tails": RNG.standard_cauchy((N, 60)).round(1),
     "sizes": np.exp(RNG.normal(0, 2, (N, 60))).round(2),
     "ages": RNG.integers(0, 100, (25, 3)),

@@ -13,8 +13,8 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, run
-from fedpca_flwr.data.frames import as_array, as_rows, labels_text
-from fedpca_flwr.data.table import check_rows, names_digest
+from fedpca_flwr.data.frames import as_array, as_rows
+from fedpca_flwr.data.table import check_rows, labels_text, names_digest
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Blocks, to_array
 from fedpca_flwr.site.readers.files import read
@@ -380,9 +380,8 @@ def test_a_partition_of_a_data_set_is_a_party_of_columns_or_of_images():
     pixels = np.random.default_rng(0).integers(0, 255, size=(40, 6, 5), dtype=np.uint8)
     images = list(map(PIL.Image.fromarray, pixels))
     dataset = local_dataset(images, label=np.arange(40) % 3.0)
-    numbers = local_dataset(**dict(zip(NAMES, X.T, strict=True)))
     for table, expected in (
-        (numbers, list(map(frame, np.split(X, 2)))),
+        (local_dataset(**dict(zip(NAMES, X.T, strict=True))), list(map(frame, np.split(X, 2)))),
         (dataset.select_columns("image"), np.split(pixels.reshape(40, -1), 2)),
     ):
         parts = [table.shard(2, party, contiguous=True) for party in range(2)]

@@ -86,8 +86,7 @@ def test_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
     of_files, of_arrays = [], []
     for order in "CF":
         parts = [part.astype(kind, order=order) for part in PARTS]
-        server = server_of(method, PARTS, n_components=3)
-        of_files.append(finish(at_sites(server, sites_of(tmp_path / order, parts))))
+        of_files.append(finish(at_sites(server_of(method, PARTS, n_components=3), sites_of(tmp_path / order, parts))))
         of_arrays.append(run(method, parts, n_components=3))
     same(*of_files)
     same(*of_arrays)

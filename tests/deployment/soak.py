@@ -68,7 +68,6 @@ class Soak:
         self.questions = [0] * len(parties)
 
     def runs(self, end: float) -> Iterator[Outcome]:
-        """Yield runs until this time (`time.monotonic`), with each fault in turn."""
         number = count()
         while True:
             for fault in self.rng.permutation([*self.faults]):
@@ -189,7 +188,6 @@ class Soak:
             limit(before[0])
 
     def apps(self, site: int | None = None) -> list[int]:
-        """Return the processes of a site's ClientApps; without a site, of all of them and of the ServerApp."""
         names = ["superlink", *(f"node{i}" for i in range(len(self.parties)))] if site is None else [f"node{site}"]
         groups = [self.deployment.processes[name].pid for name in names if name in self.deployment.processes]
         members = [process for group in groups for process in _members(group) if process != group]

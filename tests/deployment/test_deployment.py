@@ -37,7 +37,6 @@ NAMES = [f"marker_{j}" for j in range(20)]
 
 
 def fill(connection, X):
-    """Return a table of these rows, the last of them first."""
     connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} double precision' for name in NAMES)})")
     for i in reversed(range(len(X))):
         connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(repr(float(x)) for x in X[i])})")
@@ -142,7 +141,7 @@ def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
     assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
     assert list(model.feature_names_in_) == NAMES
     assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1"]
-    assert "secure aggregation    pairwise masks, 2 parties" in log
+    assert "secure aggregation    pairwise masks, 2 sites" in log
     for own, X in zip(scores, HOSPITALS, strict=True):
         np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
 
@@ -211,8 +210,7 @@ def test_a_site_that_is_away_for_a_while_ends_nothing(question, is_killed, hospi
     settings = told("sub-it", features=", ".join(NAMES), n_components=5, output=str(tmp_path / "model"), **options)
     status, log = hospitals.run(settings, on_line=leave)
     assert status == "finished:completed", log
-    model = PCAModel.load(tmp_path / "model")
-    assert not differences(model, run("sub-it", HOSPITALS, n_components=5, **options))
+    assert not differences(PCAModel.load(tmp_path / "model"), run("sub-it", HOSPITALS, n_components=5, **options))
 
 
 @pytest.mark.nightly  # what a site of columns keeps; how its messages go is seen above

@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def flwr_run(tmp_path_factory):
-    """Return a function that runs the app on so many parties, and gives the status and the log."""
     federation = "num-supernodes={} client-resources-num-cpus=1 init-args-num-cpus=1"
     with SimulationLab(tmp_path_factory.mktemp("link") / "flower", []) as link:
         yield lambda n, **config: link.run(as_text(config), "--federation-config", federation.format(n))
@@ -25,7 +24,7 @@ def test_digits_on_ten_clients(flwr_run, tmp_path):
     model, rows = PCAModel.load(tmp_path / "model"), datasets.load("digits").all_rows()
     assert principal_angles(model, pooled_pca(rows, 10)).max <= 1e-6
     assert len(model.log["parties"]) == 10
-    for begins in ("parties               10", "rows                  1797", "bytes up", "angle to pooled PCA"):
+    for begins in ("sites                 10", "rows                  1797", "bytes up", "angle to pooled PCA"):
         assert begins in log
     assert "captured variance     73.8% of that of the pooled rows" in log
     assert str(tmp_path / "model.npz") in log

@@ -88,7 +88,7 @@ def test_a_rehearsal_goes_on_without_the_site_that_it_kills(tmp_path, monkeypatc
     command = [sys.executable, "-m", "fedpca_flwr", "site", "rehearse", str(folder), "--dropout"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "secure aggregation    double masks, 3 of 4 parties" in done.stdout
+    assert "secure aggregation    double masks, 3 of 4 sites" in done.stdout
     model = PCAModel.load(folder / "model")
     survivors = [np.loadtxt(folder / f"site{i}.csv", delimiter=",", skiprows=1) for i in range(3)]
     assert principal_angles(model, pooled_pca(np.vstack(survivors), 5)).max <= 1e-6

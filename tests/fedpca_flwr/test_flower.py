@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp, mod
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
 from flwr.serverapp.strategy import FedAvg, Strategy
+from pandas import DataFrame
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedpca_flwr import (
@@ -60,7 +61,7 @@ SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 @pytest.mark.parametrize(
     ("options", "whose", "rounds"),
-    [({}, "each party", 2), (SECURE, "all parties", 4), ({**SECURE, "blind": True}, "rotated", 7)],
+    [({}, "each site", 2), (SECURE, "all sites", 4), ({**SECURE, "blind": True}, "rotated", 7)],
 )
 def test_the_summary_is_of_this_run(options, whose, rounds, capsys):
     pca_of(**options).summary()
@@ -89,6 +90,13 @@ def test_a_node_config_may_have_keys_of_the_app(tmp_path):
 
     strategy, _ = by_messages(node=node, rows=lambda context: np.load(context.node_config["rows"]))
     assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
+
+
+@pytest.mark.parametrize("hider", [None, 1])
+def test_the_model_has_the_names_of_columns_if_every_site_shows_them(hider):
+    node, names = lambda party: {"show-names": party != hider}, [*"abc", "größe "]
+    strategy, _ = by_messages(node=node, rows=lambda context: DataFrame(rows_of(context), columns=names))
+    assert np.array_equal(strategy.model.feature_names_in_, None if hider else names)
 
 
 def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):
@@ -361,24 +369,6 @@ def test_arguments_of_other_strategies_are_refused_by_name():
     assert seen == [result.arrays]
     with refused(ConfigError, "n_components"):
         FedPCA(PooledCovariance(n_components=2), n_components=3)
-
-
-def test_mods_of_a_secure_run_see_masked_answers_only():
-    """Of two equal runs, in clear all answers are the same, and masked none of those with sums."""
-    options = {"secure_aggregation": True, "bound": 100.0}
-    sums: list[list[bytes]] = []
-
-    def note(message, context, call_next):
-        reply = call_next(message, context)
-        if message.content.config_records["config"].get("phase") == "moments":
-            sums[-1] += [array.data for array in reply.content.array_records["arrays"].values()]
-        return reply
-
-    for _ in range(2):
-        sums.append([])
-        pca_of(**options).start(grid_of(mods=[note], **options))
-    assert len(sums[0]) >= 3
-    assert not set(sums[0]) & set(sums[1])
 
 
 def test_a_pca_of_columns_returns_scores():

@@ -128,8 +128,7 @@ def test_names_of_odd_rows_do_not_cover_each_other():
 
 
 def test_short_names_are_short_and_differ():
-    names = [*long_names("serum", 30), "short", "a" * 40 + "b" + "a" * 40, "a" * 81, "short"]
-    short = short_names(names)
+    short = short_names([*long_names("serum", 30), "short", "a" * 40 + "b" + "a" * 40, "a" * 81, "short"])
     assert max(map(len, short)) <= 28
     assert len(set(short)) == 33  # the same name twice is the same
     assert (short[0][:5], short[7][-3:], short[-1]) == ("xxxse", "007", "short")

@@ -92,8 +92,7 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
 
 def test_ellipses_hold_95_percent_of_rows_and_few_marks_are_drawn():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
-    axes = plots.scores(None, {"all": turned}).axes[0]
-    outline = MatplotlibPath(np.asarray(axes.lines[0].get_xydata()))
+    outline = MatplotlibPath(np.asarray(plots.scores(None, {"all": turned}).axes[0].lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert sum(map(len, points(plots.scores(None, [turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
 
@@ -267,8 +266,7 @@ def test_scree_and_rounds_show_their_numbers_and_names():
 )
 def test_the_front_is_what_nothing_beats(points, front, unit):
     (axes,) = plots.bytes_against_error(points).axes
-    drawn = next(line for line in axes.lines if line.get_label() == "front")
-    np.testing.assert_allclose(drawn.get_xydata(), front)
+    np.testing.assert_allclose(next(line for line in axes.lines if line.get_label() == "front").get_xydata(), front)
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [x * (1000 if unit == "kB" else 1) for x, _ in points["a"]])
     assert axes.get_xlabel() == f"{unit} up per client"
 
@@ -366,8 +364,7 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     lengths, angles = np.arange(1, 41)[::turn] / 40, np.linspace(0, 6, 40)
     correlations = lengths * [np.cos(angles), np.sin(angles)]
     wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
-    found = replace(wide, correlations=correlations, features=tuple(f"f{j}" for j in range(40)))
-    (axes,) = plots.variables(found).axes
+    (axes,) = plots.variables(replace(wide, correlations=correlations, features=tuple(f"f{j}" for j in range(40)))).axes
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
     assert set(texts(axes.texts)) == {"", *(f"f{j}" for j in longest)}
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}

@@ -60,8 +60,7 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
 
 @pytest.mark.engine
 def test_adaptive_counts_alleles_once():
-    G = people(d=2000, missing=0.05)
-    model = analysed(parties_of(G), "adaptive", round_bytes=1e5)
+    model = analysed(parties_of(people(d=2000, missing=0.05)), "adaptive", round_bytes=1e5)
     phases = [entry["phase"] for entry in model.log["rounds"]]
     assert phases.count("alleles") == phases.count("survey") == 1
     assert [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]] == [False, True, False]  # frequencies
@@ -178,8 +177,7 @@ def test_components_are_those_of_the_kept_variants(method, way, missing, monkeyp
     np.testing.assert_array_equal(model.components_.any(axis=0), expected)
     vectors = np.linalg.svd(standardised_by_hand(G) * expected)[2][:2]
     assert principal_angles(model.components_.T, vectors.T).max() <= 2e-6
-    request = [entry["phase"] for entry in model.log["rounds"]]
-    assert request.count("neighbours") == 3
+    assert [entry["phase"] for entry in model.log["rounds"]].count("neighbours") == 3
     assert any(note.startswith(f"{expected.sum()} variants are kept") for note in model.log["notes"])
     assert model.transform(G).shape == (90, 2)
 
@@ -200,8 +198,7 @@ def test_secure_sums_of_neighbours_share_words():
     model = analysed(parties_of(G), "sub-it", **PRUNED, **SUMS)
     np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0], 50, 7, 0.2))
     sizes = [entry["up"][0] for entry in model.log["rounds"] if entry["phase"] == "neighbours"]
-    pairs = 239 * 49
-    assert sizes == [128 + 8 * (1 + 239 + -(-pairs // 9) + -(-5 * 49 // 16))]
+    assert sizes == [128 + 8 * (1 + 239 + -(-(239 * 49) // 9) + -(-5 * 49 // 16))]
 
 
 @pytest.mark.parametrize("request_arrays", [(240, []), (0, [240]), (3, [1])])
@@ -262,8 +259,7 @@ def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing)
         G = np.delete(G, G.shape[1] // 2, axis=1)
     expected = plinks_rule(G, [0, 100], window, step, limit)
     assert 10 < expected.sum() < 150
-    found = kept([G[:20], G[20:35], G[35:]], [0, 100], window, step, limit, width=70)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(kept([G[:20], G[20:35], G[35:]], [0, 100], window, step, limit, width=70), expected)
 
 
 def test_the_kept_variants_are_those_of_the_program(tmp_path):

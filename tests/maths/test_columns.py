@@ -61,8 +61,7 @@ def test_products_are_those_of_the_centred_and_scaled_columns(kind, center, scal
 
 def test_what_rounding_the_mean_lost_is_subtracted():
     """Take a column that varies by a last digit, and whose mean is a third of a digit away from every float64."""
-    far = np.repeat(2.0**52 + np.array([[0.0], [0.0], [1.0]]), 100, axis=0)
-    found = prepare_columns(far)
+    found = prepare_columns(np.repeat(2.0**52 + np.array([[0.0], [0.0], [1.0]]), 100, axis=0))
     assert abs(found.X.sum()) < 1e-9
     assert found.energy == pytest.approx(300 * 2 / 9, rel=1e-12)
     assert abs((found.T @ np.ones((300, 1))).item()) < 1e-9

@@ -80,13 +80,11 @@ def test_angles_and_signs_of_vectors(angle):
     b = np.array([[1, 0], [0, np.cos(t)], [0, np.sin(t)], [0, 0]])
     np.testing.assert_allclose(principal_angles(a, b).max(), angle, rtol=1e-7)
     np.testing.assert_allclose(eigen.projector_distance(a, b), np.sin(t), rtol=1e-7)
-    V = eigen.fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]]))
-    np.testing.assert_array_equal(V, [[-0.6, 0.8], [0.8, 0.6]])
+    np.testing.assert_array_equal(eigen.fix_signs(np.array([[0.6, -0.8], [-0.8, -0.6]])), [[-0.6, 0.8], [0.8, 0.6]])
     alike = np.array([[-0.5, 0.5 - 2e-9], [0.5 + 1e-12, -0.5]])
     np.testing.assert_array_equal(eigen.fix_signs(alike), alike * [-1, 1])  # the first of those that rounding orders
     a = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))[0]
-    turn = np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]
-    assert principal_angles(a, -a @ turn).max() < 1e-12
+    assert principal_angles(a, -a @ np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]).max() < 1e-12
 
 
 def test_a_share_is_exceeded_by_more_than_rounding():
@@ -102,8 +100,7 @@ def test_no_pair_of_a_tight_cluster_is_lost():
     """Take 13 seeds for which LAPACK's MRRR returns too few pairs at the edge of a cluster, without a word."""
     values = np.r_[9.0, 9, 4, np.ones(57)]
     for seed in range(150):
-        pairs = leading_eigenpairs(matrix_of(values, seed)[0], 3)
-        np.testing.assert_allclose(pairs.values, [9, 9, 4], rtol=1e-10)
+        np.testing.assert_allclose(leading_eigenpairs(matrix_of(values, seed)[0], 3).values, [9, 9, 4], rtol=1e-10)
 
 
 def test_bounds_on_angles_in_closed_form():

@@ -149,8 +149,7 @@ def scatter(n, d, strengths=(), *, seed, correlated=False):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     if correlated:  # blocks of features that go together, as neighbouring genotypes
-        shared = np.repeat(rng.standard_normal((n, d // 10)), 10, axis=1)
-        X = 0.6 * X + 0.8 * shared
+        X = 0.6 * X + 0.8 * np.repeat(rng.standard_normal((n, d // 10)), 10, axis=1)
     if strengths:
         directions = np.linalg.qr(rng.standard_normal((d, len(strengths))))[0]
         X += rng.standard_normal((n, len(strengths))) * strengths @ directions.T

@@ -177,8 +177,7 @@ ODD += [(one(rows=0.96, fit=0.1, spread=11.0), ["rows", "spread", "fit"])]
 
 @pytest.mark.parametrize(("odd", "why"), [*((ordinary, []) for ordinary in ORDINARY), *ODD])
 def test_what_is_out_of_proportion_is_told(odd, why):
-    others = [one(rows=(1 - odd.rows) / 4) for _ in range(4)]
-    assert outlying_parties([*others, odd]) == ({4: why} if why else {})
+    assert outlying_parties([*[one(rows=(1 - odd.rows) / 4) for _ in range(4)], odd]) == ({4: why} if why else {})
 
 
 def test_who_is_not_told_to_stand_out():

@@ -246,15 +246,13 @@ def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
 def test_what_is_told_is_what_the_whole_spectrum_says(correlated, seed):
     """The fault that this would find: eigenvalues that have not converged look like noise."""
     n, d, k = 100, 300, 6
-    strengths = np.random.default_rng(seed).uniform(2.0, 12.0, 3)
-    A = scatter(n, d, tuple(strengths), seed=seed, correlated=correlated)
+    A = scatter(n, d, tuple(np.random.default_rng(seed).uniform(2.0, 12.0, 3)), seed=seed, correlated=correlated)
     values, above = counted(A, n, k)
     found = ended(A, k, k + 10, MarchenkoPastur(n - 1, d), seed=seed)
     first = certificate_measurements(found)["certified_components"]
     if found.above_edge:
         assert found.above_edge == first == min(above, largest_gap(values, k)[0]) < k
-    vectors = np.linalg.eigh(A)[1][:, ::-1]
-    angle = principal_angles(found.pairs.vectors[:, :first], vectors[:, :first]).max(initial=0.0)
+    angle = principal_angles(found.pairs.vectors[:, :first], np.linalg.eigh(A)[1][:, ::-1][:, :first]).max(initial=0.0)
     assert angle <= certificate_measurements(found)["certified_angle_degrees"] <= 1e-3
 
 
@@ -336,8 +334,7 @@ def test_sketches_err_by_what_they_say():
     assert sketch.outside_bound == pytest.approx(2.0**2 + 0.25 + sketch.error)
     sketch.products.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
     assert sketch.outside_bound == pytest.approx(0.25 + sketch.error)
-    tiny = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92))
-    assert tiny.error > 1e-92
+    assert RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92)).error > 1e-92
     # What an answer differs from the Ritz pairs counts in its certificate.
     A, _ = matrix(40)
     found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
@@ -396,8 +393,7 @@ def test_ties_of_a_block_have_no_bound():
     degrees, _ = corrected_angle_bound(pairs, 1, 0.1, 0.02, np.eye(3)[:, :2], on_first=0.01)
     to_next, to_rest = 4 - 0.01 - 3.9 - 0.02, 4 - 0.01 - 0.5 - 0.1
     beside = (0.01 * to_rest + 0.02 * 0.01) / (to_next * to_rest - 0.02**2)
-    behind = (0.01 + 0.02 * beside) / to_rest
-    assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, behind))), rel=1e-9)
+    assert degrees == pytest.approx(np.degrees(np.arcsin(np.hypot(beside, (0.01 + 0.02 * beside) / to_rest))), rel=1e-9)
     # An error of 0.1, of 0.005 and 0.01 on what the block has of the first vectors and the next, 0.3 and 0.2 beside it.
     norms = refine.CorrectionErrors(0.1, 0.01, 0.005, 0.3, 0.2)
     found = [norms.norm_first, norms.norm_next, norms.inner_first, norms.inner_next, norms.cross_norm]
@@ -453,6 +449,5 @@ def test_rounding_and_entropy_of_numbers_that_share_a_scale():
     values = np.random.default_rng(0).standard_normal(20000)
     off = quantise(values, 8, 20000)[1] - values
     assert refine.relative_rounding(8) / 2 < off.std() / values.std() < refine.relative_rounding(8)
-    integers = np.rint(values / (refine.PEAK_TO_RMS * values.std() / 127))
-    shares = np.unique(integers, return_counts=True)[1] / values.size
+    shares = np.unique(np.rint(values / (refine.PEAK_TO_RMS * values.std() / 127)), return_counts=True)[1] / values.size
     assert -(shares * np.log2(shares)).sum() == pytest.approx(refine.entropy_bits(8), abs=0.05)

@@ -291,8 +291,7 @@ def test_the_sine_theorem_and_a_random_block_in_numbers():
     """Count singular values of blocks below the bound: at most as many as its probability says."""
     rng = np.random.default_rng(0)
     for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
-        blocks = rng.uniform(-1, 1, (4000, columns, directions))
-        least = np.linalg.svd(blocks, compute_uv=False)[:, -1]
+        least = np.linalg.svd(rng.uniform(-1, 1, (4000, columns, directions)), compute_uv=False)[:, -1]
         assert 0.001 < np.mean(least < least_overlap(columns, directions, 0.02)) < 0.03
     assert sine_theorem(0.1, 0.2) == pytest.approx(30)
     assert sine_theorem(0.3, 0.2) == sine_theorem(0.1, 0.0) == sine_theorem(0.1, -1.0) == 90
@@ -307,8 +306,7 @@ def test_the_outside_of_a_plain_block_is_bounded_in_closed_form(residual, error)
     asked = 2 + int(np.log(0.01 * least_overlap(2, 2) / 5) / np.log(ratio))
     lacks = ratio ** (asked - 1) * 5 / least_overlap(2, 2)
     assert angle_bounds.bound_outside_last_block(ritz, start, asked - 1) == np.inf
-    at_most = angle_bounds.bound_outside_last_block(ritz, start, asked)
-    assert at_most == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
+    assert angle_bounds.bound_outside_last_block(ritz, start, asked) == pytest.approx(4.04 * (1 + lacks**2), rel=1e-12)
     # It bounds what it does not span, once it has had time.
     values = 0.5 ** np.arange(30)
     A, start, bounds = np.diag(values), random_block(30, 6, 0), []

@@ -51,8 +51,7 @@ def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     assert (halved.mean - 2.0**52 + halved.remainder, halved.scatter) == (0.25, 0.5)
     # Without a row that lies 1.5 above their mean, that of four is half a unit less, and their scatter 4/3 of 1.5^2.
     four = Moments(4, np.array([2.0**53]), np.array([0.5]), np.array([6.0]))
-    one = Moments(1, np.array([2.0**53 + 2]), np.array([0.0]), np.array([0.0]))
-    left = module.subtract_part(four, one)
+    left = module.subtract_part(four, Moments(1, np.array([2.0**53 + 2]), np.array([0.0]), np.array([0.0])))
     assert (left.count, left.mean - 2.0**53 + left.remainder, left.scatter) == (3, 0.0, 3.0)
     # Rows 0 and 1, the second of them twice: a third below the mean that float64 holds.
     own = Moments.from_rows(row_tools.weight_rows(2.0**52 + np.array([[0.0], [1.0]]), np.array([1.0, 2.0])))
@@ -163,8 +162,7 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
     def results(threads):
         own = Moments.from_rows(data, threads)
         head, diagonal = head_and_diagonal(data, threads)
-        product = module.scatter_product(data, head, V, threads)
-        return [*own.head, own.scatter, *head, diagonal, product]
+        return [*own.head, own.scatter, *head, diagonal, module.scatter_product(data, head, V, threads)]
 
     one = results(1)
     np.testing.assert_allclose(unpack_symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)

@@ -244,8 +244,7 @@ def test_random_words_and_coins_are_unbiased():
     # Of numbers that begin as their probability does the first and the last, then its neighbours 192 bits further on.
     for k, j in ((0, 1), (0, 6), (1, 3), (2, 0), (5, 4), (12, 0)):
         with localcontext(prec=200):
-            power = Decimal(49 - (7 * k + j) ** 2) / 98
-            known = int(power.exp() * Decimal(2) ** (k - 1 + 53 + 192))
+            known = int((Decimal(49 - (7 * k + j) ** 2) / 98).exp() * Decimal(2) ** (k - 1 + 53 + 192))
         first, rest = known >> 192, known % 2**192
         for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
             words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]

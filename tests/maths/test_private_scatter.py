@@ -156,8 +156,7 @@ def test_eigenvalues_lose_what_the_noise_adds():
     assert abs(vectors[:, 0] @ found.pairs.vectors[:, 0]) > 0.95
     # As rows that are far off make one: beside it, twenty components of few features.
     scatter, vectors = planted(*[25.0] * 20, width=40)
-    everywhere = pack(np.full((D, D), 300.0 / D))
-    found = denoise(scatter + everywhere + noise(D, 5), D, 21, 1.0)
+    found = denoise(scatter + pack(np.full((D, D), 300.0 / D)) + noise(D, 5), D, 21, 1.0)
     assert found.coordinate_count < D / 2
     assert np.linalg.norm(vectors.T @ found.pairs.vectors) ** 2 > 17
     found = denoise(-np.abs(noise(D, 6)), D, 7, 1.0)
@@ -248,12 +247,10 @@ def test_one_shell_is_denoised_and_means_lie_within_their_shell():
 @pytest.mark.parametrize("shells", [1, 2])
 def test_intervals_of_variances_include_noise_and_cuts(shells):
     """Take an edge of 2: a component at 8 loses (2 / 8)^2 and mixes by 1 / 8; below the edge everything is lost."""
-    pairs = Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0)
-    found = module.Denoised(pairs, 0.0, 2, 8, np.array([8.0, 1.0]))
+    found = module.Denoised(Eigenpairs(np.array([130.0, 40.0]), np.eye(8)[:, :2], 0.0), 0.0, 2, 8, np.array([8.0, 1.0]))
     of_all = shell_module.Combined(found, np.array([[8.0, 1.0]] * shells), np.ones(shells), np.ones(shells), 1.0)
     noise_of = {"deviation": 2.0, "count_deviation": 1.515, "cut_bound": 7.0}
     intervals = variance_intervals(of_all, np.array([100.0, 50.0]), 101.0, **noise_of)
     around = 1.645 * 2.5 + 100 * (1 / 16 + 1 / 8), 1.645 * np.hypot(2, 0.75) + 50 * 2
-    highest = 130.0 if shells == 2 else 100 + around[0] + 7
-    expected = np.array([[100 - around[0], highest], [0.0, 50 + around[1] + 7]])
+    expected = np.array([[100 - around[0], 130.0 if shells == 2 else 100 + around[0] + 7], [0.0, 50 + around[1] + 7]])
     np.testing.assert_allclose(intervals, expected / 100)

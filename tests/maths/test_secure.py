@@ -194,8 +194,7 @@ def gaps(parties, colluding, degree):
     """Count for each placement the intervals between honest parties with degree / 2 colluders or more."""
     for places in combinations(range(parties), colluding):
         honest = [place for place in range(parties) if place not in places]
-        steps = np.diff([*honest, honest[0] + parties])
-        yield int(np.count_nonzero(steps - 1 >= degree // 2))
+        yield int(np.count_nonzero(np.diff([*honest, honest[0] + parties]) - 1 >= degree // 2))
 
 
 @pytest.mark.parametrize(
@@ -259,8 +258,7 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
     words = ShortWords(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), WordSharing(4), 2)
     assert words.size == 1
     np.testing.assert_array_equal(Layout({}, short={"x": words}).error_bound(2)["x"], words.error_bound)
-    total = 2 * words.encode(np.full(5, 0.25), "x")
-    np.testing.assert_allclose(words.decode(total), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
+    np.testing.assert_allclose(words.decode(2 * words.encode(np.full(5, 0.25), "x")), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
     with refused(ValueError, 16, 20):
         ShortWords(np.ones(1), WordSharing(16), 20).error_bound  # noqa: B018
 

@@ -44,8 +44,7 @@ def rows(request, monkeypatch):
 def test_moments_of_sparse_rows_lose_no_digits(rows):
     """Each error in the unit of its features."""
     found = Moments.from_rows(rows)
-    wrong = unpack_symmetric(found.scatter, D) - SCATTER
-    assert np.abs(wrong / np.outer(UNITS, UNITS)).max() < 2e-14
+    assert np.abs((unpack_symmetric(found.scatter, D) - SCATTER) / np.outer(UNITS, UNITS)).max() < 2e-14
     assert np.abs((found.mean - MEAN + found.remainder) / UNITS).max() < 1e-15
     assert (found.count, found.diagonal()[5], found.diagonal()[6]) == (N, 0.0, 0.0)
     head, diagonal = head_and_diagonal(rows)

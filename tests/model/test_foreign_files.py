@@ -80,8 +80,7 @@ def test_kept_moments_of_before_give_the_statistics_of_the_rows(parties):
 
 
 def test_a_federation_of_before_goes_on(parties, earlier):
-    federation = Federation.open(earlier / "federation")
-    assert sum(federation.members.values()) == sum(map(len, parties))
+    assert sum(Federation.open(earlier / "federation").members.values()) == sum(map(len, parties))
     model = run("streaming", [parties[0][:11]], n_components=2, state=str(earlier / "federation"))
     rows = np.concatenate([parties[0][:11], *parties[1:]])
     assert model.n_samples_ == len(rows)

@@ -99,11 +99,11 @@ def spent(rounds, up, down):
 OF_THREE, TO_GO = " at most, of the first 3 components", " degrees to go (no bound)"
 ANGLES = "2 degrees at most, 0.5 in the mean"
 ERRORS = {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0}
-HELD = "one party holds at most 50.0% of a component"
+HELD = "one site holds at most 50.0% of a component"
 MIXED = f"{HELD}; components 1 and 2 have nearly the same variance: without b they mix; without b component 3 turns"
-SPACE = "; without one party the space of all 4 turns by up to 9 degrees"
+SPACE = "; without one site the space of all 4 turns by up to 9 degrees"
 TURNS = {"influence_component_share": 0.5, "influence_axis_degrees": 5.0, "influence_subspace_degrees": 9.0}
-PRIVACY = "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest parties"
+PRIVACY = "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest sites"
 ODD = "3 beyond the limit of T2, 4 beyond that of SPE (99 % of normal rows are not); most at b: 50.0% of its rows"
 SQUARE = "in the unit of the data, squared"
 FIRST = {"first_variance_low": 2.0, "first_variance_high": 3.0}
@@ -128,7 +128,7 @@ TEXTS = [
     told("mu", "0.5, chosen on 30 rows held out", mu=0.5, held_out_rows=30),
     told("above the noise", "1 of 4 components; 3 of 5 features kept", components_above_noise=1, kept_features=3),
     told("noise / sensitivity", "2 (centre), 4 (joint)", noise_multiplier_centre=2, noise_multiplier_joint=4),
-    told("influence", "one party holds at most 12.3% of a component", influence_component_share=0.123),
+    told("influence", "one site holds at most 12.3% of a component", influence_component_share=0.123),
     told("influence", f"{HELD}; without b component 1 turns by up to 77 degrees", **TURNS, influence_components=1),
     told("influence", f"{MIXED} by up to 10 degrees{SPACE}", **TURNS, influence_components=4),
     told("angle to exact", f"{ANGLES}, by the server", angle_to_exact_max_degrees=2.0, angle_to_exact_mean_degrees=0.5),
@@ -140,14 +140,14 @@ TEXTS = [
     told("heterogeneity", "0.00 of 1 (means 0.12, covariances 0.25, spectra 0.38, variances 0.50)", **UNLIKE),
     told("held-out error", f"1 per row, local 2, global 3, {SQUARE}", **OF_ROWS),
     told("objective", f"2.5 per row, {SQUARE}, after 7 iterations (stiefel)", **STEPS),
-    told("parties' sums", "differ by 0.1 of their median, at most by 0.3", unlike_parties=0.1, most_unlike_party=0.3),
+    told("sites' sums", "differ by 0.1 of their median, at most by 0.3", unlike_parties=0.1, most_unlike_party=0.3),
     told("first variance", f"2 to 3 (95 %, by fourth moments), {SQUARE}", **FIRST),
     told("squared error per row", f"2 measured, 3 predicted, {SQUARE}", **ERRORS),
     told("rows clipped to", "2 (variances), 3 (joint)", clipping_norm_variances=2.0, clipping_norm_joint=3.0),
-    told("secure aggregation", "double masks, 2 of 3 parties", double_masked_parties=2, expected_parties=3),
+    told("secure aggregation", "double masks, 2 of 3 sites", double_masked_parties=2, expected_parties=3),
     told("revision", "2", revision=2, unsaved_changes=0),
-    told("spent", "1 round, 2.5 MB up and 0.001 MB down per party", **spent(1, 2.5e6, 1e3)),
-    told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per party", **spent(2, 1e3, 2.5e6)),
+    told("spent", "1 round, 2.5 MB up and 0.001 MB down per site", **spent(1, 2.5e6, 1e3)),
+    told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per site", **spent(2, 1e3, 2.5e6)),
     told("privacy", PRIVACY, epsilon=1.5, delta=1e-6, honest_parties=2),
     told("odd rows", ODD, rows_above_t_squared_limit=3, rows_above_spe_limit=4),
 ]

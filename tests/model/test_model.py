@@ -30,8 +30,7 @@ def model():
 
 @pytest.mark.parametrize("name", ["model", "model.npz", "deep/er/model", "v1.2"])
 def test_saved_and_loaded_is_the_same(model, name, tmp_path):
-    written = model.save(tmp_path / name)
-    assert written == tmp_path / f"{name.removesuffix('.npz')}.npz"
+    assert model.save(tmp_path / name) == tmp_path / f"{name.removesuffix('.npz')}.npz"
     again = PCAModel.load(tmp_path / name)
     for field in dataclasses.fields(model):
         np.testing.assert_array_equal(getattr(again, field.name), getattr(model, field.name), err_msg=field.name)

@@ -112,8 +112,7 @@ def test_figures_of_frames_take_every_order_of_columns(model, bare, kind):
     other, truth, of_arrays = turned(kind), pooled_pca(frame(), 2), pooled_pca(X, 2)
     expected = points(plots.projection_overlay(bare, X, reference=of_arrays))
     for of in (model, {"a": model}):
-        figure = plots.projection_overlay(of, other, reference=truth)
-        np.testing.assert_allclose(points(figure), expected, atol=1e-9)
+        np.testing.assert_allclose(points(plots.projection_overlay(of, other, reference=truth)), expected, atol=1e-9)
     labels = (X[:, 4] > 170).astype(int)
     assert reconstruction_error(model, other) == pytest.approx(reconstruction_error(bare, X), rel=1e-9)
     assert captured_variance(model, truth, other) == pytest.approx(captured_variance(bare, of_arrays, X), rel=1e-9)

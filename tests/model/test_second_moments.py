@@ -69,8 +69,7 @@ def test_which_moments_a_run_keeps(whole):
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
     with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
         fit(cut(X, 50, 40), keep="parties", **MASKED)
-    model = run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2)
-    assert model.moments_ is None
+    assert run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2).moments_ is None
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "em")])
@@ -91,8 +90,7 @@ def test_a_models_file_does_not_hold_them(tmp_path):
 
 
 def test_saved_and_loaded_is_the_same(whole, tmp_path):
-    written = whole.save(tmp_path / "moments")
-    assert stat.S_IMODE(written.stat().st_mode) == 0o600
+    assert stat.S_IMODE(whole.save(tmp_path / "moments").stat().st_mode) == 0o600
     again = SecondMoments.load(tmp_path / "moments")
     assert (again.features, list(again.parties)) == (NAMES, list(whole.parties))
     pairs = [(again.moments, whole.moments), *((again.parties[key], whole.parties[key]) for key in whole.parties)]
@@ -141,8 +139,7 @@ def test_some_features_and_scaled_ones_are_those_of_their_rows(whole):
     same(whole.select([3, 0]), some)
     same(whole.select(np.array([3, 0])), some)
     moments = SecondMoments.of(np.column_stack([X, np.full(len(X), 3.0)])).scaled()
-    standard = np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])
-    same(moments, SecondMoments.of(standard))
+    same(moments, SecondMoments.of(np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])))
 
 
 ABSENT = [(["age", "colour", 9], ["'colour'", 9, 4, "age", "height", "weight"]), ("age", ["'age'"])]
@@ -175,8 +172,7 @@ def test_moments_merge_and_foreign_ones_stay(whole):
 
 
 def test_a_party_taken_out_leaves_the_others_to_the_last_digit(whole):
-    last = SecondMoments.of(frame(X[75:]))
-    same(whole.subtract(last), SecondMoments.of(X[:75]), 1e-11)
+    same(whole.subtract(SecondMoments.of(frame(X[75:]))), SecondMoments.of(X[:75]), 1e-11)
     assert whole.subtract(SecondMoments.of(X[75:])).features == NAMES
     same(whole.without("partition 2"), SecondMoments.of(X[:75]))
     assert list(whole.without("partition 2").parties) == ["partition 0", "partition 1"]

@@ -92,14 +92,14 @@ def test_a_summary_tells_sizes_names_and_bytes_of_parties():
     ):
         model.log["parties"] = [{"name": name, "rows": size} for name, size in zip(names, sizes, strict=True)]
         text = model.summary(full=True)
-        assert f"  parties               {told}" in text.splitlines()
-        assert ("120 of 5 features, 70 of them at these parties" in text) == (sizes[-1] is None)
-        assert f" in 120 rows of {len(sizes)} part{'y' if names is north else 'ies'}, by p-cov" in model.summary()
+        assert f"  sites                 {told}" in text.splitlines()
+        assert ("120 of 5 features, 70 of them at these sites" in text) == (sizes[-1] is None)
+        assert f" in 120 rows of {len(sizes)} site{'s' * (names is not north)}, by p-cov" in model.summary()
     fit, last = {"phase": "moments", "up": [10, 2000], "down": [1, 2]}, {"phase": "project", "up": [5, 5]}
     model.log["rounds"] = [fit, {**last, "down": [30, 40]}]
     lines = [line.strip() for line in model.summary(full=True).splitlines() if "bytes" in line]
     assert [line.split("  ")[0] for line in lines] == ["bytes up", "bytes down"]
-    assert [line.split("  ")[-1].strip() for line in lines] == ["2,000 at most per party, 2,010 in all", "73 in all"]
+    assert [line.split("  ")[-1].strip() for line in lines] == ["2,000 at most per site, 2,010 in all", "73 in all"]
 
 
 @pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
@@ -163,8 +163,7 @@ OF_COLUMNS = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
 
 
 def test_a_table_of_scaled_features_is_that_of_their_correlations():
-    R = np.corrcoef(PATIENTS.to_numpy().T)
-    values, vectors = (part[..., ::-1][..., :3] for part in np.linalg.eigh(R))
+    values, vectors = (part[..., ::-1][..., :3] for part in np.linalg.eigh(np.corrcoef(PATIENTS.to_numpy().T)))
     table = run("p-cov", SITES, n_components=3, scale=True).table()
     assert list(table.columns) == ["PC1", "PC2", "PC3", "communality"]
     assert list(table.index) == [*MEASURES, "variance", "share of variance", "cumulative share"]
@@ -238,7 +237,7 @@ def test_a_summary_says_what_how_much_and_how_sure():
     model = run("p-cov", SITES, n_components=2, keep="moments")
     lines = model.summary().splitlines()
     assert [line.split("  ")[1] for line in lines] == ["what", "how much", "how sure"]
-    assert "2 components of 5 features in 120 rows of 2 parties, by p-cov (exact); scaled: no" in lines[0]
+    assert "2 components of 5 features in 120 rows of 2 sites, by p-cov (exact); scaled: no" in lines[0]
     low, high = analyses.how_sure(model.moments_, 2).variance_intervals[0]
     assert f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}" in lines[2]
     shares = 100 * model.explained_variance_ratio_.cumsum()

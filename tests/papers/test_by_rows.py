@@ -15,8 +15,7 @@ K, ITERATIONS, SEED = 3, 40, 42
 def published(parts: list[np.ndarray], *, tracked: bool) -> tuple[np.ndarray, np.ndarray]:
     """Follow Sanger's rule from one random start, with a step of 0.1, and average the parties' iterates."""
     d = parts[0].shape[1]
-    centred = [part - np.vstack(parts).mean(axis=0) for part in parts]
-    A = np.array([rows.T @ rows for rows in centred])
+    A = np.array([rows.T @ rows for rows in [part - np.vstack(parts).mean(axis=0) for part in parts]])
     pooled = A.sum(axis=0)
     A *= len(parts) / np.trace(pooled)
     bits = np.frombuffer(hashlib.shake_256(f"{SEED}/{d}/{K}".encode()).digest(4 * d * K), "<u4") >> 9
@@ -30,8 +29,7 @@ def published(parts: list[np.ndarray], *, tracked: bool) -> tuple[np.ndarray, np
         X = np.einsum("ij,jab->iab", W, X) + 0.1 * (T if tracked else H)
         before, H = H, np.array([a @ x - x @ np.triu(x.T @ a @ x) for a, x in zip(A, X, strict=True)])
         T = np.einsum("ij,jab->iab", W, T) + H - before
-    orthonormal = [Q * np.sign(np.diagonal(R)) for Q, R in map(np.linalg.qr, X)]
-    V = np.linalg.qr(sum(orthonormal)).Q
+    V = np.linalg.qr(sum(Q * np.sign(np.diagonal(R)) for Q, R in map(np.linalg.qr, X))).Q
     energies = np.einsum("ij,ij->j", V, pooled @ V) / (len(ROWS) - 1)
     order = np.argsort(-energies)
     return V.T[order], energies[order]
@@ -135,8 +133,7 @@ def algorithm_1(parties, k, *, alpha=0.04, beta=0.04, spread=0.2, noise=0.5, see
             S, inverse = Y.T @ Y / n, np.linalg.inv(U @ U.T + noise * np.eye(d))
             slope = -n * half * (inverse @ S @ inverse @ U - inverse @ U) + projected(V, U) / spread  # fact 1
             own[i] = U = retracted(U, -alpha * projected(U, slope))
-            shared_slope = -projected(V, U) @ (U.T @ V + V.T @ U) / (2 * spread)
-            versions.append(V - beta * projected(V, shared_slope))
+            versions.append(V - beta * projected(V, -projected(V, U) @ (U.T @ V + V.T @ U) / (2 * spread)))
         V = retracted(V, np.mean(versions, axis=0) - V)
     return own, V
 

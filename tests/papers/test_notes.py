@@ -59,8 +59,7 @@ def published(law, parts):
             _, s, Vt = np.linalg.svd(R)
             return s[:K] ** 2 / N, Vt[:K].T
         case "compressed":
-            low_ranks = [low_rank(part, 2 * K) for part in C]
-            return leading(np.average(low_ranks, axis=0, weights=n) + means.T @ means)
+            return leading(np.average([low_rank(part, 2 * K) for part in C], axis=0, weights=n) + means.T @ means)
     bits = np.frombuffer(hashlib.shake_256(f"{SEED}/{D}/{K}".encode()).digest(4 * D * K), "<u4") >> 9  # our start
     V, _ = np.linalg.qr((2.0 * bits + 1).reshape(D, K) / 2**23 - 1)
     for _ in range(STEPS - 1):
@@ -149,8 +148,7 @@ def test_the_score_and_its_threshold():
     assert score(X, X + 50, threshold=0.2)[1] == "p-cov"
     assert 0.5 < score(X, X * [1e3, 1, 1, 1])[0] < 1
     assert score(*X[:5, None]) == (pytest.approx(0.25), "p-cov")  # a row each: averaged covariances are zero
-    huge = [part * 1e100 for part in (X, X + 50)]
-    assert score(*huge)[0] == pytest.approx(0.25)
+    assert score(*[part * 1e100 for part in (X, X + 50)])[0] == pytest.approx(0.25)
 
 
 CLIP, DELTA = 5.0, 1e-5

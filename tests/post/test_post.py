@@ -214,8 +214,7 @@ def site_file(folder, node, **keys):
 def test_a_site_answers_no_question_that_is_not_its_own(tmp_path, capsys):
     (node, *_), post, key = nodes_of(tmp_path, PARTIES), tmp_path / "run", tmp_path / "key"
     public = make_key(str(key), 0).split()[1]
-    words = ["--sites", "north, south, west", "--key", key, "--name", "Ada"]
-    assert command("post", "start", post, *words) == 3
+    assert command("post", "start", post, "--sites", "north, south, west", "--key", key, "--name", "Ada") == 3
     path, plain = post / "to-north" / "run-01-north-statement.question", site_file(tmp_path, node).read_text()
     config = site_file(tmp_path, node, **{"coordinator-key": public, "max-reply-bytes": 1000})
     assert command("site", "answer", path, "--config", config, "--yes") == 0
@@ -378,8 +377,7 @@ def test_the_commands_of_the_page_give_the_pooled_model(tmp_path):
     folder = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     codes = [bash(lines[0], env={**os.environ, **folder}).returncode]
     while codes[-1] == 3:
-        turn = "\n".join([f"n=0{len(codes)}", *lines[2:]])
-        codes.append(bash(turn, env={**os.environ, **folder}).returncode)
+        codes.append(bash("\n".join([f"n=0{len(codes)}", *lines[2:]]), env={**os.environ, **folder}).returncode)
     assert codes == [3, 3, 3, 3, 0]
     model, expected = PCAModel.load(tmp_path / "wine" / "model"), pooled_pca(wine.data, 2, scale=True)
     assert principal_angles(model, expected).max < 1e-6

@@ -36,7 +36,6 @@ class Outcome:
 
 
 def run_draw(draw: Draw) -> Outcome:
-    """Run a draw on the loopback engine."""
     model, error, disabled = None, None, logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings(record=True) as seen, tempfile.TemporaryDirectory() as folder:
@@ -142,7 +141,6 @@ def tightness(draw: Draw, model: PCAModel | None) -> float:
 
 
 def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
-    """Yield findings about shapes, order, signs and orthonormality."""
     k, target = model.n_components_, draw.options.get("n_components")
     fixed = isinstance(target, int) and not draw.card.adapts_rank
     if fixed and k != target:
@@ -174,7 +172,6 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
 
 
 def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
-    """Yield findings about order, signs and sums of variances that are known."""
     variances, ratio = model.explained_variance_, model.explained_variance_ratio_
     if (np.diff(variances) > 1e-12 * variances[0]).any() or variances.min() < 0 or model.noise_variance_ < 0:
         yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
@@ -193,8 +190,7 @@ def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[s
     assert model.mean_ is not None
     rows = draw.pooled.astype(Long) - model.mean_.astype(Long)
     rows = rows if model.scale_ is None else rows / model.scale_
-    residual = rows - (rows @ model.components_.T) @ model.components_
-    true = float((residual**2).sum() / len(rows))
+    true = float(((rows - (rows @ model.components_.T) @ model.components_) ** 2).sum() / len(rows))
     if abs(measured - true) > 1e-5 * true + 1e-9 * float((rows**2).sum() / len(rows)):
         yield f"squared error: {measured:.6g}, is {true:.6g}"
 
@@ -397,8 +393,7 @@ def _coarse(draw: Draw, truth: Truth) -> bool:
         return bool(options["bound"] > 1e25)  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
     standardised = options.get("scale") or draw.card.incomplete  # which standardises, whatever the options are
-    smallest = deviation.min() if standardised else deviation.max()
-    return bool(options["bound"] > 1e6 * float(smallest))
+    return bool(options["bound"] > 1e6 * float(deviation.min() if standardised else deviation.max()))
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [

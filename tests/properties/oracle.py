@@ -43,7 +43,6 @@ class Truth:
         return math.degrees(math.asin(min(1.0, 2 * self.rounding / gap))) if gap > 0 else 90.0
 
     def gap(self, k: int) -> float:
-        """Return how far level k is above the next."""
         padded = np.append(self.levels, 0.0)
         return float(padded[k - 1] - padded[k])
 

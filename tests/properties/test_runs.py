@@ -23,7 +23,6 @@ ITERATIONS = [name for name in METHODS if {"block_size", "max_rounds"} <= card_o
 
 
 def assert_right(run):
-    """Run a draw, assert that nothing is wrong with its outcome, and return the model."""
     outcome = run_draw(run)
     event(f"{run.method}, {run.transport}, {'refused' if outcome.error else 'model'}")
     note(str(outcome.error or outcome.model.summary(full=True)))
@@ -107,8 +106,7 @@ def require_noise_variance(model: PCAModel) -> None:
     """Hold the noise variance against what the shares leave."""
     total, k = model.explained_variance_[0] / model.explained_variance_ratio_[0], model.n_components_
     most, left = min(model.n_samples_, model.n_features_in_) - k, total - model.explained_variance_.sum()
-    expected = max(0.0, left) / most if most > 0 else 0.0
-    assert model.noise_variance_ == pytest.approx(expected, abs=1e-12 * total)
+    assert model.noise_variance_ == pytest.approx(max(0.0, left) / most if most > 0 else 0.0, abs=1e-12 * total)
 
 
 def require_measurements(run: Draw, model: PCAModel) -> None:
@@ -142,5 +140,4 @@ def require_measurements(run: Draw, model: PCAModel) -> None:
         assert measured["influence_component_share"] == pytest.approx(float(np.max(shares)), rel=1e-6)
         parts = np.split(rows.astype(float), marks)
         without = [truth_of(np.vstack(parts[:i] + parts[i + 1 :])).vectors[:, :1] for i in range(len(parts))]
-        turns = [angle(V[:, :1], first) for first in without]
-        assert measured["influence_axis_degrees"] >= max(turns) - 1e-6
+        assert measured["influence_axis_degrees"] >= max(angle(V[:, :1], first) for first in without) - 1e-6

@@ -47,7 +47,6 @@ class Script:
 
     @property
     def hidden(self) -> bool:
-        """True if masks or noise hide what a party sends."""
         return self.secure or self.card.differentially_private
 
 
@@ -138,7 +137,6 @@ vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 
 
 def parse_line(line: str) -> Script:
-    """Return the script of a line of the table."""
     run_text, _, phases_text = re.sub(r"\s+", " ", line).partition(": ")
     method, *words = run_text.split()
     way = words.pop() if words and words[-1] in WAYS else "clear"

@@ -129,7 +129,12 @@ def test_the_version_of_messages_grows_with_them():
     }
     statements = [sorted(kind.model_fields) for kind in (PartyInfo, ErrorReport)]
     found = hashlib.sha256(repr((sorted(scripts.items()), statements, sorted(RunConfig.keys()))).encode()).hexdigest()
-    assert (MESSAGES, found[:16]) == (3, "c3a8544440a8030c")
+    assert (MESSAGES, found[:16]) == (4, "e101280e6b259526")
+
+
+def test_names_that_a_site_invents_are_not_the_models():
+    named = [make_info(0, columns="cf92326f85f50aa8", names=f"a\0b\0c\0{last}") for last in "de"]
+    assert [info.feature_names for info in named] == [tuple("abcd"), ()]
 
 
 def test_control_characters_of_errors_do_not_travel():

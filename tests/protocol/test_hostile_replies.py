@@ -283,7 +283,6 @@ def outcome(method, number, change, *, field=None, round_number=None):
 
 
 def run_to_end(server):
-    """Return the text of the run's error, or an empty text if the model is finite."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:

@@ -42,14 +42,12 @@ def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
 
 
 def with_holes(rows):
-    """Return the rows with a tenth of the values missing; the changed row misses other values."""
     holes = np.random.default_rng(3).random(rows.shape) < 0.1
     holes[7] = np.arange(rows.shape[1]) % 2 == int(rows[7, 0] == 900.0)
     return np.where(holes, np.nan, rows)
 
 
 def earlier_loadings(folder) -> str:
-    """Return the path of a party's loadings from an earlier run with `vertical`."""
     paths = [folder / f"loadings{party}.npz" for party in range(3)]
     fit("vertical", [FITTED] * 3, n_components=2, loadings=paths)
     return str(paths[0])

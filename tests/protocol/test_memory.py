@@ -29,7 +29,6 @@ WAYS = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 
 @pytest.fixture
 def nobody_computes(monkeypatch):
-    """No party gets as far as its statistics."""
     for method in METHODS.values():
         monkeypatch.setattr(method.client, "statistics", lambda *_: pytest.fail("a party computed"))
 
@@ -113,7 +112,6 @@ GOAL = Peaks(site=4.0, server=6.0)
 
 
 def estimate(features, way):
-    """Return the estimates in packed scatters."""
     options = {key.replace("-", "_"): value for key, value in PEAK_WAYS[way].items()}
     strategy = FedPCA("p-cov", clients=PARTIES, **options).strategy
     public = Public(strategy.config, strategy.options, PARTIES, features=features)
@@ -128,7 +126,6 @@ def within(peaks, limits):
 
 @pytest.fixture(scope="module")
 def libraries():
-    """All libraries are loaded."""
     measure_run(400, ROWS, PARTIES, "masked", TracedMeter)
 
 

@@ -43,7 +43,6 @@ def samples(file):
 
 
 def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", **options):
-    """Run the ServerApp over loopback, with numbers in a folder."""
     server = server_of(method, cut(rows(60), 40, 20), n_components=2, metrics=str(folder / "run"), **options)
     context_of(server, 1).node_config["name"] = "south"
     change(server)
@@ -230,16 +229,14 @@ def test_a_models_memory_is_its_arrays(k, keep, columns):
     """Moments are a packed triangle, sums and their low halves, of 7 features each; the log takes a MiB."""
     strategy = FACTORY.strategy(METHODS.run_config({"method": "p-cov", "n-components": k, "clients": 3, "keep": keep}))
     strategy.quorum.features = 7
-    matrices = {"nothing": 0, "moments": 1, "parties": 4}[keep]
-    assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * matrices) + 2**20
+    assert strategy.model_bytes == 8 * 7 * (columns + 8 + 10 * {"nothing": 0, "moments": 1, "parties": 4}[keep]) + 2**20
 
 
 def test_a_model_follows_the_last_round():
     server = server_of("p-cov", cut(rows(60), 40, 20), n_components=2)
     strategy, seen = server.strategy, []
     strategy.after_round = lambda: seen.append(strategy.done)
-    model = finish(server)
-    assert [entry["round"] for entry in model.log["rounds"]] == [1, 2]
+    assert [entry["round"] for entry in finish(server).log["rounds"]] == [1, 2]
     assert seen == [False, True]
     strategy.done = False
     with refused(ContractError, "p-cov", 2):

@@ -69,8 +69,7 @@ def test_numbers_are_of_the_type_that_is_said(dtype):
 
 def test_lengths_and_bytes_follow_from_the_sizes():
     sizes = {"n": 4, "d": 3, "k": 2}
-    field = Field("all", ("d(d+1)/2", "n(n+1)/2", "trapezoid", "<=k", "7"))
-    assert field.lengths(sizes) == (6, 10, 6, 2, 7)
+    assert Field("all", ("d(d+1)/2", "n(n+1)/2", "trapezoid", "<=k", "7")).lengths(sizes) == (6, 10, 6, 2, 7)
     payload = Payload((Field("one", ("d",), "float32 or float64"), Field("other", ("k",), optional=True)))
     assert payload.nbytes(sizes) == 2 * HEADER_BYTES + 4 * 3
     assert payload.nbytes(sizes, with_optional=True) == 2 * HEADER_BYTES + 4 * 3 + 8 * 2

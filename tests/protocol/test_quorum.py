@@ -245,8 +245,7 @@ FIVE = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] + i for i, n
 def with_some(present, method="p-cov", **options):
     """Return a run of five parties of which some have a node, and its strategy."""
     options = {"n_components": 2, "minimum": 3, **options}
-    app = client_app(lambda context: FIVE[context.node_config["partition-id"]], method, **options)
-    grid = LocalGrid(app, 5)
+    grid = LocalGrid(client_app(lambda context: FIVE[context.node_config["partition-id"]], method, **options), 5)
     grid.contexts = {node: context for node, context in grid.contexts.items() if node - 1 in present}
     return grid, FedPCA(method, clients=5, join_deadline=0.1, **options)
 

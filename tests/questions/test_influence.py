@@ -65,8 +65,7 @@ def erasing(strength):
     """Return moments that remove the first component of honest parties, with a diagonal that hides the removal."""
     model, local = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
     u, value = model.components_[0], strength * model.singular_values_[0] ** 2
-    hidden = np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))
-    return replace(local, scatter=pack(hidden))
+    return replace(local, scatter=pack(np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_methods_that_pool_moments_tell_shares(method, tmp_path):
         fit(method, THREE, n_components=4, max_share=largest)
         with refused(ContractError, f"{largest:.2%}", "'max_share'"):
             fit(method, THREE, n_components=4, max_share=largest - 1e-9)
-    assert f"influence             one party holds at most {largest:.1%} of a component" in stored.summary(full=True)
+    assert f"influence             one site holds at most {largest:.1%} of a component" in stored.summary(full=True)
 
 
 @pytest.mark.engine
@@ -219,8 +218,7 @@ def test_a_party_of_many_is_compared_with_some_of_them():
 
 
 def told(parts, method="p-cov", **options):
-    model = run(method, parts, n_components=2, **options)
-    return [note for note in model.log["notes"] if "another unit" in note]
+    return [note for note in run(method, parts, n_components=2, **options).log["notes"] if "another unit" in note]
 
 
 def found(parts):

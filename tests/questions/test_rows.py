@@ -55,8 +55,7 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     item = 3 * 3 * N * 1e6**2 * 2.0 ** -(63 + 2 * 58)
     assert 4 * item / TOTAL < share(1e6, survivors=3) < 40 * item / TOTAL  # and what two floats do not hold
     # A share is the same in every unit, and so is whether it leaves a result exact.
-    small = [X * 1e-6 for X in PARTIES]
-    assert fit("p-cov", small, n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
+    assert fit("p-cov", [X * 1e-6 for X in PARTIES], n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
 
 
 @pytest.mark.parametrize(
@@ -249,8 +248,7 @@ def test_nearly_singular_models_stay_within_limits():
     c = np.sqrt(f / 2)
     sums = {"first": zeros, "second": n * np.array([1.0, c / f, (c / f) ** 2 + 1 - c**2 / f])}
     request = {"rows": np.asarray(n), "centre": zeros, "spread": np.ones(2), "mean": zeros}
-    config = RunConfig.parse({"secure-aggregation": True, "bound": 1.0})
-    public = Public(config, None, parties=3, features=2)
+    public = Public(RunConfig.parse({"secure-aggregation": True, "bound": 1.0}), None, parties=3, features=2)
     layout = incomplete.expected_question(1).layout({**request, "covariance": np.array([f, c, 1.0])}, public)
     np.testing.assert_allclose(layout.decode(layout.encode(sums))[0]["second"], sums["second"])
 

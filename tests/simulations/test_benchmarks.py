@@ -49,8 +49,7 @@ def test_every_benchmark_is_quoted_by_its_page(name, capsys):
 
 
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
-    text = printed(capsys, "side-by-sight", status=2)
-    assert not unnamed(text, "'side-by-sight'", *NAMES)
+    assert not unnamed(printed(capsys, "side-by-sight", status=2), "'side-by-sight'", *NAMES)
     assert all(name in printed(capsys, "-h") for name in NAMES)
 
 
@@ -133,8 +132,7 @@ def test_lines_are_on_the_front():
 
 def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
-    few = {name: messages.PUBLISHED[name] for name in ("P-COV", "AP-COV")}
-    monkeypatch.setattr(messages, "PUBLISHED", few)
+    monkeypatch.setattr(messages, "PUBLISHED", {name: messages.PUBLISHED[name] for name in ("P-COV", "AP-COV")})
     on = {line[0]: line[-1] for line in cells(printed(capsys, "front", "--quick"))}
     published = dict.fromkeys(["P-COV, published", "AP-COV, published"], "-")
     assert on == {"p-cov": "up, up + down", "sub-it tolerance=1.0": "-", **published}

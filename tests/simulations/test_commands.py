@@ -146,6 +146,5 @@ def test_sizes_are_those_of_the_data_or_of_masked_words(capsys):
     assert arrays["request", "components"] == ("(3, 7)", "168")
     assert cli.main(["trace", "p-cov", "--secure-aggregation"]) == 0
     shown = capsys.readouterr().out
-    replies = {name for way, name, *_ in ARRAY.findall(shown) if way == "reply"}
-    assert replies == {"public", "signature", "masked"}
+    assert {name for way, name, *_ in ARRAY.findall(shown) if way == "reply"} == {"public", "signature", "masked"}
     assert "answered by   the transport" in shown

@@ -168,8 +168,7 @@ def test_captured_variance_is_of_each_client():
     assert 0.9 < alone["captured variance"] <= 1
     assert together["captured variance"] <= 1
     # Of rows about the mean of all: what lies between two parties is most of their variance, and each one's first axis.
-    shifted = {"north": NORTH, "south": SOUTH + [0, 0, 0, 100]}
-    (apart,) = compare(shifted, methods=["personalised mu=0"], n_components=2)
+    (apart,) = compare({"north": NORTH, "south": SOUTH + [0, 0, 0, 100]}, methods=["personalised mu=0"], n_components=2)
     assert 0.99 < apart["captured variance"] < 1
 
 
@@ -296,8 +295,7 @@ def test_files_and_their_folder_are_the_same_data(tmp_path):
     files = written(tmp_path)
     (tmp_path / "notes.txt").write_text("of no party")
     first = compare(files, methods=["p-cov"], n_components=2, bounds=[0.0, 50.0])
-    again = compare([str(tmp_path)], methods=["p-cov"], n_components=2)
-    assert first[0]["dataset"] == again[0]["dataset"]
+    assert first[0]["dataset"] == compare([str(tmp_path)], methods=["p-cov"], n_components=2)[0]["dataset"]
     frame = first.frame()
     assert list(frame["bound"]) == [0.0, 50.0]
     setting = ["method", "dataset", "partition", "alpha", "clients", "components", "seed", "bound"]
@@ -373,8 +371,7 @@ def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
     made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], n_components=2)
     (axes,) = made.figure("methods", "max angle").axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
-    points = next(line for line in axes.lines if len(line.get_xdata()) == 2)
-    assert points.get_ydata()[1] == made[1]["max angle"]
+    assert next(line for line in axes.lines if len(line.get_xdata()) == 2).get_ydata()[1] == made[1]["max angle"]
     head, *lines = [line for line in made.to_latex().splitlines() if "&" in line]
     assert head.startswith("method & max angle (degrees) & ")  # no column of what does not vary
     assert [line.split(" & ")[0] for line in lines] == ["p-cov", "ap-cov"]

@@ -101,8 +101,7 @@ def test_flower_apps_take_a_class():
     own = make()
     strategy = FedPCA(own, n_components=2, clients=3)
     app = client_app(lambda context: PARTIES[int(context.node_config["partition-id"])], own, n_components=2)
-    result = strategy.start(LocalGrid(app, 3))
-    assert result.arrays["components"].shape == (2, PARTIES[0].shape[1])
+    assert strategy.start(LocalGrid(app, 3)).arrays["components"].shape == (2, PARTIES[0].shape[1])
 
 
 class NoCard(method.Strategy):

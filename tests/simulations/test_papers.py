@@ -120,7 +120,6 @@ def test_numbers_survive_a_table(tmp_path):
 
 
 def rows_of(paper, name, **settings):
-    """Return the rows of a step of a paper's reproduction, with other settings."""
     step = next(step for step in paper.steps(**paper.options) if step.name == name)
     return list(step.function(**step.settings | settings))
 
@@ -133,8 +132,7 @@ def test_papers_are_named_and_the_truth_has_ratios_of_one(capsys):
     data = Federation.draw(d=12, r=3, m=4, n=4000, spread=0.1, seed=0)
     assert data.test_ratio(data.truth) == pytest.approx(1, abs=1e-12)
     assert data.train_ratio(data.truth) == pytest.approx(1, abs=0.02)
-    U = closed_form(data, data.pooled())
-    assert 1 < data.test_ratio(U) < best_perpca(data, data.pooled())
+    assert 1 < data.test_ratio(closed_form(data, data.pooled())) < best_perpca(data, data.pooled())
 
 
 @pytest.mark.engine
@@ -181,8 +179,7 @@ def test_crosses_of_an_exact_method_stand_in_circles(tmp_path):
         far = max(abs(row["x"] - row["pooled x"]), abs(row["y"] - row["pooled y"]))
         apart[row["method"]] = max(apart[row["method"]], far)
     assert apart["p-cov"] < 1e-9 < 0.01 < apart["ap-cov"]
-    sections = notes.PAPER.figures(results, tmp_path)
-    assert "| digits-Dirichlet-0.1 |" in next(iter(sections.values()))
+    assert "| digits-Dirichlet-0.1 |" in next(iter(notes.PAPER.figures(results, tmp_path).values()))
     for kind in ("overlay", "grid"):
         assert (tmp_path / f"{kind}-digits-Dirichlet-0.1.png").read_bytes().startswith(b"\x89PNG")
 
@@ -287,8 +284,7 @@ def test_variants_are_compared_with_the_exact_pca():
 def test_a_quick_look_draws_every_figure(tmp_path):
     readings = np.random.default_rng(0).standard_normal((120, 12)) * np.arange(1, 13) + 100
     np.savetxt(tmp_path / "q8calibLight.dat", readings)
-    given = ["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]
-    assert main(given) == 0
+    assert main(["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]) == 0
     report = (tmp_path / "out/report.md").read_text()
     for name in (f"figure{number}.png" for number in range(1, 9)):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG"), name

@@ -78,8 +78,7 @@ def test_runs_of_another_setting_are_other_runs():
     keys = {"dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound"}
     changed = {key for key in one if run_identity(one) != run_identity({**one, key: "another"})}
     assert changed == keys | {"method", "options"}
-    turned = {**one, "options": {"b": 1, "a": 2}}
-    assert run_identity(turned) == run_identity({**one, "options": {"a": 2, "b": 1}})
+    assert run_identity({**one, "options": {"b": 1, "a": 2}}) == run_identity({**one, "options": {"a": 2, "b": 1}})
 
 
 def test_a_setting_has_a_title_with_all_that_it_is():
@@ -276,15 +275,6 @@ def test_figures_of_a_single_value_say_so(several):
         single.figure("clients", "angle")
 
 
-def test_the_page_has_means_and_two_figures(several):
-    page = several.report().read_text()
-    assert page.count("<svg ") == 2
-    assert "The largest angle by alpha" in page
-    assert page.count("<tr><td>") + page.count('<tr class="best">') == 8
-    assert page.count("<td>4</td>") == 8
-    assert "seeds 0 to 3</div>" in page
-
-
 def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
     undrawn(monkeypatch)
     given = ["compare", "--methods", "ap-cov", "--datasets", "wine", "--clients", "3", "--n-components", "2"]
@@ -323,10 +313,3 @@ def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.simulations.measuring.run", lambda *_, **__: pytest.fail("there was work"))
     with refused(Exception, *named):
         compare(**{"methods": "p-cov", "n_components": 2, **arguments})
-
-
-def test_single_values_are_lists_of_one():
-    setting = {"datasets": "wine", "partitions": "quantity", "alphas": np.float64(0.5), "clients": 3, "seeds": 7}
-    (record,) = compare(methods="ap-cov", n_components=2, **setting)
-    assert (record["alpha"], record["clients"], record["seed"], record["bound"]) == (0.5, 3, 7, 0.0)
-    assert math.isfinite(record["max angle"])

@@ -171,7 +171,6 @@ def records(tmp_path_factory):
 
 
 def report_of(folder, capsys, *records):
-    """Return the exit code of `report` and what it prints: all is printable, and what is wrong is told."""
     (folder / RUNS).write_text("".join(f"{json.dumps(record)}\n" for record in records))
     capsys.readouterr()
     code = main(["report", str(folder)])

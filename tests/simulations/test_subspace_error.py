@@ -90,8 +90,7 @@ def test_the_precision_of_an_estimate_is_that_of_draws(scale):
     draws = [DIGITS[rng.integers(0, len(DIGITS), 1200)] for _ in range(60)]
     errors = [estimate_subspace_error(X, 1 if scale else 4, scale=scale) for X in draws]
     variance = np.var([np.log(error.slopes.sum()) for error in errors])
-    expected = np.median([2 / error.freedom for error in errors])
-    assert 0.6 < variance / expected < 1.6
+    assert 0.6 < variance / np.median([2 / error.freedom for error in errors]) < 1.6
 
 
 def spiked(variances, d, freedom=0.0, seed=0):
@@ -123,8 +122,7 @@ def test_for_equal_noise_the_limit_is_that_of_spikes(d, n):
 @pytest.mark.engine
 def test_fewer_rows_than_features_foretell_as_well():
     """A component that noise turns by 36 degrees, of 300 features and 150 rows."""
-    draw = spiked([12.0, 6.0], 300)
-    true, median, held = drawn(draw, np.eye(300)[:, :2], 150, draws=30, parties=(1, 4))
+    true, median, held = drawn(spiked([12.0, 6.0], 300), np.eye(300)[:, :2], 150, draws=30, parties=(1, 4))
     np.testing.assert_allclose(median, true, rtol=0.1)
     assert (held >= 26).all(), held
 
@@ -213,8 +211,6 @@ FOUR = "n-components=4"
 
 @pytest.fixture
 def worth(tmp_path, capsys):
-    """Return a function of rows, run-config and further words that runs the command at a site with these rows."""
-
     def of(X, run=FOUR, *words, **keys):
         np.save(tmp_path / "rows.npy", X)
         node = {"partition-id": 0, "num-partitions": 3, "data": str(tmp_path / "rows.npy"), **keys}
@@ -274,8 +270,7 @@ def test_the_figure_has_the_forecast_its_interval_and_both_cases(worth, monkeypa
     axes, error = drawn[0][1], estimate_subspace_error(FEW, 4)
 
     def degrees(counts):
-        distances = np.array([error.distance(count) for count in counts])
-        return np.rad2deg(np.arcsin(distances / np.sqrt(4)))
+        return np.rad2deg(np.arcsin(np.array([error.distance(count) for count in counts]) / np.sqrt(4)))
 
     line, alone, joined = axes.lines
     counts = line.get_xdata()

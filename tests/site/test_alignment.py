@@ -81,8 +81,7 @@ def test_all_sites_have_ids_or_none(files, tmp_path):
     np.savetxt(plain, PARTS[1], delimiter=",", header="a,b,c", comments="")
     with refused(ConfigError, "client 1", "'ids'", "client 0"):
         joined([files[0], plain, files[2]], p1=none)
-    model = joined([plain] * 3, p0=none, p1=none, p2=none)
-    assert "nothing shows that they belong together" in model.log["notes"][0]
+    assert "nothing shows that they belong together" in joined([plain] * 3, p0=none, p1=none, p2=none).log["notes"][0]
 
 
 def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):

@@ -29,8 +29,7 @@ def test_certificates_name_hosts_of_every_kind(flags, days, tmp_path):
     for certificate, of_authority, valid in ((leaf, False, days), (root, True, max(days, 3650))):
         assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == valid
         assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is of_authority
-    key = load_pem_private_key((tmp_path / "server.key").read_bytes(), None)
-    assert key.public_key() == leaf.public_key()
+    assert load_pem_private_key((tmp_path / "server.key").read_bytes(), None).public_key() == leaf.public_key()
     ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))  # OpenSSL reads it
 
 

@@ -168,8 +168,7 @@ def test_blocks_of_a_finished_pass_come_back(kind, monkeypatch):
     next(iter(first.read()))
     copy.finish(table.check_rows(first))
     store.receive()
-    held = store.load("these")
-    np.testing.assert_array_equal(to_array(held.rows), values)
+    np.testing.assert_array_equal(to_array(store.load("these").rows), values)
     assert store.load("others") is None
 
 
@@ -184,8 +183,7 @@ def test_rows_are_held_in_memory_or_read_each_time_and_not_written_to_a_disk(sha
     finish(run_of("sub-it", tmp_path, monkeypatch))
     assert (min(passes.values()) > 1) == (share == 0)
     assert not remains.exists()
-    files = {file.name for file in tmp_path.iterdir()} - before
-    assert files == {"0.csv", "1.csv", "2.csv", "journal1", "journal2"}
+    assert ({file.name for file in tmp_path.iterdir()} - before) == {"0.csv", "1.csv", "2.csv", "journal1", "journal2"}
     assert {file.name for party in range(3) for file in (tmp_path / f"journal{party}").iterdir()} == {"site.sqlite"}
 
 

@@ -73,6 +73,44 @@ def test_every_way_of_a_run_has_it(way):
         same_model(model, expected)
 
 
+@pytest.mark.parametrize("keys", [{}, SECURE, {"center": False}], ids=str)
+@pytest.mark.parametrize("method", ["p-cov", "sub-it", "qr-pca"])
+@pytest.mark.parametrize("scale", [False, True])
+def test_column_weights_multiply_scaled_columns_by_their_roots(scale, method, keys, tmp_path):
+    """The faults: weights that scaling takes out again, or that new rows, loadings or scikit-learn do not have."""
+    if method == "qr-pca" and keys == SECURE:
+        pytest.skip("it has no sums")
+    weights, files = [4, 1, 0.25, 2, 9], [tmp_path / f"{party}.npz" for party in range(3)]
+    weighted = (X / X.std(axis=0) if scale else X) * np.sqrt(weights)
+    expected = fit("p-cov", SPLIT(weighted), n_components=5, **keys)
+    model = fit(method, SPLIT(X), n_components=5, scale=scale, column_weights="4 1 .25 2 9", loadings=files, **keys)
+    assert model.explained_variance_ == pytest.approx(expected.explained_variance_, rel=1e-6)
+    scores = expected.transform(weighted) * np.sign(np.sum(model.components_ * expected.components_, axis=1))
+    for scores_of in (model.transform, model.to_sklearn().transform, Loadings.load(files[0]).part_of_scores):
+        assert scores_of(X) == pytest.approx(scores, abs=1e-5)
+    assert model.inverse_transform(model.transform(X)) == pytest.approx(X)
+    assert model.table().columns.name == "loadings"
+    assert (tmp_path / "0.npz").exists()
+    with refused(ConfigError, "'column_weights'", 2, 5):
+        fit(method, SPLIT(X), n_components=2, column_weights="1 2")
+
+
+@pytest.mark.parametrize("secure", [{}, SECURE], ids=str)
+@pytest.mark.parametrize("scale", [False, True])
+def test_columns_of_stored_moments_are_weighted_by_divisors(scale, secure):
+    moments = fit("p-cov", SPLIT(X), n_components=2, scale=scale, keep="moments", **secure).moments_
+    divisors = (moments.deviation if scale else 1) / np.sqrt([4, 1, 0.25, 2, 9])
+    same_model(analyses.pca(moments.scaled(divisors), 2), fit("p-cov", [X / divisors], n_components=2))
+
+
+@pytest.mark.parametrize(
+    "options", [{"keep": "moments"}, {"adjust_for": "0"}, {"column_weights": "1 0 1 1 1"}, {"column_weights": "x"}]
+)
+def test_what_column_weights_do_not_go_with_is_named(options):
+    with refused(ConfigError, "'column_weights'", *options):
+        fit("p-cov", SPLIT(X), n_components=2, **{"column_weights": "1 1 1 1 1", **options})
+
+
 def test_a_run_applies_it_to_each_row_once(monkeypatch):
     rows = []
     counted = TRANSFORMS["log1p"]._replace(function=lambda block: rows.extend(block) or np.log1p(block))
@@ -104,10 +142,10 @@ def test_what_follows_from_a_model_has_it_too(name, tmp_path):
 def test_values_outside_the_domain_are_named_by_column(name, wrong):
     given = X.copy()
     given[[3, 4, 9], [1, 1, 3]] = wrong
-    with refused(DataError, f"'{name}'", "'b'", 2, "'d'", 1):
+    with refused(DataError, f"'{name}'", 3, "columns: 'b', 'd'"):
         fit("em", [pd.DataFrame(part, columns=NAMES) for part in SPLIT(given)], n_components=2, transform=name)
     if not np.isnan(wrong):
-        with refused(DataError, f"'{name}'", 2, 3):
+        with refused(DataError, f"'{name}'", 3, 1):
             fit("p-cov", SPLIT(X), n_components=2, transform=name).transform(given)
 
 

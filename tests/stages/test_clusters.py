@@ -35,8 +35,7 @@ def written(folder, what="clusters"):
 
 @pytest.mark.parametrize("way", [{}, SECURE, {"scale": True}, {"adjust_for": "3"}], ids=str)
 def test_k_means_is_that_of_scikit_learn(way, tmp_path):
-    paths = [tmp_path / f"{i}.csv" for i in range(3)]
-    model = fit("p-cov", PARTIES, n_components=2, clusters=3, scores=paths, **way)
+    model = fit("p-cov", PARTIES, n_components=2, clusters=3, scores=[tmp_path / f"{i}.csv" for i in range(3)], **way)
     result, scores = analyses.clusters(model), model.transform(X)
     every = clustering.draw_starts(model.explained_variance_, 3, questions.STARTS, seed=42)
     fits = [KMeans(3, init=item, n_init=1, tol=0, max_iter=300).fit(scores) for item in every]
@@ -106,8 +105,7 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
 
 def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
     monkeypatch.setattr(questions, "MAX_STEPS", 1)
-    model = fit("p-cov", PARTIES, n_components=2, clusters=3)
-    assert "the clusters still moved after 1 steps" in model.log["notes"]
+    assert "the clusters still moved after 1 steps" in fit("p-cov", PARTIES, n_components=2, clusters=3).log["notes"]
     server = server_of("p-cov", PARTIES, n_components=2, clusters=3)
     tamper_arrays(server, 1, lambda arrays: [arrays[0] + 1, *arrays[1:]], "cells")
     with refused(ContractError, 150):
@@ -281,8 +279,7 @@ def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, qu
     with suppress(StopIteration):
         for number in range(1, 1000):
             objective = -1e3 * (1 + gain) ** len(question.request["moves"])
-            counts = 500 * (1 + (-1) ** number * shift)
-            sums = {"counts": counts, "units": np.ones((2, 2)), "sums": np.zeros((2, 2, 2))}
+            sums = {"counts": 500 * (1 + (-1) ** number * shift), "units": np.ones((2, 2)), "sums": np.zeros((2, 2, 2))}
             question = program.send(Total({**sums, "objective": np.asarray(objective)}, 2))
     assert number == model.log["harmony"]["steps"] == questions <= steps_of_harmony.MAX_QUESTIONS == 210
     assert len(model.log["harmony"]["moves"]) == corrections

@@ -123,8 +123,7 @@ def test_options_that_do_not_go_together_are_named(method, options, named):
 def test_missing_limits_are_noted(tmp_path):
     with refused(ConfigError, "p-cov", "fourth_moments=True"):
         analyses.variance_intervals(fit("p-cov", PARTIES, n_components=2))
-    paths = [tmp_path / f"{i}.csv" for i in range(3)]
-    model = fit("p-cov", PARTIES, n_components=12, outliers="counts", scores=paths)
+    model = fit("p-cov", PARTIES, n_components=12, outliers="counts", scores=[tmp_path / f"{i}.csv" for i in range(3)])
     assert any("rows have no limits" in note for note in model.log["notes"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv"]
 

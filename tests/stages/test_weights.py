@@ -1,6 +1,7 @@
 """Weighted rows: the moments, the certificate and the last round of rows that count w times each."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -101,6 +102,19 @@ def test_what_weights_do_not_go_with_is_named():
     ):
         with refused(ConfigError, "'6'", named):
             weigh(method, **options)
+
+
+@pytest.mark.parametrize("key", ["weights", "adjust_for"])
+def test_a_name_that_no_column_has_brings_those_that_there_are(key, tmp_path, caplog):
+    """A server that names a column hears no names of a site's file: its own log has them."""
+    frame = pd.DataFrame(np.column_stack([X, X, X, X]), columns=[f"c{j}" for j in range(24)])
+    with refused(ConfigError, f"'{key}'", "'age'", "columns: 'c0', 'c1'", "'c19' and 4 more"):
+        fit("p-cov", [frame], n_components=2, **{key: "age"})
+    node = site(tmp_path / "0.csv", X, range(6), list("abcdef"), weights="age" if key == "weights" else "")
+    with refused(ConfigError, f"'{key.replace('_', '-')}'") as caught:
+        finish(at_sites(server_of("p-cov", [X], n_components=2, **{key: "age"}), [node]))
+    assert unnamed(str(caught.value), "'a'")
+    assert "columns: 'a', 'b'" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])

@@ -202,8 +202,7 @@ def test_what_does_not_converge_goes_on_to_its_limit(method, options, phases):
     near = rng.standard_normal((300, 12)) ** 3 * np.sqrt(np.linspace(4, 1, 12))
     near[rng.random(near.shape) < 0.1 * CARDS[method].incomplete] = np.nan
     parties = cut(near, 180, 100, 20) if method in BY_ROWS else np.split(near[:60], [6, 10], axis=1)
-    model = fit(method, parties, n_components=2, **options)
-    assert sum(entry["phase"] in phases for entry in model.log["rounds"]) == 3
+    assert sum(entry["phase"] in phases for entry in fit(method, parties, n_components=2, **options).log["rounds"]) == 3
 
 
 @pytest.mark.parametrize("method", [*DETERMINED, "vertical solver=gram", "vertical solver=merge"])
@@ -405,8 +404,7 @@ def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
 )
 def test_the_policy_of_a_site_holds(method, site, named):
     party = "party 2" if "min_rows" in site and method in BY_ROWS else "party 0"
-    allowed_name = [method] if "allowed_methods" in site else []
-    with refused(DisclosureError, party, *site, *named, *allowed_name):
+    with refused(DisclosureError, party, *site, *named, *([method] if "allowed_methods" in site else [])):
         fit(method, three(method), n_components=2, **site)
 
 

@@ -12,7 +12,6 @@ from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES, principal_angles
 from fedpca_flwr.maths.moments import Moments, safe_deviation, varying_features
-from fedpca_flwr.model.federation import Federation
 from tests.families import cut, rows
 from tests.harness import fit
 
@@ -77,26 +76,6 @@ def test_small_components_beside_a_huge_one_are_not_called_exact(method, options
     assert note.endswith(f"rounding; scale=true{other} resolves more")
 
 
-def test_a_federation_that_lasts_says_what_it_cannot_resolve(tmp_path):
-    federation = Federation.open(tmp_path)
-    for name, part in zip("ab", cut(salaries(), 70, 50), strict=True):
-        federation.join(name, part)
-    assert federation.model(1).log["exact"]
-    model = federation.model(3)
-    assert not model.log["exact"]
-    assert notes_of(model)[0].startswith("components 2 to 3 are below what can be resolved")
-
-
-@pytest.mark.parametrize("column", [0, 3, 7])
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_qr_pca_resolves_small_components_beside_a_huge_one(column, k):
-    X = salaries(column)
-    model = fit("qr-pca", parties_of("qr-pca", X), n_components=k)
-    assert angle(model, X, k) <= 1e-9
-    assert model.log["exact"]
-    assert notes_of(model) == []
-
-
 @pytest.mark.parametrize("k", [3, 7])
 def test_angles_of_rounding_are_noted(k):
     """Variances run from 1 to 1e-12: a covariance holds components of 1e-4 to 1e-6 degrees, but none of 1e-12."""
@@ -151,15 +130,6 @@ def test_qr_pca_scales_columns_of_any_unit(sizes):
     assert angle(model, standard, 5) <= 1e-9
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
     assert model.log["exact"]
-
-
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "streaming", "sub-it"])
-@pytest.mark.parametrize("mean", [1e16, 1.7e18])
-def test_huge_means_are_no_identical_rows(method, mean):
-    """Time stamps in nanoseconds, long ids: a scaled variance is not compared with an unscaled mean."""
-    X = mean + np.round(1e15 * rows(300))  # every column, or the others' variance hides the fault
-    model = fit(method, cut(X, 180, 100, 20), n_components=4, scale=True)
-    assert angle(model, StandardScaler().fit_transform(X - mean), 4) <= 1e-6
 
 
 def test_truncated_factors_note_ties():
@@ -308,7 +278,6 @@ ROUNDING = 3e-13
 
 @cache
 def ladder():
-    """Return the rows of every rung by name."""
     rng = np.random.default_rng(4)
     near, towards = rng.normal(size=(60, 7)) * np.linspace(3, 1, 7), rng.normal(size=7)
     rungs = {f"{offset:.0e} deviations": near + offset * towards for offset in OFFSETS}

@@ -43,8 +43,7 @@ def test_a_truncated_model_keeps_its_bound():
     assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
     model = fit(parts[2:], n_components=3, tracked=6, block_size=100)
     values = np.linalg.svd(parts[2] - parts[2].mean(axis=0), compute_uv=False) ** 2
-    share = values[6:].sum() / values.sum()
-    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(share, rel=1e-9)
+    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(values[6:].sum() / values.sum(), rel=1e-9)
 
 
 @pytest.mark.parametrize("fan_in", [2, 3, 4])
@@ -105,8 +104,7 @@ def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
         sent += [ask(server, "merged", nothing, party=party)[0] for _ in range(2)]
         assert [reply[-1].size > 0 for reply in sent] == [level == turn for level in range(3)]
         assert not any(array.any() for reply in sent[1:] if not reply[-1].size for array in reply[1:])
-    repeated = ask(server, "merged", nothing, party=4)[2]["message"]
-    assert not unnamed(repeated, "'merged'", 3, 2)
+    assert not unnamed(ask(server, "merged", nothing, party=4)[2]["message"], "'merged'", 3, 2)
 
 
 def test_rows_are_merged_once_by_their_weights(tmp_path):

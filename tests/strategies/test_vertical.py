@@ -240,18 +240,6 @@ def test_the_scores_are_those_of_the_central_model(way, options, paths, tmp_path
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
 
 
-@every_way
-def test_old_rows_have_the_scores_and_variances_of_their_model(way, paths):
-    model = fitted(paths, OLD)
-    old_model = project(parts_of(OLD), paths, **way)
-    np.testing.assert_allclose(old_model.scores_, model.scores_, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(old_model.explained_variance_, model.explained_variance_, rtol=1e-9)
-    np.testing.assert_allclose(old_model.explained_variance_ratio_, model.explained_variance_ratio_, rtol=1e-9)
-    single = project([part[:1] for part in NEW], paths, **way)
-    np.testing.assert_allclose(single.scores_, project(NEW, paths).scores_[:1], rtol=0, atol=1e-12)
-    assert 0 < single.explained_variance_ratio_.sum() <= 1
-
-
 def test_scores_far_from_zero_are_those_of_the_model(paths):
     """A mean that is rounded once would move all new scores alike, by a thousandth of a deviation."""
     model = fitted(paths, OLD + 1e13)

@@ -49,8 +49,7 @@ def test_the_faithful_variant_is_the_authors_program(parties, scaling):
     """A further component is the same program on what the directions before leave of the columns, and starts anew."""
     directions = np.empty((len(X), 0))
     for component in range(3):
-        blocks = [block - directions @ (directions.T @ block) for block in cut(parties)]
-        u = authors_program(blocks, component, scaling)
+        u = authors_program([block - directions @ (directions.T @ block) for block in cut(parties)], component, scaling)
         u -= directions @ (directions.T @ u)
         directions = np.column_stack([directions, u / np.linalg.norm(u)])
     options = {"variant": "faithful", "periods": 3, "local_iterations": 5, "weight_scaling": scaling, "seed": 42}
@@ -109,8 +108,7 @@ def test_one_party_alone_and_an_average_find_what_they_can():
     assert angle(run("vfedpca", [X], periods=1, **options)) < 1e-6
     with_graph, without = (run("vfedpca", [X], graph=graph, **options) for graph in ("ring", "server"))
     assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
-    faithful = run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2)
-    assert faithful.scores_.shape == (150, 2)
+    assert run("vfedpca", [X], n_components=2, graph="ring", variant="faithful", periods=2).scores_.shape == (150, 2)
 
 
 @pytest.mark.parametrize("variant", ["ours", "faithful"])

@@ -129,8 +129,7 @@ class Parties:
 
     def hide(self, position, members, request=0.0):
         secrets = self.masks[position], self.seeds[position]
-        plain = np.ones(SIZE, np.uint64)
-        return double_masks.hide(plain, self.ring, self.context(members, request), members, *secrets)
+        return double_masks.hide(np.ones(SIZE, np.uint64), self.ring, self.context(members, request), members, *secrets)
 
     def reveal(self, members, survivors):
         """Return a share of each member's seed or key, by the revealing party."""

@@ -137,11 +137,7 @@ class Deployment:
         kill_process(self.processes.pop(f"node{i}"))
 
     def run(self, run_config: str, *options: str, on_line: Callable[[str], None] | None = None) -> tuple[str, str]:
-        """Run the app on the SuperLink to its end, and return Flower's final status and the log.
-
-        The run-config is TOML, and ``options`` are those of ``flwr run``. ``on_line`` receives each line of the log
-        when the line is written.
-        """
+        """Run the app by ``flwr run``; return Flower's status and the log, of which ``on_line`` gets each line."""
         run = self.flwr.run(str(self.app), ["lab"], "--run-config", run_config, *options, on_line=on_line)
         return run.status, run.log
 
@@ -221,14 +217,10 @@ def rehearse(
     dropout: bool,
     show: Callable[[str], None],
 ) -> None:
-    """Run a secure PCA over several sites, deployed on this machine, and show each step.
+    """Run a secure PCA over several sites, deployed on this machine, as the command `site rehearse`.
 
-    All files are written to ``folder``, empty or new; ``app`` is the folder of this project. ``data`` has one file of
-    rows per site; empty: four sites share scikit-learn's breast cancer data. All sites also have the keys of
-    ``node_config``. ``run`` replaces `REHEARSAL_RUN_CONFIG`. With ``dropout`` the last site is killed during the run,
-    which goes on without that site. ``show`` receives a line for each step, and the lines of the run's log. Raise
-    ConfigError, before anything starts, if the folder is not empty, the app is another one, or data do not allow the
-    run, and FedPCAError if the run does not complete.
+    ``run`` replaces `REHEARSAL_RUN_CONFIG`. ``show`` receives a line for each step, and the lines of the run's log.
+    Raise ConfigError before anything starts, and FedPCAError if the run does not complete.
     """
     folder = require_writable_folder(folder).resolve()
     if any(folder.iterdir()):

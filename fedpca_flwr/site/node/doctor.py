@@ -105,7 +105,8 @@ def findings(site: SiteSetup, factory: Factory) -> Iterator[tuple[str, str]]:
             local = getattr(error, "local", "")
             yield "TO DO", f"{topic}: {error}{f' ({local})' if local else ''}"
     for key, path in missing.items():
-        yield "TO DO", f"{key}: there is no file {path} that this account may read ({FILE_REMEDIES[key]})"
+        topics = ", ".join(topic for topic, files in CHECK_FILES.items() if key in files)
+        yield "TO DO", f"{key}: no file {path} that this account may read ({FILE_REMEDIES[key]}); not checked: {topics}"
 
 
 def _missing_files(site: SiteSetup) -> dict[str, Path]:
@@ -381,8 +382,9 @@ def main(
         settings = fleet.parse_config_text(node_config, "node-config")
         site = SiteSetup(settings, run_config, superlink, root_certificates, auth_supernode_private_key)
     lines = list(findings(site, context.obj()))
+    faults = [line.partition(":")[0] for status, line in lines if status == "TO DO"]
     return Report(
         "\n".join(f"{status:<5}  {line}" for status, line in lines),
         [{"status": status, "text": line} for status, line in lines],
-        "this site is not ready: see what is to be done" if any(status == "TO DO" for status, _ in lines) else "",
+        f"this site is not ready: to do {', '.join(faults)}; all else that was checked is well" if faults else "",
     )

@@ -46,7 +46,6 @@ from fedpca_flwr.state.files import write_new
 
 APP_NAME = "fedpca-flwr"
 VERSION = metadata.version(APP_NAME)
-ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 START_SECONDS = 120.0  # for the SuperNode to listen, on a busy machine
 STOP_SECONDS = 10.0
 REST_SECONDS, REST_PAUSE_SECONDS = 60.0, 2.5  # without a message until this process rests, and between its looks then
@@ -54,23 +53,9 @@ FIRST_CHECK_SECONDS, LAST_CHECK_SECONDS = 60.0, 2 * 86400.0  # after a message, 
 DEATH_SIGNAL_OPTION = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
-AppFor = Callable[[ConfigError | None], ClientApp]
-"""Function of the reason why a run's app is refused, which returns the app that answers; None if no app is refused."""
-
-
-def run_site(config: Path, app_for: AppFor) -> None:
-    """Run a site until it is stopped, or raise SystemExit when its SuperNode ends; ConfigError without Linux.
-
-    Go to the file's folder, set Flower's settings, and start Python anew if its environment allows BLAS more threads.
-    """
-    if not (hasattr(os, "memfd_create") and hasattr(os, "fork")):
-        raise ConfigError(
-            "'site node' needs Linux: on this system start flower-supernode, with the [site] table of the file as its "
-            "--node-config"
-        )
+def run_site(config: Path, app_for: Callable[[ConfigError | None], ClientApp]) -> None:
+    """Run a site in its file's folder until it is stopped, or raise SystemExit when its SuperNode ends."""
     site = read_site_file(config)
-    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):  # a BLAS reads them when it is imported
-        os.execve(sys.executable, sys.orig_argv, {**os.environ, **ONE_THREAD})
     os.chdir(config.parent)
     for key, value in {**FLOWER_SETTINGS, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}.items():
         os.environ.setdefault(key, value)
@@ -82,7 +67,7 @@ def run_site(config: Path, app_for: AppFor) -> None:
 class SiteProcess:
     """The site's SuperNode and the processes of its messages: an executor of Flower's SuperExec that forks."""
 
-    def __init__(self, site: SiteFile, folder: Path, app_for: AppFor) -> None:
+    def __init__(self, site: SiteFile, folder: Path, app_for: Callable[[ConfigError | None], ClientApp]) -> None:
         self.site = site
         self.app_for = app_for
         self.folder = folder

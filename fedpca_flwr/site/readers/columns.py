@@ -9,8 +9,8 @@ import numpy as np
 
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig, split_names
-from fedpca_flwr.data.frames import labels_text, match_labels
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.frames import match_labels
+from fedpca_flwr.data.table import Table, columns_text, labels_text
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.maths.rows import Rows, select_columns
 
@@ -93,13 +93,8 @@ def column_positions(item: str, names: list[str], width: int, key: str) -> list[
     raise ConfigError(
         f"'{key}' names no column of the data (expected a column's name, or its number from 0"
         f"{'' if key in ('label', 'ids', 'weights') else ', or a pattern such as gene_*'})",
-        local=f"{key} '{item}', columns {names or width}",
+        local=f"{key} '{item}'; {columns_text(np.ones(width, dtype=bool), names)}",
     )
-
-
-def column_position(name: str, names: list[str], width: int, key: str) -> int:
-    """Return the first position of the column that `key` selects by name or number; ConfigError if there is none."""
-    return column_positions(name, names, width, key)[0]
 
 
 def order_features(table: Table, node: NodeConfig, config: RunConfig) -> Table:

@@ -118,10 +118,8 @@ def _detect_separator(sample: list[str], keys: CsvKeys, selection: ColumnSelecti
     if not shares[best[0]]:
         raise csv.Error
     if len(best) > 1:
-        raise DataError(
-            "several signs may stand between the cells, and the numbers depend on which",
-            advice=[Advice({"delimiter": separator}) for separator in best],
-        )
+        advice = [Advice({"delimiter": separator}) for separator in best]
+        raise DataError("several signs may stand between the cells, and the numbers depend on which", advice=advice)
     return best[0]
 
 
@@ -176,10 +174,8 @@ def _has_decimal_commas(csv_format: CsvFormat, first: Sequence[str], selection: 
     if csv_format.thousands:
         return len(commas) > len(points)
     if commas and not points and all(map(COMMA_GROUPS.fullmatch, commas)):
-        raise DataError(
-            "commas in the numbers may be decimal commas or separate thousands",
-            advice=[Advice({"decimal": ","}), Advice({"thousands": ","})],
-        )
+        advice = [Advice({"decimal": ","}), Advice({"thousands": ","})]
+        raise DataError("commas in the numbers may be decimal commas or separate thousands", advice=advice)
     if points and not commas and grouped & ungrouped and all(map(POINT_GROUPS.fullmatch, points)):
         raise DataError(
             "points in the numbers may be decimal points or separate thousands: three digits follow each point, and "

@@ -60,14 +60,9 @@ FAULT_KINDS = (
     ),
     ("a line of units or of more names", re.compile(r"(?!)"), "remove it, or skip it"),
 )
-"""Kinds of cells that are not numbers, patterns and advice. The last two kinds are recognised by their columns."""
+"""Kinds of cells that are not numbers, patterns and advice: the first that fits. Columns tell of the last two kinds."""
 
 COLUMN_KINDS = ("dates or times", "numbers with units or signs", "texts", "words among numbers")
-
-
-def fault_kind(cell: str) -> str:
-    """Return the first kind in `FAULT_KINDS` that a cell matches, such as "dates or times", at the end "texts"."""
-    return next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell.strip()))
 
 
 @dataclass
@@ -102,7 +97,7 @@ class CsvFaults:
             if self.format.is_number(cell) or cell.lower() in NUMBER_WORDS:
                 self.numbers[position] += 1
             elif not self.format.is_missing(cell):
-                kind = fault_kind(cell)
+                kind = next(kind for kind, sign, _ in FAULT_KINDS if sign.fullmatch(cell))
                 self.cells.setdefault((position, kind), []).append(line)
                 if kind == "marks for missing values" and '"' not in cell:
                     self.marks.add(cell)
@@ -136,10 +131,8 @@ class CsvFaults:
         lines: dict[str, list[int]] = {}
         for (_, kind), numbers in cells.items():
             lines.setdefault(kind, []).extend(numbers)
-        for kind, sign in (
-            ("decimal commas beside decimal points", ","),
-            ("decimal points beside decimal commas", "."),
-        ):
+        signs = {"decimal commas beside decimal points": ",", "decimal points beside decimal commas": "."}
+        for kind, sign in signs.items():
             if kind in lines and not self.keys.decimal:
                 yield Advice({"decimal": sign})
         for sign in sorted(self.signs) if not self.keys.thousands else ():

@@ -23,7 +23,7 @@ from fedpca_flwr.data.table import INEXACT_INTEGERS
 from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.rows import Blocks, Rows
-from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_positions, join_items
 from fedpca_flwr.site.readers.csv_detection import detect_format
 from fedpca_flwr.site.readers.csv_faults import TOTALS_PATTERN, CsvFaults, name_fault
 from fedpca_flwr.site.readers.csv_format import CsvFormat, CsvKeys, Opener, file_opener, plural, refuse_long_cells
@@ -75,7 +75,7 @@ def open_csv(open_: Opener, keys: CsvKeys, selection: ColumnSelection, name: str
 def read_cells(open_: Opener, keys: CsvKeys, selection: ColumnSelection, column: str, name: str = "") -> list[str]:
     """Return all cells of a column (name or number from 0) as stripped texts, with "" for a missing value."""
     table = open_csv(open_, keys, selection, name)
-    table = replace(table, features=[column_position(column, table.names, table.width, "ids")])
+    table = replace(table, features=column_positions(column, table.names, table.width, "ids")[:1])
     cells = ((cell or "").strip() for batch in _all_batches(table) for cell in batch.column(0).to_pylist())
     return ["" if table.format.is_missing(cell) else cell for cell in cells]
 
@@ -194,10 +194,8 @@ def _require_closed_quotes(table: CsvTable) -> None:
         for lines in (cell.split("\n")[1:] for row in reader for cell in row):
             for number, cells in enumerate(csv.reader(lines, delimiter=separator), reader.line_num - len(lines) + 1):
                 if len(cells) == table.width and all(csv_format.is_number(cells[place]) for place in table.features):
-                    raise DataError(
-                        "a cell in quotes contains lines which look like rows: does a closing quote lack?",
-                        local=f"line {number}",
-                    )
+                    fault = "a cell in quotes contains lines which look like rows: does a closing quote lack?"
+                    raise DataError(fault, local=f"line {number}")
 
 
 class _CountedStream(io.RawIOBase):

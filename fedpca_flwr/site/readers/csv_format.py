@@ -45,19 +45,13 @@ class CsvKeys:
             ("decimal", self.decimal in ("", ".", ","), "'.' or ','"),
             ("thousands", self.thousands in ("", ".", ",", "'", "\u2019", " "), "one of . , ' and a space"),
             ("encoding", self.encoding == "" or _is_encoding(self.encoding), "one that Python knows"),
-            (
-                "skip",
-                all(map(LINE_NUMBERS.fullmatch, split_names(self.skip))),
-                "numbers of lines from 1, as in '1-3, 5'",
-            ),
+            ("skip", all(map(LINE_NUMBERS.fullmatch, split_names(self.skip))), "lines from 1, as in '1-3, 5'"),
         ):
             if not is_allowed:
                 raise ConfigError(f"'{key}' is not allowed, expected {expected}", local=repr(getattr(self, key)))
         if self.thousands and (self.thousands == self.decimal or (self.thousands == "." and not self.decimal)):
-            raise ConfigError(
-                "'decimal' and 'thousands' must be different characters",
-                advice=[Advice({"decimal": "," if self.thousands == "." else "."})],
-            )
+            advice = Advice({"decimal": "," if self.thousands == "." else "."})
+            raise ConfigError("'decimal' and 'thousands' must be different characters", advice=[advice])
 
     @property
     def separator(self) -> str:
@@ -193,7 +187,5 @@ def refuse_long_cells() -> Iterator[None]:
     try:
         yield
     except csv.Error as error:
-        raise DataError(
-            f"a cell has more than {csv.field_size_limit():,} characters: is a closing quote missing?",
-            local=type(error).__name__,
-        ) from None
+        fault = f"a cell has more than {csv.field_size_limit():,} characters: is a closing quote missing?"
+        raise DataError(fault, local=type(error).__name__) from None

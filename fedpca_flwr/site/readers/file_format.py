@@ -8,8 +8,7 @@ from pathlib import Path
 
 from fedpca_flwr.config.entries import Entries
 from fedpca_flwr.config.node_config import DUCKDB, OTHER_DATABASE, POSTGRESQL
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import Table
+from fedpca_flwr.data.table import Table, labels_text
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.rows import Rows
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpca_flwr.data.frames import labels_text
+from fedpca_flwr.data.table import labels_text
 from fedpca_flwr.errors import Advice, ConfigError, DataError
 from fedpca_flwr.site.readers.columns import require_extra
 from fedpca_flwr.site.readers.csv_faults import MISSING_MARK_PATTERN
@@ -32,9 +32,7 @@ def read_spreadsheet(file: Path, keys: CsvKeys) -> CsvText:
     if not rows:
         raise DataError("the sheet is empty", advice=others)
     if any(isinstance(cell, int | float) and abs(cell) >= 2**53 for row in rows for cell in row):
-        raise DataError(
-            "the sheet has whole numbers of more than 15 digits, which Excel has rounded: leave these columns out"
-        )
+        raise DataError("the sheet has whole numbers of more than 15 digits, which Excel rounded: leave them out")
     keys.require_unset("workbooks", "header", "comment", "thousands", "decimal", "skip", "sheet")
     text_keys = replace(keys, delimiter=",", encoding="utf-8")
     note = f"of a workbook of {len(sheets)} sheets the first is read; sheet='2' is the next" if others else ""
@@ -100,17 +98,10 @@ def read_statistics_file(file: Path, keys: CsvKeys) -> CsvText:
     require_unpacked_size(file, nbytes, "save the table as .csv")
     frame, metadata = read()
     labels = metadata.variable_value_labels
-    notes = []
-    if labels:
-        notes.append(
-            f"values of {len(labels)} columns have labels in the file, and are read as the numbers of these labels"
-        )
+    note = f"values of {len(labels)} columns have labels in the file, and are read as the numbers of these labels"
+    notes, is_mark = [note] if labels else [], MISSING_MARK_PATTERN.fullmatch
     unmeasured = {
-        column: [
-            code
-            for code, label in codes.items()
-            if MISSING_MARK_PATTERN.fullmatch(label) and (frame[column] == code).any()
-        ]
+        column: [code for code, label in codes.items() if is_mark(label) and (frame[column] == code).any()]
         for column, codes in labels.items()
     }
     if columns := [column for column, codes in unmeasured.items() if codes]:

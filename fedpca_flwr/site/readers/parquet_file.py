@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpca_flwr.data.column_numbers import NON_NUMERIC_KINDS, arrow_non_numeric_kind, arrow_numbers
-from fedpca_flwr.data.frames import labels_text
-from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers
+from fedpca_flwr.data.table import INEXACT_INTEGERS, inexact_integers, labels_text
 from fedpca_flwr.errors import Advice, DataError
 from fedpca_flwr.maths.rows import CACHE_ELEMENTS, Blocks, Rows
-from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_position, join_items
+from fedpca_flwr.site.readers.columns import INEXACT_ADVICE, ColumnSelection, column_positions, join_items
 from fedpca_flwr.site.readers.file_format import FileFormat, require_unique_names
 from fedpca_flwr.site.readers.unpacking import MAX_COLUMN_RATIO, require_unpacked_size
 
@@ -34,9 +33,7 @@ def read_parquet(file: Path, selection: ColumnSelection) -> tuple[Rows, list[str
     features = [position for position in positions if column_names[position] not in index]
     names = [column_names[position] for position in features]
     if not features or any(name.startswith("__index_level_") for name in names):
-        raise DataError(
-            "a column is an index without a name, or there is no feature: write the table without its index"
-        )
+        raise DataError("a column is an index without a name, or there is no feature: write it without its index")
     by_kind: dict[str, list[object]] = {}
     for position, name in zip(features, names, strict=True):
         if kind := arrow_non_numeric_kind(schema.field(position).type):
@@ -100,11 +97,9 @@ def _read_blocks(
     """Yield blocks (m, d) of the features in this dtype; raise DataError at integers that float64 would round."""
     for batch in _batches(parts, width):
         columns = [arrow_numbers(batch.column(position)) for position in features]
-        is_inexact = [
-            isinstance(column, str) or (dtype.kind == "f" and inexact_integers(column).any()) for column in columns
-        ]
-        if any(is_inexact):
-            names = [batch.schema.names[position] for position in itertools.compress(features, is_inexact)]
+        lost = [isinstance(part, str) or (dtype.kind == "f" and inexact_integers(part).any()) for part in columns]
+        if any(lost):
+            names = [batch.schema.names[position] for position in itertools.compress(features, lost)]
             raise DataError(f"there are {INEXACT_INTEGERS}: {INEXACT_ADVICE}", local=labels_text(names))
         yield np.column_stack(columns).astype(dtype, copy=False)
 
@@ -112,7 +107,7 @@ def _read_blocks(
 def read_parquet_cells(file: Path, column: str, rows: int, label: str) -> list[str]:
     """Return all values of a column (name or number from 0) as stripped texts, with "" for a missing value."""
     names = list(_contents(_parts(file)[0])[0].names)
-    position = column_position(column, names, len(names), "ids")
+    position = column_positions(column, names, len(names), "ids")[0]
     cells = (cell for batch in _batches(_parts(file), 1, [names[position]]) for cell in batch.column(0).to_pylist())
     return ["" if value is None else str(value).strip() for value in cells]
 

@@ -12,7 +12,8 @@ part, a site looks for
 
 Missing values are no values. The rules are about one column at a time: two columns may have values together that one
 row has. Where data are split by columns, a site shows each row's scores by `may-show`, and where answers have noise,
-the noise hides single rows: there the site looks for nothing.
+the noise hides single rows: there the site looks for nothing. EM's answers tell the moments of rows with the same gaps,
+so there the site looks at each such group of rows, too.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from scipy import sparse
 from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.maths.incomplete_rows import rows_by_gaps
 from fedpca_flwr.maths.rows import (
     Block,
     Blocks,
@@ -74,8 +76,7 @@ def permit_columns(
     permitted = f"{PERMITTED_NAME} {selection.name}"
     if journal.load_secret(permitted) == settings:
         return
-    columns = conspicuous(selection._rows, min_rows).text(names)
-    if columns:
+    if columns := conspicuous_text(selection, min_rows, names):
         name = f" ({selection.name})" if selection.name else ""
         part = " run without sums over some of the rows," if selection.name else ""
         raise DisclosureError(
@@ -85,6 +86,12 @@ def permit_columns(
             local=columns,
         )
     journal.store_secret(permitted, settings)
+
+
+def conspicuous_text(selection: Selection, min_rows: int, names: Sequence[str]) -> str:
+    """List the conspicuous columns of a selection, or else of its first rows with the same gaps that have any."""
+    parts = rows_by_gaps(selection._rows) if selection.by_gaps else [(b"", selection._rows)]
+    return next(filter(None, (conspicuous(rows, min_rows).text(names) for _, rows in parts)), "")
 
 
 def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:

@@ -36,6 +36,7 @@ class Selection:
     _rows: Rows  # (n, d)
     needs: Collection[str] = ()  # what the method's card and the stages declare; if empty, an answer reads no row
     mask: NDArray[np.bool_] | None = None  # which of the m rows that take part are selected; None for all
+    by_gaps: bool = False  # whether answers may tell the sums of each group of rows with the same gaps
 
     def __len__(self) -> int:
         """Return the number of rows."""

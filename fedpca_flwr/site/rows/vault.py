@@ -77,13 +77,15 @@ class Vault:
     ) -> None:
         """Store the rows, and decide by cost and memory whether to form their scatter (d, d)."""
         self._rows, self._state, self._threads = rows, state, threads
-        self._moments: Moments | None = None  # loaded for this message, as are the means
-        self._means: tuple[Head, Array] | None = None
+        stored = self._stored(MOMENTS_NAME)
+        self._moments = Moments(stored[0].item(), *stored[1:]) if stored else None
+        self._means: tuple[Head, Array] | None = None  # loaded for this message
         n, d = rows.shape
         dense = not (isinstance(rows, Blocks) and rows.sparse)
         fits = parties * packed_size(d) * np.float64().nbytes <= MAX_SCATTER_BYTES
         self._is_cheaper = fits and dense and worth_forming(n, d, columns)
-        self.formed = self._is_cheaper or (fits and always_form)
+        self._is_small = fits and d <= n  # a scatter that multiplies faster than the rows
+        self.formed = self._is_cheaper or (fits and always_form) or self._moments is not None
 
     def __repr__(self) -> str:
         """Write the numbers of rows and of features."""
@@ -105,18 +107,17 @@ class Vault:
         Returns
         -------
         Moments
-            Stored for the run, of a scatter that is not `formed` the diagonal only.
+            Stored for the run, of a scatter that is larger than the rows and not `formed` the diagonal only.
         """
-        if not self.formed:
-            moments = Moments.from_rows(self._rows, self._threads)
-            self._store_means(moments.head, moments.diagonal())
-            return moments
-        if self._moments is None and (stored := self._stored(MOMENTS_NAME)):
-            self._moments = Moments(stored[0].item(), *stored[1:])
-        elif self._moments is None:
-            self._moments = moments = Moments.from_rows(self._rows, self._threads)
+        if self._moments is not None:
+            return self._moments
+        moments = Moments.from_rows(self._rows, self._threads)
+        if self.formed or self._is_small:
+            self._moments, self.formed = moments, True
             self._state[MOMENTS_NAME] = [moments.count, moments.mean, moments.remainder, moments.scatter]
-        return self._moments
+        else:
+            self._store_means(moments.head, moments.diagonal())
+        return moments
 
     def head_and_diagonal(self) -> tuple[Head, Array]:
         """Return count and mean (a `Head`), and each feature's sum of squared deviations.

@@ -1,8 +1,8 @@
 """Accounts: the contents of a journal's events about rows, releases and sums (`fedpca_flwr.site.rules.repeats`)."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -24,8 +24,9 @@ class Account:
     )
 
     def text(self) -> str:
-        """Return the account as JSON without empty texts, with spaces in place of underscores in the names."""
-        return json.dumps({name.replace("_", " "): value for name, value in asdict(self).items() if value != ""})
+        """Return the account as JSON without what is empty, with spaces in place of underscores in the names."""
+        values = {name.replace("_", " "): value for name, value in asdict(self).items()}
+        return json.dumps({name: value for name, value in values.items() if value not in ("", {})})
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -80,6 +81,8 @@ class OpenedSum(Account):
     rows: Count  # of this site
     weights: str = ""  # their digest; empty: each row counts once
     levels: str = ""  # digest of the levels that the run has declared, and of what rows have of them; empty: none
+    groups: Mapping[str, tuple[Count, str]] = field(default_factory=dict)
+    """Number and digest of rows with the same gaps, by the keyed digest of these, if answers may tell their sums."""
 
     @override
     def sentence(self) -> str:

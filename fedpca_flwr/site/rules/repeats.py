@@ -89,6 +89,7 @@ class SelectedRows:
     weights: bytes = b""  # of the rows; empty if each counts once
     levels: Callable[[], tuple[str, Rows]] | None = None  # returns the text of levels, and their columns (n, m)
     name: str = ""  # of the selection within the run; empty for all rows that take part
+    by_gaps: bool = False  # whether answers may tell the sums of each group of rows with the same gaps
 
     def opened_sum(self, key: bytes, members: Sequence[str]) -> OpenedSum:
         """Return the account of a sum of ``members`` (empty: an answer in clear) over the rows, with keyed digests."""
@@ -97,7 +98,13 @@ class SelectedRows:
             declared, indicators = self.levels()  # the run-config's text of levels, and the columns that these add
             levels = hmac.new(key, f"{declared} {rows_digest(key, indicators)}".encode(), "sha256").hexdigest()
         weights = hmac.new(key, self.weights, "sha256").hexdigest() if self.weights else ""
-        return OpenedSum(sorted(members), len(self.rows), weights, levels)
+        from fedpca_flwr.maths.incomplete_rows import rows_by_gaps  # of what outlasts a run
+
+        groups = {
+            hmac.new(key, gaps, "sha256").hexdigest(): (len(rows), rows_digest(key, rows))
+            for gaps, rows in (rows_by_gaps(self.rows) if self.by_gaps else ())
+        }
+        return OpenedSum(sorted(members), len(self.rows), weights, levels, groups)
 
 
 UNPROTECTED_TEXT = (
@@ -129,13 +136,16 @@ def _require_same_choices(now: OpenedSum, earlier: OpenedSum, note: Note) -> Non
 
 
 def _require_distinct_rows(now: OpenedSum, earlier: OpenedSum, note: Note, min_rows: int) -> None:
-    """Raise DisclosureError if the number of rows differs from an earlier run's by less than `min-rows`."""
-    if abs(earlier.rows - now.rows) < min_rows:
+    """Raise DisclosureError if the number of rows, or of rows with the same gaps, changed by less than `min-rows`."""
+    groups = [(earlier.groups[gaps], now.groups[gaps]) for gaps in earlier.groups.keys() & now.groups.keys()]
+    changes = [(earlier.rows, now.rows), *((before[0], after[0]) for before, after in groups if before != after)]
+    if any(abs(before - after) < min_rows for before, after in changes):
+        where = "a secure sum" if earlier.members else "an answer in clear"
         raise DisclosureError(
-            f"this site's rows were in {'a secure sum' if earlier.members else 'an answer in clear'} already but for a "
-            f"few, it may be fewer than its own minimum (node-config 'min-rows' = {min_rows}; {_run_text(note)}): the "
-            "difference of the two would be those few. Wait until more are new; if all are, and happen to be as many, "
-            "set repeat='refuse-same' in its node-config"
+            f"this site's rows, or those with the same gaps, were in {where} already but for a few, it may be fewer "
+            f"than its own minimum (node-config 'min-rows' = {min_rows}; {_run_text(note)}): the difference of the two "
+            "would be those few. Wait until more are new; if all are, and happen to be as many, set "
+            "repeat='refuse-same' in its node-config"
         )
 
 

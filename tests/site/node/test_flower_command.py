@@ -104,7 +104,6 @@ def test_looks_at_a_run_become_rarer_and_end_with_its_time(seconds, monkeypatch)
 
 @pytest.fixture
 def launch(program, capsys, monkeypatch):
-    """Run the command, whose run ends after the first look; return its exit code, output and errors."""
     monkeypatch.setattr(flower_command, "time", Clock())
 
     def launched(*arguments, status="finished:completed", printed="", code=0, link=("lab",)):

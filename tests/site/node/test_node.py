@@ -18,6 +18,7 @@ from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.quorum import PCA_KEY
+from fedpca_flwr.site.commands import ONE_THREAD
 from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.rules import audit
 from fedpca_flwr.site.rules.journal import FileJournal
@@ -57,8 +58,7 @@ def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_di
 @pytest.fixture
 def process(tmp_path, monkeypatch):
     monkeypatch.setattr(AppName, "text", "")
-    process = node.SiteProcess(site_of(tmp_path), tmp_path, site_app.app_for)
-    yield process
+    yield node.SiteProcess(site_of(tmp_path), tmp_path, site_app.app_for)
     node.held_rows.resident = None
 
 
@@ -86,10 +86,8 @@ def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp
     grid = LocalGrid(app, [keys])
     messages.identify_run(grid)
     config = {"fitins.config": ConfigRecord({PCA_KEY: "?"})} if classic else {"config": ConfigRecord({"lr": 0.1})}
-    sent = [Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]
-    for reply in grid.send_and_receive(sent):
-        text = reply.error.reason if reply.has_error() else str(dict(reply.content))
-        assert not unnamed(text, "fedpca/other")
+    for reply in grid.send_and_receive([Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]):
+        assert not unnamed(reply.error.reason if reply.has_error() else str(dict(reply.content)), "fedpca/other")
     assert kinds_in_journal(tmp_path) == ["run", "refused"]
     assert 'refusals_total{at="client 0",refused="ConfigError"} 1.0' in (tmp_path / "numbers.prom").read_text()
     with refused(FedPCAError, "fedpca/other"):
@@ -137,7 +135,7 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     site_of(tmp_path)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
-    environment = {**node.os.environ, **node.ONE_THREAD}
+    environment = {**node.os.environ, **ONE_THREAD}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     finally:
@@ -154,8 +152,7 @@ def child_of(process, monkeypatch, compute):
 
 
 def test_a_child_that_fails_or_gets_no_message_ends_with_a_code(process, monkeypatch):
-    failed = child_of(process, monkeypatch, lambda *_, **__: int("no text of ours"))
-    assert node.os.waitpid(failed, 0)[1] == 256
+    assert node.os.waitpid(child_of(process, monkeypatch, lambda *_, **__: int("no text of ours")), 0)[1] == 256
     process.messages.clear()
     run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
     waiting = child_of(process, monkeypatch, lambda *_, **__: node.limit_wait(run) and time.sleep(5))

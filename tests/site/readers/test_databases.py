@@ -237,7 +237,10 @@ def test_a_query_that_writes_is_refused(postgres, server):
     """DuckDB gives the second another name itself."""
     with psycopg.connect(server.url) as connection:
         connection.execute("CREATE SEQUENCE visits")
-    for select, local in (("SELECT age, dose AS age FROM visit", "age"), ("SELECT nextval('visits') AS a", "ReadOnly")):
+    for select, local in (
+        ("SELECT age, dose AS age FROM visit", "'age'"),
+        ("SELECT nextval('visits') AS a", "ReadOnly"),
+    ):
         with refused(DataError) as caught:
             read_query(postgres, select)
         assert caught.value.local.startswith(local)
@@ -496,8 +499,7 @@ WITHOUT_PASSWORD = [
 
 
 @pytest.mark.parametrize(
-    ("data", "query"),
-    [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)],
+    ("data", "query"), [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)]
 )
 def test_urls_of_every_form_are_taken(data, query):
     node = parsed(data, query)

@@ -139,8 +139,7 @@ def test_what_is_no_row_has_a_note(kind, tmp_path):
 
 def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
-    text = "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000
-    path = str(written(tmp_path, text))
+    path = str(written(tmp_path, "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000))
     np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
     assert [len(cell) for cell in read_ids(path, "b", 2001)[998:1003]] == [1, 1, 50_000, 1, 1]
 

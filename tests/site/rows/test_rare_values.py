@@ -85,8 +85,7 @@ def test_rare_values_are_refused_before_any_answer(secure, tmp_path, caplog):
         assert session.refusal(next(iter(session.client.script)), []).startswith("DisclosureError")
         assert LOCAL in caplog.text
         caplog.clear()
-    allowed = HostileSession(tmp_path / "allowed", rare(), {**RUN, **secure}, **{"rare-values": "allow"})
-    assert allowed.ask(phase, [])[0]
+    assert HostileSession(tmp_path / "allowed", rare(), {**RUN, **secure}, **{"rare-values": "allow"}).ask(phase, [])[0]
 
 
 def test_excluded_rows_do_not_count(tmp_path):

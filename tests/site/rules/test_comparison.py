@@ -120,8 +120,7 @@ def test_an_exported_journal_serves_as_its_folder(tmp_path, finished, audited):
     code, page = audited(model, [tmp_path / "one.jsonl"])
     assert (code, page.count("the same | the same")) == (0, 2)
     assert "No journal was given of: 0 (hospital 0), 2 (hospital 2)" in page
-    lines = (tmp_path / "one.jsonl").read_text().splitlines()
-    (tmp_path / "cut.jsonl").write_text("\n".join(lines[1:]))
+    (tmp_path / "cut.jsonl").write_text("\n".join((tmp_path / "one.jsonl").read_text().splitlines()[1:]))
     assert "event 1 is missing" in audited(model, [tmp_path / "cut.jsonl"])[1]
     (tmp_path / "other.jsonl").write_text("[1, 2]\n")
     assert audited(model, [tmp_path / "other.jsonl"])[0] == 2
@@ -186,8 +185,7 @@ def test_a_journal_that_was_put_back_or_written_anew_is_named(tmp_path, finished
 def test_a_model_that_no_run_on_sites_made_is_refused(tmp_path, audited):
     rows = np.random.default_rng(0).normal(size=(40, 4))
     for method, parties in (("vertical", np.split(rows, 2, axis=1)), ("p-cov", np.split(rows, 2))):
-        model = run(method, parties, n_components=1).save(tmp_path / "model.npz")
-        assert audited(model, [tmp_path]) == (2, "")
+        assert audited(run(method, parties, n_components=1).save(tmp_path / "model.npz"), [tmp_path]) == (2, "")
 
 
 def test_odd_numbers_and_names_of_a_model_are_compared(tmp_path, finished, audited):
@@ -241,7 +239,6 @@ def with_cell(journal, folder, table, column, number, value):
 
 
 def ending(capsys, *words):
-    """Exit code of a command, and what it prints; all is printable, and what is wrong is told."""
     capsys.readouterr()
     code = main([str(word) for word in words])
     printed = capsys.readouterr()
@@ -252,8 +249,7 @@ def ending(capsys, *words):
 
 
 def commands(model, journal):
-    forms = (), ("--json",), ("--export", journal / "export.jsonl")
-    told = [("site", "journal", journal, *form) for form in forms]
+    told = [("site", "journal", journal, *form) for form in ((), ("--json",), ("--export", journal / "export.jsonl"))]
     return *told, ("site", "status", journal), ("audit", model, journal)
 
 

@@ -203,8 +203,7 @@ def test_insufficient_corrections_are_noted():
     assert not corrections_of(model)
     assert bound_of(model) <= 1.0
     assert not fit(n_components=40, tolerance=1.0, bits=8).log["exact"]  # all directions are right, but no variance is
-    few = cut(rows(3, 10), 2, 1)
-    assert not fit(few, n_components=3, min_rows=1, tolerance=1e-6, bits=24).log["exact"]
+    assert not fit(cut(rows(3, 10), 2, 1), n_components=3, min_rows=1, tolerance=1e-6, bits=24).log["exact"]
 
 
 @pytest.mark.parametrize(("tolerance", "exact"), [(1e-5, False), (1e-6, True)])
@@ -231,8 +230,7 @@ def test_short_words_are_within_the_bound():
 def test_small_roundings_need_no_question(bits, values_per_word):
     """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
     measured = in_short_words(bits=bits).log["measured"]["scatter_error_variance_share"]
-    base = int(2 ** (64 / values_per_word))
-    assert measured == pytest.approx(1.5 / ((base - 1) // 2 - 2), rel=1e-5)
+    assert measured == pytest.approx(1.5 / ((int(2 ** (64 / values_per_word)) - 1) // 2 - 2), rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

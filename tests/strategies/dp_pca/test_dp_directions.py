@@ -114,8 +114,7 @@ def test_the_last_share_covers_the_remaining_variance():
     shells, run = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]]), SimpleNamespace(quorum=SimpleNamespace(features=6))
     released, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
     for number, energy, expected in ((1, 1000.0, [3000.0, 1000.0]), (2, 1000.0, None), (2, -5.0, None)):
-        energies = np.array([energy, 100.0])
-        of_all = combine_shells(sums[:number], energies[:number], shells[:number], 6, 2, 20.0)
+        of_all = combine_shells(sums[:number], np.array([energy, 100.0])[:number], shells[:number], 6, 2, 20.0)
         with np.errstate(all="raise"):
             estimates = [DPPCA._estimate_variances(run, of_all, released, noise, error) for error in (0.1, np.inf)]
         assert np.isfinite([one.pairs.values for one in estimates]).all()

@@ -49,7 +49,6 @@ def server(release="joint", parties=1, **options):
 
 
 def ask(server, phase="joint", request=(), party=0):
-    """Return a party's answer to a question: arrays, the number of rows, and the metrics."""
     return client_of(server, party).fit(list(request), {"phase": phase})
 
 
@@ -87,8 +86,7 @@ def test_each_answer_has_the_noise_that_it_needs(release, way, monkeypatch):
         if name == "products":
             off_diagonal = np.delete(noise, diagonal_positions(D), axis=-1)
             np.testing.assert_allclose(off_diagonal, deviation / np.sqrt(2), rtol=1e-6)
-        on_diagonal = noise[..., diagonal_positions(D)] if name == "products" else noise
-        np.testing.assert_array_equal(on_diagonal, deviation)
+        np.testing.assert_array_equal(noise[..., diagonal_positions(D)] if name == "products" else noise, deviation)
 
 
 @every_way
@@ -141,15 +139,13 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
 
     starts = np.random.default_rng(0).standard_normal((8, 8))[[1, 2, 6, 7]] * [[1], [3], [1e9], [1e100]]
     searches = [minimize(lambda x: -change(x), start, method="Powell").fun for start in starts]
-    largest_change = max(-min(searches), *map(change, starts))
-    assert 0.99 * allowed <= largest_change <= allowed
+    assert 0.99 * allowed <= max(-min(searches), *map(change, starts)) <= allowed
 
 
 def test_budgets_are_spent_and_weights_are_as_said():
     options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
     assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
-    together = compose_multipliers(options.noise(phase).multiplier for phase in options.phases)
-    assert together >= multiplier * (1 - 1e-12)
+    assert compose_multipliers(options.noise(phase).multiplier for phase in options.phases) >= multiplier * (1 - 1e-12)
     # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
     products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
     expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
@@ -170,8 +166,7 @@ def test_each_phase_and_shell_has_noise_of_its_own():
 @pytest.mark.parametrize(("seed", "drawn"), [(0, 4), (5, 2)])
 def test_noise_is_of_one_party_and_run_but_for_a_seed(seed, drawn):
     servers = [server(parties=2, noise_seed=seed) for _ in range(2)]
-    sums = {ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}
-    assert len(sums) == drawn
+    assert len({ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}) == drawn
 
 
 def test_noise_is_fresh_and_a_noised_count_told_nowhere():
@@ -199,7 +194,6 @@ def test_replacements_and_rounded_rows_are_of_one_row():
 
 
 def refusal_in(phase, request, release="shells"):
-    """Return the party's error for a request in a phase, after the usual requests of all phases before."""
     running = server(release)
     for name, usual in REQUESTS["shells"].items():
         sums, _, metrics = ask(running, name, (request if name == phase else usual).values())

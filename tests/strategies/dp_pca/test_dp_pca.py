@@ -127,8 +127,7 @@ def test_with_little_noise_it_is_near_and_all_stand_out(options):
     ids=["joint", "shells"],
 )
 def test_the_model_says_what_it_promises(options, named):
-    model = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **options)
-    text = model.summary(full=True)
+    text = harness.fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **options).summary(full=True)
     named = [*named, "epsilon 1, delta 1e-05, add-remove, of one row", "not covered: errors and refusals, timing"]
     assert not [part for part in named if part not in text]
     assert not [part for part in ("not private", "row counts") if part in text]

@@ -91,7 +91,6 @@ def standardised(rows):
 
 
 def plain_em(rows, prior, steps):
-    """Return the textbook's iteration, nothing accelerated."""
     n, d = rows.shape
     m, S = np.zeros(d), np.eye(d)
     for _ in range(steps):
@@ -102,7 +101,8 @@ def plain_em(rows, prior, steps):
 
 
 def fitted(rows, prior, steps):
-    em = GaussianEM(len(rows), np.zeros(rows.shape[1]), prior=prior)
+    start, spread = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
+    em = GaussianEM(len(rows), start, spread, prior=prior)
     for _ in range(steps):
         em.add(sums_of(rows, em.model))
     return em
@@ -118,7 +118,7 @@ def test_em_takes_fewer_steps_than_the_textbooks_iteration():
 
 def test_one_step_without_gaps_gives_the_moments():
     rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
-    em = GaussianEM(80, np.full(6, 3.0), prior=10.0)
+    em = GaussianEM(80, np.full(6, 3.0), np.ones(6), prior=10.0)
     em.add(sums_of(rows, em.model))
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.from_rows(rows).scatter, atol=1e-10)
@@ -139,7 +139,10 @@ def test_what_cannot_be_regressed_on_is_filled_by_its_mean():
         sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
     with refused(ValueError):
         fill_by_covariance(np.zeros((1, 2)), np.ones((2, 2)))
-    models = GaussianEM(2**30, np.zeros(1), prior=1e-6), FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6)
+    models = (
+        GaussianEM(2**30, np.zeros(1), np.ones(1), prior=1e-6),
+        FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6),
+    )
     assert {model.prior for model in models} == {4 * MIN_EIGENVALUE * 2**30}
 
 

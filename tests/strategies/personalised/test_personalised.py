@@ -11,6 +11,7 @@ from fedpca_flwr.maths.eigen import principal_angles as angles_between
 from fedpca_flwr.maths.rows import validation_rows
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
+from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.simulations.papers.hierarchical import Federation
 from fedpca_flwr.strategies.personalised import method
 from fedpca_flwr.strategies.personalised.mixing import local_components
@@ -27,8 +28,8 @@ def related(spread=0.04, m=6, n=30, d=16, r=3):
 def finished(parts, **options):
     server = server_of("personalised", parts, **{"n_components": 3, "iterations": 100, **options})
     model = finish(server)
-    stored = [proxy_of(server, i).context.state.array_records.get(COMPONENTS_KEY) for i in range(len(parts))]
-    return model, [record and record.to_numpy_ndarrays()[0][0] for record in stored]
+    states = [State(proxy_of(server, i).context.state) for i in range(len(parts))]
+    return model, [state[COMPONENTS_KEY][0][0] if COMPONENTS_KEY in state else None for state in states]
 
 
 def centred(parts):
@@ -201,8 +202,7 @@ def test_a_simulated_model_has_the_components_that_each_partys_file_has(tmp_path
         U = model.own_components_[name]
         np.testing.assert_array_equal(U, Loadings.load(file).components)
         assert (np.diff(np.square(X @ U.T).sum(axis=0)) < 0).all()
-    again = run("personalised", parts, n_components=3, mu=1.0)
-    np.testing.assert_array_equal(again.own_components_["party 2"], U)
+    np.testing.assert_array_equal(run("personalised", parts, n_components=3, mu=1.0).own_components_["party 2"], U)
     assert finished(parts, mu=1.0)[0].own_components_ is None
     shared = run("personalised", parts, n_components=3, mu="infinity")
     np.testing.assert_array_equal(list(shared.own_components_.values()), [shared.components_] * 3)
@@ -211,8 +211,7 @@ def test_a_simulated_model_has_the_components_that_each_partys_file_has(tmp_path
 @pytest.mark.parametrize("start", ["pooled", "uniform"])
 def test_deviations_set_the_strength_from_any_start(start):
     parts = related()
-    mu = 0.36 * 1.36 / 0.2**2 / strength_of(parts, 1.0)
-    expected, _ = finished(parts, mu=mu, tolerance=1e-4)
+    expected, _ = finished(parts, mu=0.36 * 1.36 / 0.2**2 / strength_of(parts, 1.0), tolerance=1e-4)
     model, _ = finished(parts, mu="sigma", sigma_u=0.2, sigma_eps=0.6, start=start, tolerance=1e-4)
     assert principal_angles(model, expected).max < 0.01
     assert ("product" in {entry["phase"] for entry in model.log["rounds"]}) == (start == "pooled")
@@ -241,8 +240,7 @@ def test_the_rounding_of_fixed_point_is_in_the_pca_of_all_rows(monkeypatch):
     reach = 100.0 + np.abs(np.vstack(parts).mean(axis=0))
     assert added
     for V, error in added:
-        limit = 2.0**33 * np.linalg.norm(np.outer(reach, reach @ np.abs(V)))
-        assert 3 * 2.0**-240 < error / limit < 3 * 2.0**-230
+        assert 3 * 2.0**-240 < error / (2.0**33 * np.linalg.norm(np.outer(reach, reach @ np.abs(V)))) < 3 * 2.0**-230
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -258,8 +256,7 @@ def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch)
         return honest(client, phase, request)
 
     monkeypatch.setattr(PersonalisedClient, "statistics", listen)
-    server = server_of("personalised", related(), n_components=2, iterations=2, center=center, **secure)
-    finish(server)
+    finish(server_of("personalised", related(), n_components=2, iterations=2, center=center, **secure))
     assert len(means) == 4
     for (first, _), values in means.items():
         (phases,) = values.values()

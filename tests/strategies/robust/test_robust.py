@@ -34,7 +34,6 @@ def parties(rows):
 
 
 def off(model):
-    """Return the largest angle to the components by which the rows were drawn."""
     return float(angles_between(model.components_.T, AXES[:, : model.n_components_]).max())
 
 
@@ -133,8 +132,7 @@ def pooled_program(rows):
         whitened = ((rows - centre) @ vectors.T - middle) / spread
         values, turned = by_signs(whitened)
         along = whitened @ turned.T - np.median(whitened @ turned.T, axis=0)
-        standing_out = (d * values / n - 1) / ((1 + np.sqrt(d / n)) ** 2 - 1)
-        strength = np.clip(2 * standing_out - 1.5, 0, 1)
+        strength = np.clip(2 * ((d * values / n - 1) / ((1 + np.sqrt(d / n)) ** 2 - 1)) - 1.5, 0, 1)
         counted = np.clip(3.5 - (strength * np.abs(along) / middle_and_spread(along)[1]).max(axis=1), 0, 1)
         distance = np.linalg.norm(whitened, axis=1)
         first, middle_distance = np.quantile(distance ** (2 / 3), [0.25, 0.5])

@@ -19,8 +19,7 @@ def test_rows_count_by_their_directions():
     rows = np.random.default_rng(4).standard_normal((220, 8)) * [240, 7, 6, 5, 4, 3, 2, 1]
     rows[200:] = 1e5
     median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
-    directions = (rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]
-    assert np.linalg.norm(directions.mean(axis=0)) < 1e-8
+    assert np.linalg.norm(((rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]).mean(axis=0)) < 1e-8
 
 
 def test_far_rows_count_less():
@@ -28,8 +27,7 @@ def test_far_rows_count_less():
     survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
     rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
     np.testing.assert_allclose(survivors.row_weights(rows), [1, 1, 0.5, 0, 0.8, 0, 0])
-    blunted = survivors.blunt(np.array([8.0, 0.0]), 6.0)
-    np.testing.assert_allclose(blunted.row_weights(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
+    np.testing.assert_allclose(survivors.blunt(np.array([8.0, 0.0]), 6.0).row_weights(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
     assert not signs.Survivors(shape, np.array([1e3, 1e4])).row_weights(rows)[-1]  # beyond what the sum has room for
 
 
@@ -58,8 +56,7 @@ def test_directions_that_do_not_stand_out_leave_no_row_out():
 
 
 def test_half_of_equal_scores_leave_no_row_far():
-    values = np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None]
-    counts = signs.tally(values)
+    counts = signs.tally(np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None])
     directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), counts)
     assert (directions.middles[0], directions.spreads[0]) == (0, 32)
     assert signs.variances_from_counts(np.array([2.0]), counts) == [0]

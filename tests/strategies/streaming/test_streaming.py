@@ -69,8 +69,7 @@ def test_a_second_run_sends_no_scatter(state):
     is_that_of(first, [A, B, C])
     second_run = fit(state, [A, B, C], scale=True)
     assert [entry["phase"] for entry in second_run.log["rounds"]] == ["digest", "project"]
-    headers = 5 * 128
-    assert second_run.log["rounds"][0]["up"] == [headers + 32 + 8 + 8 * 12 + 8] * 3
+    assert second_run.log["rounds"][0]["up"] == [(5 * 128) + 32 + 8 + 8 * 12 + 8] * 3
     assert changes(second_run) == {"unchanged": "012"}
     assert (first.log["measured"]["revision"], second_run.log["measured"]["revision"]) == (1, 2)
     is_that_of(second_run, [A, B, C], scale=True)
@@ -104,7 +103,7 @@ def test_the_model_is_that_of_the_members_now(state, then, leave, options, membe
     assert counts == [len(members), sum(map(len, members)), len(here), 5]
     assert [note[:20] for note in model.log["notes"]] == (["1 members are absent"] if "absent" in changed else [])
     if "absent" in changed:
-        assert "220 of 12 features, 120 of them at these parties" in model.summary(full=True)
+        assert "220 of 12 features, 120 of them at these sites" in model.summary(full=True)
         assert "3 with 220 rows; 2 took part in this run" in model.summary(full=True)
     assert list(Federation.open(state).members.values()) == [len(part) for part in members]
 
@@ -231,8 +230,7 @@ def test_python_and_runs_share_a_federation(state):
     federation.leave("partition 1")
     federation.join("partition 7", D)
     federation.save()
-    model = fit(state, [A])
-    assert changes(model) == {"unchanged": "0", "absent": "7"}
+    assert changes(fit(state, [A])) == {"unchanged": "0", "absent": "7"}
     pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
     np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
@@ -243,8 +241,7 @@ def test_a_sum_of_rows_that_are_alike_is_appended(state, scale):
     equal_rows = np.repeat(rows(1), 10, axis=0)
     fit(state, [A, B, C], scale=scale, **SECURE)
     model = fit(state, [equal_rows] * 3, scale=scale, append=True, **SECURE)
-    truth = pooled_pca(np.vstack([A, B, C, *[equal_rows] * 3]), 4, scale=scale)
-    assert principal_angles(model, truth).max < 1e-6
+    assert principal_angles(model, pooled_pca(np.vstack([A, B, C, *[equal_rows] * 3]), 4, scale=scale)).max < 1e-6
 
 
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
@@ -263,8 +260,7 @@ def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
 def test_a_sum_over_appended_rows_is_added_once(state):
     fit(state, [A, B[:50], B[50:]], **SECURE)
     model = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
-    truth = pooled_pca(np.vstack([A, B, C, D]), 4)
-    assert principal_angles(model, truth).max <= 1e-6
+    assert principal_angles(model, pooled_pca(np.vstack([A, B, C, D]), 4)).max <= 1e-6
     assert "fixed_point_variance_share" not in model.log["measured"]  # that of the first sum is not known any more
     repeated = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
     assert list(changes(repeated)) == ["unchanged"]
@@ -312,8 +308,7 @@ def test_sites_notice_a_state_that_was_put_back(tmp_path, options):
 
 
 def test_the_federation_names_runs_times_and_digests(tmp_path):
-    model = sites_run(tmp_path, tmp_path / "federation")
-    entry = model.log["provenance"]
+    entry = sites_run(tmp_path, tmp_path / "federation").log["provenance"]
     federation = Federation.open(tmp_path / "federation")
     *joined, last = federation.journal
     assert [event["operation"] for event in joined] == ["join"] * 3
