@@ -127,6 +127,10 @@ else](server.md#what-a-site-answers). `python docs/method_pages.py write` makes 
 - *Deviations* stands for the questions {DEVIATIONS}. *Those of the first line* stands for the questions on
   the first line of the same transport.
 - {", ".join(f"{group} stands for `{fields}`" for group, fields in FIELD_GROUPS.items())}.
+- First the server asks each site for its statement (`query` in Flower's logs), which comes with every answer:
+  number of the site and of all sites, `name`, number of features, digest of their names (the names with `show-names`),
+  positions of the covariates, and the version of messages. The last answer has a keyed digest of the audit log's end.
+- `digits` asks for the rest of the same sums, about a common centre.
 - The question `project` follows the method's questions in every run. With secure aggregation, `keys` comes before the
   first sum; with more than 50 sites, `openings` comes there too. With `survivors`, `keys` and `shares` come before
   each sum, and `agree` and `reveal` after it.

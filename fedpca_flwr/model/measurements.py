@@ -54,7 +54,7 @@ def _angle_certificate_text(numbers: Numbers, model: FittedPCA) -> str:
 def _missing_values_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the share of missing values, and the estimated angle, in degrees, that EM still has to go."""
     share, ahead = numbers["missing_share"], numbers["degrees_ahead"]
-    return f"{100 * share:.3g}%; an estimated {ahead:.2g} degrees to go (no bound)"
+    return f"{100 * share:.3g}%; EM stopped an estimated {ahead:.2g} degrees before its limit (no bound)"
 
 
 def _cost_text(prefix: str) -> LineText:
@@ -129,11 +129,15 @@ def _outlier_text(numbers: Numbers, model: FittedPCA) -> str:
 
 def _influence_text(numbers: Numbers, model: FittedPCA) -> str:
     """Write the largest share of a component from a party, and which components turn most without which party."""
-    texts = [f"one site holds at most {numbers['influence_component_share']:.1%} of a component"]
+    largest_share = numbers["influence_component_share"]
     if "influence_axis_degrees" not in numbers:  # a model of an earlier version, whose angle was another one
-        return texts[0]
-    names = [entry["party"] for entry in model.log["influence"]]
-    angles = np.array([entry["angles_degrees"] for entry in model.log["influence"]])
+        return f"one site holds at most {largest_share:.1%} of a component"
+    sites = model.log["influence"]
+    names, shares = [site["party"] for site in sites], np.array([site["component_shares"] for site in sites])
+    holder, held = np.unravel_index(shares.argmax(), shares.shape)
+    rows = sites[holder]["rows_share"]
+    texts = [f"{names[holder]} holds {largest_share:.1%} of component {held + 1}, with {rows:.1%} of the rows"]
+    angles = np.array([site["angles_degrees"] for site in sites])
     first, turned, mixed = angles.shape[1], list[int](), dict[str, str]()
     for group in near_groups(model.explained_variance_[:first]):
         largest = angles[:, group].max(axis=1)

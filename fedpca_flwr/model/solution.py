@@ -202,7 +202,7 @@ def solve(
         values = eigvalsh(matrix)[::-1] / (moments.count - 1)
         retained = parallel_analysis(values, null_band(diagonal / (moments.count - 1), int(moments.count)))
         n_components = max(1, retained)
-        notes = [f"n-components='auto': {retained or 'none'} of {d} stand out of unrelated features (Horn)"]
+        notes = [f"n-components='auto': parallel analysis (Horn) keeps {retained or 'none'} of {d}"]
     assert not isinstance(n_components, str)
     pairs = leading_eigenpairs(matrix, n_components, total=total, overwrite_upper=True).with_rank_bound(rank)
     share = float(pairs.values.sum()) / total

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from flwr.common import FitRes
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from fedpca_flwr.maths.description import represent_by_shapes
 MAX_MESSAGE_CHARACTERS = 4000
 """Largest number of characters of a client's error text."""
 
+MAX_NAMES_CHARACTERS = 2**28
+
 MESSAGES = 4
 """Version of the messages, which grows with each change of a statement, a question or a reply."""
 
@@ -46,6 +48,7 @@ class PartyInfo(Config):
     """
 
     public = False
+    long_keys: ClassVar[Mapping[str, int]] = {"names": MAX_NAMES_CHARACTERS}
 
     partition_id: Annotated[int, Limits(ge=0)]
     num_partitions: Count
@@ -55,7 +58,7 @@ class PartyInfo(Config):
     simulated: bool
     journal: Annotated[str, Limits(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
     features: Annotated[int, Limits(ge=0)] = 0
-    names: Annotated[str, Limits(max_length=2**28)] = ""
+    names: Annotated[str, Limits(max_length=MAX_NAMES_CHARACTERS)] = ""
     messages: Annotated[int, Limits(ge=0)] = 0
 
     @property

@@ -32,7 +32,8 @@ def init(
 
         fedpca site init --profile secure
 
-    Then change what is particular to this site, make the keys that the comments name, and run 'fedpca site doctor'.
+    Then change what is particular to this site, make the keys that the comments name, and run 'fedpca site doctor' with
+    the coordinator's --run-config.
 
     Parameters
     ----------

@@ -60,8 +60,8 @@ def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
     sizes = [np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False) for rows in (own, *drawn)]
     expected = int(np.append(sizes[0] > np.percentile(sizes[1:], 95, axis=0), False).argmin())
     assert model.n_components_ == max(1, expected)
-    said = [note for note in model.log["notes"] if "stand out" in note]
-    assert said == [f"n-components='auto': {expected or 'none'} of {X.shape[1]} stand out of unrelated features (Horn)"]
+    said = [note for note in model.log["notes"] if "Horn" in note]
+    assert said == [f"n-components='auto': parallel analysis (Horn) keeps {expected or 'none'} of {X.shape[1]}"]
     assert analyses.how_many(model.moments_, scale=scale).by_rule["parallel analysis (Horn)"] == expected
     assert analyses.pca(model.moments_, "auto", scale=scale).n_components_ == model.n_components_
 
@@ -71,7 +71,7 @@ def test_auto_leaves_one_component_of_unrelated_features():
     assert fit(X, secure_aggregation=True, bound=30.0).n_components_ == fit(X).n_components_ > 5
     model = fit(np.random.default_rng(0).standard_normal((300, 5)))
     assert model.n_components_ == 1
-    assert "none of 5 stand out" in model.summary(full=True)
+    assert "keeps none of 5" in model.summary(full=True)
 
 
 def test_auto_is_about_variances_and_another_word_is_refused():

@@ -96,15 +96,16 @@ def spent(rounds, up, down):
     return {"spent_rounds": rounds, "spent_bytes_up_per_party": up, "spent_bytes_down_per_party": down}
 
 
-OF_THREE, TO_GO = " at most, of the first 3 components", " degrees to go (no bound)"
+OF_THREE, TO_GO = " at most, of the first 3 components", " degrees before its limit (no bound)"
 ANGLES = "2 degrees at most, 0.5 in the mean"
 ERRORS = {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0}
-HELD = "one site holds at most 50.0% of a component"
+HELD = "b holds 50.0% of component 1, with 25.0% of the rows"
 MIXED = f"{HELD}; components 1 and 2 have nearly the same variance: without b they mix; without b component 3 turns"
 SPACE = "; without one site the space of all 4 turns by up to 9 degrees"
 TURNS = {"influence_component_share": 0.5, "influence_axis_degrees": 5.0, "influence_subspace_degrees": 9.0}
 PRIVACY = "epsilon 1.5, delta 1e-06, replace-one, of one row; trust: distributed, 2 honest sites"
 ODD = "3 beyond the limit of T2, 4 beyond that of SPE (99 % of normal rows are not); most at b: 50.0% of its rows"
+INFLUENCE = ("party", "rows_share", "component_shares", "angles_degrees")
 SQUARE = "in the unit of the data, squared"
 FIRST = {"first_variance_low": 2.0, "first_variance_high": 3.0}
 STEPS = {"objective_per_row": 2.5, "objective_iterations": 7}
@@ -116,8 +117,8 @@ TEXTS = [
     told("certified angle", "3e-08 degrees at most", certified_angle_degrees=3e-8, certified_components=4),
     told("certified angle", f"0.5 degrees{OF_THREE}", certified_angle_degrees=0.5, certified_components=3),
     # A small share is never said to be zero.
-    told("missing values", f"0.0027%; an estimated 0{TO_GO}", missing_share=2.7e-5, degrees_ahead=0.0),
-    told("missing values", f"5.12%; an estimated 1.3{TO_GO}", missing_share=0.0512, degrees_ahead=1.26),
+    told("missing values", f"0.0027%; EM stopped an estimated 0{TO_GO}", missing_share=2.7e-5, degrees_ahead=0.0),
+    told("missing values", f"5.12%; EM stopped an estimated 1.3{TO_GO}", missing_share=0.0512, degrees_ahead=1.26),
     told("angle bound", "13 degrees (Davis and Kahan: the worst case)", angle_bound_degrees=12.31),
     told("scatter error", "0.013 of the variance at most (spectral norm)", scatter_error_variance_share=0.0121),
     told("fixed point", "rounds off 4e-09 of the variance at most", fixed_point_variance_share=3.2e-9),
@@ -161,6 +162,7 @@ def test_a_line_has_the_numbers_in_their_units(line, measured, text):
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
     model.scale_, model.explained_variance_ = None, np.array([10.0, 8.0, 5.0, 4.5])
     turns = np.array([[76.0, 70.0, 9.0, 8.0], [77.0, 60.0, 10.0, 9.0]])[:, : measured.get("influence_components", 4)]
-    influence = [{"party": name, "angles_degrees": angles.tolist()} for name, angles in zip("ab", turns, strict=True)]
+    told_of = zip("ab", (0.75, 0.25), ([0.3, 0.4], [0.5, 0.1]), turns.tolist(), strict=True)
+    influence = [dict(zip(INFLUENCE, values, strict=True)) for values in told_of]
     model.log = {"measured": measured, "options": options, "outliers": at_parties, "influence": influence}
     assert measurement_lines(model) == [(line, text)]

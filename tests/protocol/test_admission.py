@@ -8,6 +8,7 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 
 from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.protocol import admission
 from fedpca_flwr.protocol.admission import MAX_FEATURES, MESSAGES, ErrorReport, PartyInfo, make_reply, parse_info
@@ -135,6 +136,9 @@ def test_the_version_of_messages_grows_with_them():
 def test_names_that_a_site_invents_are_not_the_models():
     named = [make_info(0, columns="cf92326f85f50aa8", names=f"a\0b\0c\0{last}") for last in "de"]
     assert [info.feature_names for info in named] == [tuple("abcd"), ()]
+    variants = [f"chr10:{place}:A:G" for place in range(4000)]
+    shown = make_info(0, features=4000, columns=names_digest(variants), names="\0".join(variants))
+    assert list(shown.feature_names) == variants
 
 
 def test_control_characters_of_errors_do_not_travel():

@@ -113,7 +113,9 @@ def test_methods_that_pool_moments_tell_shares(method, tmp_path):
         fit(method, THREE, n_components=4, max_share=largest)
         with refused(ContractError, f"{largest:.2%}", "'max_share'"):
             fit(method, THREE, n_components=4, max_share=largest - 1e-9)
-    assert f"influence             one site holds at most {largest:.1%} of a component" in stored.summary(full=True)
+    holder = next(item for item in report if max(item["component_shares"]) == largest)
+    held = f"{holder['party']} holds {largest:.1%} of component {holder['component_shares'].index(largest) + 1}"
+    assert f"influence             {held}, with {holder['rows_share']:.1%} of the rows" in stored.summary(full=True)
 
 
 @pytest.mark.engine

@@ -296,6 +296,8 @@ def check_superlink(site: SiteSetup) -> str:
             f"({error.verify_message}): get ca.crt from the coordinator, and use a name of the SuperLink that its "
             "certificate contains; if it has expired, the coordinator renews it ('site certificates --renew')"
         ) from None
+    except FileNotFoundError:
+        raise FedPCAError(f"no file {site.root_certificates}: get it from the coordinator") from None
     except (OSError, HTTPException) as error:
         advice = "does the SuperLink run, and is the port open?"
         raise FedPCAError(f"{site.superlink} cannot be reached ({error}): {advice}") from None
