@@ -88,7 +88,7 @@ HISTORIES |= {"'method'": {"method": 3}, "'notes.0'": {"notes": [1]}, "'exact'":
         *(({"feature_names_in_": np.array(names, object)}, ["feature_names_in_"]) for names in (["a", "b"], [1] * 12)),
         *(({"log": history}, ["model.npz", entry]) for entry, history in HISTORIES.items()),
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp_path):
     log = {**model.log, **change.get("log", {})}
