@@ -237,7 +237,7 @@ class Payload:
         ContractError
             If a shape or a value is wrong; the error names the sender and the field.
         """
-        if "count" in values:
+        if np.isfinite(values.get("count", np.nan)):
             sizes = {**sizes, "n": int(values["count"])}
         for field in self.fields:
             array, name = values[field.name], f"{sender}: field '{field.name}'"

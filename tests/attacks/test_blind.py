@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy.linalg import block_diag
 from scipy.stats import ks_2samp, random_correlation
 
 from fedpca_flwr import DisclosureError, FedPCAError
-from fedpca_flwr.blind import rotated_vault, tagged_sums
+from fedpca_flwr.blind import rotated_vault, tagged_sums, transport
 from fedpca_flwr.blind import stage as blind
 from fedpca_flwr.blind.tagged_sums import PRIME, elements_from_bytes, elements_to_bytes, scaled_integer
 from fedpca_flwr.blind.transport import BlindParty
@@ -94,7 +94,11 @@ LIES = {
 
 
 @pytest.mark.parametrize(
-    ("lie", "options", "named"), [("products", {"adjust_for": "3"}, "'covariates'"), ("squares", {}, "'sums'")]
+    ("lie", "options", "named"),
+    [
+        ("products", {"adjust_for": "3"}, "'covariates'"),
+        *(("squares", {"scale": scale}, "'sums'") for scale in (False, True)),
+    ],
 )
 def test_sums_beyond_public_limits_are_refused(lie, options, named, monkeypatch):
     """Parties that lie by more than any rows can have: the tag is right, and the sum is not."""
@@ -161,6 +165,27 @@ def test_the_first_sums_are_noise_to_the_server():
         finish(server)
     assert all(abs(tagged_sums.signed_integer(element)) > 2**480 for elements in seen for element in elements)
     assert not set(seen[0]) & set(seen[1])
+
+
+def test_no_two_sealed_sums_have_a_pad_in_common():
+    """With one pad twice, the server would read the difference of two sums: each phase and place has its own."""
+    server, seen = blind_server(), []
+    on_request(server, 0, "moments", lambda arrays: seen.extend(elements_from_bytes(arrays[0])) or arrays)
+    on_request(server, 0, "project", lambda arrays: seen.extend(elements_from_bytes(arrays[-1])) or arrays)
+    finish(server)
+    assert all(abs(tagged_sums.signed_integer((a - b) % PRIME)) > 2**480 for a, b in combinations(seen, 2))
+
+
+def test_a_secret_of_equal_contributions_is_for_one_run_only(monkeypatch):
+    """The secret depends on the run and its keys too: a party that repeats its contribution repeats no rotation."""
+    monkeypatch.setattr(transport, "secrets", SimpleNamespace(token_bytes=bytes))
+    found = []
+    for _ in range(2):
+        server = blind_server()
+        load = partial(client_of(server, 0).journal.load_secret, "secret")
+        on_request(server, 0, "check", lambda arrays, load=load: found.append(load()) or arrays)
+        finish(server)
+    assert found[0] != found[1]
 
 
 CHANGES = {

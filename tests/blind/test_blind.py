@@ -69,7 +69,7 @@ def test_the_parties_have_the_model_of_all_rows(parties, options, sums, scale):
     options = {"n_components": 3, "scale": scale, **options}
     model = fit("p-cov", parties, **BLIND | sums | options)
     require_same(model, fit("p-cov", parties, **options))
-    assert model.log["exact"]
+    assert (model.log["method"], model.log["exact"]) == ("p-cov", True)
 
 
 @pytest.mark.parametrize("number", [20, pytest.param(400, marks=pytest.mark.nightly)])
@@ -165,8 +165,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("method", "options", "named"), REFUSED, ids=str)
 def test_what_cannot_be_blind_is_refused_by_name(method, options, named):
-    with refused(ConfigError, *named):
+    with refused(ConfigError, *named) as caught:
         server_of(method, PARTIES, **{**BLIND, **options})
+    assert "None" not in str(caught.value)
 
 
 CALLS = cut(genotypes.people(90, 24), 40, 30, 20)

@@ -8,13 +8,16 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedpca_flwr import analyses
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.column_notes import class_code_notes
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.adjustment import Adjustment
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.stages.adjust import _parse_columns, covariate_columns
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut
 from tests.harness import finish, fit, say, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
@@ -170,6 +173,18 @@ def test_other_places_and_false_scatters_are_told():
     tamper_arrays(server, 1, lambda arrays: [*arrays[:3], arrays[3] * 1.01] if len(arrays) == 4 else arrays)
     with refused(ContractError, match="fit"):
         finish(server)
+
+
+@pytest.mark.parametrize(("spread", "sizes"), [(None, [1.5, 1.125]), ([0, 0.5], [1.5, 0.125]), ([9, 9], [4.5, 2.25])])
+def test_limits_in_closed_form(spread, sizes):
+    """What slopes add is in the data's unit before it is divided; a feature that varies has the deviations of all."""
+    options = {"adjust_for": "0", "harmonise": "nothing" if spread is None else "variances", "scale": True}
+    card, config = METHODS["p-cov"].strategy.card, RunConfig(**MASKED | {"bound": 3.0})
+    request = {"mean": np.zeros(2), "scale": np.array([2.0, 4.0]), "slopes": np.array([[0.0, 0.5]])}
+    request |= {} if spread is None else {"spread": np.array(spread)}
+    question = card.script(config, card.options.parse(options))["project"]
+    squared = question.limits(request, SimpleNamespace(config=config, features=2))["squared"]
+    assert squared == pytest.approx(2 * MAX_ROWS * np.square(sizes).sum(), rel=1e-5)
 
 
 def test_what_fixed_point_missed_is_told_of_what_is_left():

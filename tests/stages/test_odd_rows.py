@@ -126,6 +126,8 @@ def test_missing_limits_are_noted(tmp_path):
     model = fit("p-cov", PARTIES, n_components=12, outliers="counts", scores=[tmp_path / f"{i}.csv" for i in range(3)])
     assert any("rows have no limits" in note for note in model.log["notes"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.csv", "1.csv", "2.csv"]
+    asked_for_none = fit("p-cov", PARTIES, n_components=12, fourth_moments=True)
+    assert not any("limits" in note for note in asked_for_none.log["notes"])
 
 
 PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
@@ -162,9 +164,10 @@ def test_no_boundary_is_drawn_around_a_few_rows(tmp_path, beyond):
     assert above[1] == (beyond if 10 <= beyond <= 30 else 0 if beyond < 10 else 40)
 
 
-def test_variances_are_as_many_as_components(tmp_path):
+@pytest.mark.parametrize("variances", [np.ones(2), -np.ones(1)], ids=str)
+def test_variances_are_positive_and_as_many_as_components(tmp_path, variances):
     question = boundary(np.zeros(3), 1.0)
-    question[3] = np.ones(2)
+    question[3] = variances
     assert asked_for_moments(tmp_path).refusal("project", question).startswith(("ContractError", "PartyError"))
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel
+from fedpca_flwr import ConfigError, ContractError, DataError, DisclosureError, PCAModel
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import check_rows
@@ -14,7 +14,7 @@ from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
-from tests.harness import at_sites, finish, fit, server_of
+from tests.harness import at_sites, finish, fit, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
 from tests.site.readers.test_features import site
 
@@ -123,6 +123,15 @@ def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
     with refused(DataError, "'6'", 31, 7, 26) as caught:  # of 31 rows, which are counted, 20 are named
         weigh(parties=with_weights(np.where((places >= 7) & (places < 38), wrong, WEIGHTS)))
     assert unnamed(str(caught.value), 27)
+
+
+@pytest.mark.parametrize("wrong", [0.0, -35.0, np.nan])
+def test_a_sum_that_no_weights_have_is_refused(wrong):
+    """The fault: NaN ended the server with a ValueError that named no party."""
+    server = server_of("p-cov", with_weights(), n_components=2, weights="6")
+    tamper_arrays(server, 1, lambda arrays: [np.asarray(wrong), *arrays[1:]], "moments")
+    with refused(ContractError, "client 1", "'count'"):
+        finish(server)
 
 
 def test_a_site_takes_no_weights_from_a_run():

@@ -255,17 +255,21 @@ def test_a_commitment_is_compared_to_its_last_byte():
             require_opened([shown], [key])
 
 
-@pytest.mark.engine
-def test_of_more_than_fifty_parties_keys_are_committed_to_first(monkeypatch):
+@pytest.mark.parametrize(
+    ("parties", "near", "colluders"),
+    [(7, 4, 4), pytest.param(MAX_COMPLETE_PARTIES + 1, 36, 34, marks=pytest.mark.engine)],
+)
+def test_of_more_than_fifty_parties_keys_are_committed_to_first(parties, near, colluders, monkeypatch):
     """The sum that a site joins extends over all parties, whoever the site's neighbours are."""
-    members, summed, parties = SumPolicy.members, [], MAX_COMPLETE_PARTIES + 1
+    members, summed = SumPolicy.members, []
+    monkeypatch.setattr(neighbours, "degree", {parties: near}.__getitem__)
     monkeypatch.setattr(SumPolicy, "members", lambda self, of: summed.append(len(of)) or members(self, of))
     data, secure = [rows(6, 4, seed=party) for party in range(parties)], {"secure_aggregation": True, "bound": 1e3}
     model, plain = (fit("p-cov", X, n_components=2, **way) for X, way in ((data, secure), ([np.vstack(data)], {})))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-12)
     assert summed == [parties] * parties
     assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "openings", "moments", "project"]
-    assert "it must collude with more than 34 of the parties" in model.log["notes"][-1]
+    assert f"it must collude with more than {colluders} of the parties" in model.log["notes"][-1]
 
 
 @pytest.mark.parametrize(("method", "committed"), [("p-cov", True), ("dp-pca", False)])
