@@ -181,9 +181,10 @@ def test_the_readmes_command_and_its_programs_are_part_of_all():
     assert "set -euo pipefail" in lines
 
 
-def test_every_file_of_a_room_without_gaps_has_its_number_of_mutants():
+@pytest.mark.parametrize("room", ["blind", "state", "transports"])
+def test_every_file_of_a_room_without_gaps_has_its_number_of_mutants(room):
     files = {line.split()[0] for line in (ROOT / "tests" / "survivors.txt").read_text().splitlines()}
-    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr" / "state").glob("*.py")} <= files
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr" / room).glob("*.py")} <= files
 
 
 @pytest.mark.parametrize(
