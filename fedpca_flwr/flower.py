@@ -451,19 +451,19 @@ def _client_of_rows(
             f"'rows' is of type {type(rows).__name__}, expected a function of Flower's context that returns the "
             "party's rows: client_app(lambda context: rows)"
         )
-    _run_config(method, options)  # raises its errors
-    return partial(_make_client, rows, method, options)
+    return partial(_make_client, rows, method, _run_config(method, options))
 
 
 def _make_client(
     rows: Callable[[Context], ArrayLike],
     method: str | type[PCAStrategy],
-    options: dict[str, Any],
+    run_config: dict[str, Any],
     pca_context: Context,
     context: Context,
 ) -> PCAClient | RefusingClient:
     """Return the client of a party in whichever process the app runs, where a user's class may be new."""
-    return FACTORY.client_of_rows(pca_context, partial(rows, context), _run_config(method, options))
+    METHODS.name_of(method)
+    return FACTORY.client_of_rows(pca_context, partial(rows, context), run_config)
 
 
 @contextmanager

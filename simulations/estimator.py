@@ -109,8 +109,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         own = {name: params.pop(name) for name in self._get_param_names() if name in params}
         options = {name: params.pop(name) for name in params.keys() & {*run_keywords(), *self._options}}
         if params:
-            known = f"it has {labels_text(self._get_param_names())}, the options of its method and the keys of a run"
-            raise ConfigError(f"FederatedPCA has no parameter {labels_text([*params])}: {known}")
+            names = f"it has {labels_text(self._get_param_names())}, the options of its method and the keys of a run"
+            raise ConfigError(f"FederatedPCA has no parameter {labels_text([*params])}: {names}")
         self._options = {**self._options, **options}
         return super().set_params(**own)  # type: ignore[no-any-return]
 
@@ -224,7 +224,9 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def _scores(self, table: Any) -> Array:
         """Return the scores (n, k) of a single table, in float32 if the table and the components are float32."""
-        scores = self.model_.transform(table) / (self._deviations() if self.whiten else 1)
+        scores = self.model_.transform(table)
+        if self.whiten:
+            scores = scores / self._deviations()
         return scores.astype(np.float32) if self.components_.dtype == np.float32 and _is_single(table) else scores
 
     def _deviations(self) -> Array:
@@ -384,7 +386,8 @@ class FederatedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if groups is None:
             return [table]
         labels = column_or_1d(np.asarray(groups)).tolist()
-        if len(labels) != (rows := validated.shape[0]):
+        rows = validated.shape[0]
+        if len(labels) != rows:
             raise ConfigError(f"'groups' has {len(labels)} labels, but there are {rows} rows; give one for each")
         unlabelled = [place for place, label in enumerate(labels) if not _is_label(label)]
         if unlabelled:
@@ -423,7 +426,8 @@ def _is_label(label: object) -> bool:
 
 def parties_in(X: object) -> bool:
     """Return whether ``X`` is a list or mapping of tables, a table for each party, and not a single table."""
-    return bool(tables := tables_of(X)) and all(map(is_table, tables))
+    tables = tables_of(X)
+    return bool(tables) and all(map(is_table, tables))
 
 
 def tables_of(X: object) -> Sequence[Any]:

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from fedpca_flwr.analyses.inputs import require_count, takes_model
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.arrays import Array
+from fedpca_flwr.model.measurements import is_weighted
 from fedpca_flwr.model.model import PCAModel
 
 DISPERSION_BINS = 20  # of the logarithm of means, in each of which dispersions are compared
@@ -39,7 +40,7 @@ def highly_variable(model: PCAModel, top: int = 2000) -> NDArray[np.intp]:
     ContractError
         If the model has no deviations, or if its values are not counts.
     """
-    if model.scale_ is None or model.mean_ is None or model.log.get("options", {}).get("column-weights"):
+    if model.scale_ is None or model.mean_ is None or is_weighted(model):
         raise ContractError("the model has no deviations of genes: take one of a run with scale=True")
     if (model.mean_ < 0).any():
         raise ContractError("the model is of values below zero, which are no counts, expected means of 0 or more")

@@ -17,7 +17,7 @@ from fedpca_flwr.errors import ConfigError, value_text
 from fedpca_flwr.maths.arrays import Array
 from fedpca_flwr.maths.inference import MIN_VARIANCE_SHARE, normal_intervals, robust_intervals
 from fedpca_flwr.model.fitted import FittedPCA
-from fedpca_flwr.model.measurements import is_scaled
+from fedpca_flwr.model.measurements import is_scaled, is_weighted
 from fedpca_flwr.model.tables import component_labels, import_pandas
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def sampling_intervals(model: FittedPCA) -> Array | None:
 def correlations(model: FittedPCA) -> Array | None:
     """Return the correlations (k, d) of scores with features, 0 for constant features; None if they are unknown."""
     options, n = model.log.get("options", {}), model.n_samples_
-    centred = options.get("center", True) and model.adjustment_ is None and not options.get("column-weights")
+    centred = options.get("center", True) and model.adjustment_ is None and not is_weighted(model)
     if not centred or options.get("harmonise", "nothing") != "nothing":
         return None
     if model.moments_ is not None:

@@ -32,10 +32,14 @@ def share_text(share: float) -> str:
     return f"{percent:.{6 if 99.95 <= percent < 100 else 3}g}%"
 
 
+def is_weighted(model: FittedPCA) -> bool:
+    """Return whether columns have weights, so that `scale_` is not their deviations."""
+    return bool(model.log.get("options", {}).get("column-weights"))
+
+
 def is_scaled(model: FittedPCA) -> bool:
     """Return whether the run divided features by their deviations, which only the parties may know."""
-    options = model.log.get("options", {})
-    return bool(options.get("scale")) or (model.scale_ is not None and not options.get("column-weights"))
+    return bool(model.log.get("options", {}).get("scale")) or (model.scale_ is not None and not is_weighted(model))
 
 
 def _words(model: FittedPCA) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def test_a_line_has_the_numbers_in_their_units(line, measured, text):
     model = SimpleNamespace(n_components_=4, n_features_in_=5, explained_variance_ratio_=np.array([0.5, 0.25]))
     model.scale_, model.explained_variance_ = None, np.array([10.0, 8.0, 5.0, 4.5])
     turns = np.array([[76.0, 70.0, 9.0, 8.0], [77.0, 60.0, 10.0, 9.0]])[:, : measured.get("influence_components", 4)]
-    told_of = zip("ab", (0.75, 0.25), ([0.3, 0.4], [0.5, 0.1]), turns.tolist(), strict=True)
-    influence = [dict(zip(INFLUENCE, values, strict=True)) for values in told_of]
+    sites = zip("ab", (0.75, 0.25), ([0.3, 0.4], [0.5, 0.1]), turns.tolist(), strict=True)
+    influence = [dict(zip(INFLUENCE, values, strict=True)) for values in sites]
     model.log = {"measured": measured, "options": options, "outliers": at_parties, "influence": influence}
     assert measurement_lines(model) == [(line, text)]

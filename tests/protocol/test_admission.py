@@ -137,8 +137,8 @@ def test_names_that_a_site_invents_are_not_the_models():
     named = [make_info(0, columns="cf92326f85f50aa8", names=f"a\0b\0c\0{last}") for last in "de"]
     assert [info.feature_names for info in named] == [tuple("abcd"), ()]
     variants = [f"chr10:{place}:A:G" for place in range(4000)]
-    shown = make_info(0, features=4000, columns=names_digest(variants), names="\0".join(variants))
-    assert list(shown.feature_names) == variants
+    info = make_info(0, features=4000, columns=names_digest(variants), names="\0".join(variants))
+    assert list(info.feature_names) == variants
 
 
 def test_control_characters_of_errors_do_not_travel():

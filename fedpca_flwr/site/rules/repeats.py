@@ -24,6 +24,7 @@ import numpy as np
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.data.table import columns_text
 from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
+from fedpca_flwr.maths.incomplete_rows import rows_by_gaps
 from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon
 from fedpca_flwr.maths.rows import Rows, chunks, max_magnitude, row_weights
 from fedpca_flwr.protocol.journal import Journal, Note, NoteDecision
@@ -98,8 +99,6 @@ class SelectedRows:
             declared, indicators = self.levels()  # the run-config's text of levels, and the columns that these add
             levels = hmac.new(key, f"{declared} {rows_digest(key, indicators)}".encode(), "sha256").hexdigest()
         weights = hmac.new(key, self.weights, "sha256").hexdigest() if self.weights else ""
-        from fedpca_flwr.maths.incomplete_rows import rows_by_gaps  # of what outlasts a run
-
         groups = {
             hmac.new(key, gaps, "sha256").hexdigest(): (len(rows), rows_digest(key, rows))
             for gaps, rows in (rows_by_gaps(self.rows) if self.by_gaps else ())
