@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SUBJECTS = "A subject knows no other subject"
 EVERYWHERE = ("test_core.py", "maths/test_eigen.py", "maths/test_columns.py", "maths/test_factors.py")
 """Tests that name no room."""
-OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py", "protocol/test_payload.py")
+OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py")
 """Tests that name methods as examples."""
 CORE = {
     "",

@@ -3,12 +3,12 @@
 For a method, or a transport of a method, that is not in the table, the method's own script stands in.
 """
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.strategies import METHODS
@@ -51,35 +51,27 @@ class Script:
 
 
 WRITTEN = """
-p-cov: moments, project
-p-cov outliers=sites: moments, project
-p-cov adjust-for='0': moments, project
+p-cov | p-cov outliers=sites | p-cov adjust-for='0' | ap-cov: moments, project
 p-cov clusters=2: moments, cells *100, project
 p-cov clusters=2 clustering=harmony: moments, mixed *210, project
 p-cov clusters=2 clustering=harmony masked: keys, moments, digits, mixed *210, project
 p-cov clusters=2 clustering=mixture masked: keys, moments, digits, cells *100, shares *100, project
 p-cov harmonise=variances masked: keys, moments, digits, harmonised, project
-p-cov masked: keys, moments, digits, project
-p-cov surviving: keys, shares, moments, agree, reveal, project
-ap-cov: moments, project
-ap-cov masked: keys, moments, digits, project
-ap-cov surviving: keys, shares, moments, agree, reveal, project
+p-cov masked | ap-cov masked: keys, moments, digits, project
+p-cov surviving | ap-cov surviving: keys, shares, moments, agree, reveal, project
 sub-it max-rounds=3: start, product *2, project
 sub-it max-rounds=3 scale=True: heads, product *3, project
 sub-it max-rounds=3 masked: keys, sums, product *3, finer_product *3, project
-sub-it max-rounds=3 warm-start=svd: sketch, refine *3, project
-sub-it max-rounds=3 warm-start=svd wire=float32: sketch, refine *3, project
+sub-it max-rounds=3 warm-start=svd | sub-it max-rounds=3 warm-start=svd wire=float32: sketch, refine *3, project
 qr-pca: factor, project
-qr-pca rank=3: truncated, project
+qr-pca rank=3 | ap-stack: truncated, project
 p-cov genotypes=True: alleles, moments, project
 p-cov genotypes=True masked: keys, alleles, moments, digits, project
 sub-it genotypes=True max-rounds=3: alleles, start, product *2, project
 sub-it genotypes=True max-rounds=3 masked: keys, alleles, product *3, finer_product *3, project
 qr-pca genotypes=True: alleles, factor, project
 qr-pca genotypes=True prune=0.2: alleles, neighbours, factor, project
-sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, product *3,
-    finer_product *3, project
-ap-stack: truncated, project
+sub-it genotypes=True prune=0.2 max-rounds=3 masked: keys, alleles, neighbours, product *3, finer_product *3, project
 compressed: encoded, project
 compressed codec=shared-step corrections=1: scale, encoded, correction, project
 compressed codec=low-rank corrections=1: encoded, correction, project
@@ -112,13 +104,10 @@ robust max-rounds=3: start, median *3, signs, scores, shape, shape_scores, survi
     nearer_shape_scores, nearer_survivors, variances, errors, project!
 robust max-rounds=3 masked: keys, start, median *3, signs, scores, shape, shape_scores, survivors, nearer_scores,
     nearer_shape, nearer_shape_scores, nearer_survivors, variances, errors, project!
-dsa iterations=3 graph=star: head, heads, start, step *2, report, energies, project
-fast-pca iterations=3 graph=star: head, heads, start, step *2, report, energies, project
+dsa iterations=3 graph=star | fast-pca iterations=3 graph=star: head, heads, start, step *2, report, energies, project
 dsa iterations=1 graph=complete: head, start, report, energies, project
-spca: summary, project
-spca topology=tree: summary, merged, project
-sapca: summary, project
-sapca topology=tree: summary, merged, project
+spca | sapca: summary, project
+spca topology=tree | sapca topology=tree: summary, merged, project
 vertical max-rounds=3: rows, product *3, project
 vertical max-rounds=3 solver=gram: rows, gram, project
 vertical max-rounds=3 solver=merge: rows, merge, energies, project
@@ -132,25 +121,21 @@ vertical-scores masked: rows!, keys, energy, scores, finer_scores, project!
 """
 """A method with its options, of two components where it does not say so; how its answers travel; and what it may ask.
 
-``*3`` is how often, and ``!`` marks an answer that is constant.
+``|`` is between runs that ask the same, ``*3`` is how often, and ``!`` marks an answer that is constant.
 """
 
 
-def parse_line(line: str) -> Script:
-    run_text, _, phases_text = re.sub(r"\s+", " ", line).partition(": ")
-    method, *words = run_text.split()
-    way = words.pop() if words and words[-1] in WAYS else "clear"
-    options = {key: _value(text) for key, _, text in (word.partition("=") for word in words)}
+def parse_line(line: str) -> list[Script]:
+    runs_text, _, phases_text = re.sub(r"\s+", " ", line).partition(": ")
     entries = re.findall(r"([^,!*]+?)(!?)(?: \*(\d+))?(?:, |$)", phases_text)
     times = {name: int(number or 1) for name, _, number in entries}
-    run = {"method": method, "n-components": 2, **options, **WAYS[way]}
-    return Script(run, times, way, [name for name, mark, _ in entries if mark])
-
-
-def _value(text: str) -> Any:
-    with suppress(ValueError, SyntaxError):
-        return ast.literal_eval(text)
-    return text
+    scripts = []
+    for method, *words in map(str.split, runs_text.split(" | ")):
+        way = words.pop() if words and words[-1] in WAYS else "clear"
+        options = {key: yaml.safe_load(text) for key, _, text in (word.partition("=") for word in words)}
+        run = {"method": method, "n-components": 2, **options, **WAYS[way]}
+        scripts.append(Script(run, times, way, [name for name, mark, _ in entries if mark]))
+    return scripts
 
 
 def script_of_card(method: str, way: str) -> Script:
@@ -161,7 +146,6 @@ def script_of_card(method: str, way: str) -> Script:
     return Script({"method": method, **options, **WAYS[way]}, times, way)
 
 
-SCRIPTS = [parse_line(line) for line in re.split(r"\n(?! )", WRITTEN.strip())]
-_WRITTEN_PAIRS = {(script.run["method"], script.way) for script in SCRIPTS}
-_ALL_PAIRS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
-SCRIPTS += [script_of_card(*way) for way in _ALL_PAIRS if way not in _WRITTEN_PAIRS]
+SCRIPTS = [script for line in re.split(r"\n(?! )", WRITTEN.strip()) for script in parse_line(line)]
+_PAIRS = {(name, way): None for name, method in METHODS.items() for way in transports_of(method)}
+SCRIPTS += [script_of_card(*way) for way in _PAIRS if way not in {(item.run["method"], item.way) for item in SCRIPTS}]

@@ -35,30 +35,25 @@ def test_a_partition_is_of_one_client():
         (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
         assert "[1]" in str(fault)
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
+    surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
+    assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
 
 
 @pytest.mark.parametrize(
-    ("odd", "more", "partitions"),
+    ("odd", "more", "partitions", "named"),
     [
-        *((odd, {"features": 5}, 3) for odd in range(3)),  # the width of most counts, whoever is first
-        *((2, {"num-partitions": number}, partitions) for number, partitions in ((4, 3), (2, 3), (4, None))),
-        (2, {"covariates": "0 1"}, 3),
-        *((odd, {"columns": "ab"}, 3) for odd in (0, 2)),
+        # the width of most counts, whoever is first
+        *((odd, {"features": 5}, 3, (5, f"client {int(odd == 0)}", 4)) for odd in range(3)),
+        *((2, {"num-partitions": said}, expected, (said, 3)) for said, expected in ((4, 3), (2, 3), (4, None))),
+        (2, {"covariates": "0 1"}, 3, ()),
+        *((odd, {"columns": "ab"}, 3, ()) for odd in (0, 2)),
     ],
 )
-def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions):
+def test_who_says_otherwise_than_the_run_or_most_is_named(odd, more, partitions, named):
     everyone = [make_info(i, **{"columns": "cd", **(more if i == odd else {})}) for i in range(3)]
     (fault,) = admission.admission_faults(everyone, partitions=partitions, same_features=True)
     assert str(fault).startswith(f"client {odd}")
-
-
-def test_refusals_have_the_numbers_of_who_is_at_fault_and_of_the_others():
-    for odd, named in (({"features": 5}, (5, "client 0", 4)), ({"num-partitions": 7}, (7, 3))):
-        infos = [make_info(0), make_info(1), make_info(2, **odd)]
-        (fault,) = admission.admission_faults(infos, partitions=3, same_features=True)
-        assert not unnamed(str(fault).removeprefix("client 2"), *named)
-    surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
-    assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
+    assert not unnamed(str(fault).removeprefix(f"client {odd}"), *named)
 
 
 @pytest.mark.parametrize("simulated", [False, True])
@@ -67,6 +62,8 @@ def test_sites_need_names_and_simulations_parts_of_one_number(simulated):
     assert len(admission.mismatch_faults([first, second], partitions=3)) == (not simulated)
     other = make_info(1, columns="cd", simulated=simulated, **{"num-partitions": 4})
     assert len(admission.mismatch_faults([first, other], partitions=None)) == simulated
+    faults = admission.mismatch_faults([make_info(0, simulated=False), second], partitions=3)
+    assert [str(fault)[:8] for fault in faults] == ["client 1"] * simulated
 
 
 @pytest.mark.parametrize("partitions", [3, None])
@@ -74,28 +71,6 @@ def test_sites_need_names_and_simulations_parts_of_one_number(simulated):
 def test_a_number_of_features_is_one_that_can_be(features, faults, partitions):
     infos = [make_info(i, columns="cd", features=features) for i in range(3)]
     assert len(admission.admission_faults(infos, partitions=partitions, same_features=True)) == faults
-
-
-def test_a_reply_is_of_a_row_at_least():
-    assert make_reply(make_result(1), make_info(0)).rows == 1
-    with refused(ContractError, "client 0", 0):
-        make_reply(make_result(0), make_info(0))
-
-
-def test_errors_have_their_kind_and_simulations_no_site():
-    error = {"partition-id": 1, "error": "DataError", "message": "first", "messages": MESSAGES}
-    assert isinstance(admission.reported_errors([make_info(0), parse_info(error)])[0], DataError)
-    site, other = (make_info(party, simulated=False) for party in range(2))
-    (fault,) = admission.mismatch_faults([site, make_info(1)], partitions=3)
-    assert str(fault).startswith("client 1")
-    assert not admission.mismatch_faults([site, other], partitions=3)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_arrays_come_as_they_were_sent_in_either_order(order):
-    sent = np.asarray(np.arange(6.0).reshape(2, 3), order=order)
-    values = Payload((Field("values", ("2", "3")),)).read(make_result(1, sent).parameters.tensors, "client 0")
-    np.testing.assert_array_equal(values["values"], sent)
 
 
 @pytest.mark.parametrize(("node", "party"), [("a", 1), ("b", 2), ("new", 0)])
@@ -114,7 +89,8 @@ def test_messages_of_another_version_are_named_with_who_upgrades(version, place)
     info = make_info(1, name="west", messages=version)
     (fault,) = admission.admission_faults([make_info(0), info], partitions=3, same_features=True)
     report = {"partition-id": 1, "error": "ConfigError", "message": "unknown key 'new'", "messages": version}
-    (error,) = admission.reported_errors([parse_info(report)])
+    (error,) = admission.reported_errors([make_info(0), parse_info(report)])
+    assert isinstance(error, ConfigError)
     with refused(ContractError, "'newer-key'", "client 1 (west) (node 7)") as caught:
         parse_info({"partition-id": 1, "newer-key": 1, "messages": version}, "client 1 (west) (node 7)")
     for text in (str(fault), str(error), str(caught.value)):
@@ -124,8 +100,8 @@ def test_messages_of_another_version_are_named_with_who_upgrades(version, place)
 def test_the_version_of_messages_grows_with_them():
     """What servers and sites of two versions would take for something else; the pair changes together."""
     scripts = {
-        (name, phase): [[str(field) for field in payload.fields] for payload in (question.request, question.reply)]
-        for name, card in ((name, method.strategy.card) for name, method in METHODS.items())
+        (card.name, phase): [[str(field) for field in payload.fields] for payload in (question.request, question.reply)]
+        for card in (method.strategy.card for method in METHODS.values())
         for phase, question in method_questions(card.script, RunConfig(), card.options()).items()
     }
     statements = [sorted(kind.model_fields) for kind in (PartyInfo, ErrorReport)]
@@ -152,14 +128,9 @@ def test_control_characters_of_errors_do_not_travel():
 
 
 def test_parties_are_not_compared_pair_by_pair(monkeypatch):
-    looks, read = Counter[str](), admission.PartyInfo.__getattribute__
-
-    def counted(info, name):
-        looks[name] += 1
-        return read(info, name)
-
+    looks, read = Counter[str](), PartyInfo.__getattribute__
     infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
-    monkeypatch.setattr(admission.PartyInfo, "__getattribute__", counted)
+    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
     assert admission.admission_faults(infos, partitions=50, same_features=True) == []
     assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
     assert max(looks.values()) <= 5 * len(infos), looks
@@ -174,13 +145,14 @@ def test_a_reply_of_another_width_is_named_and_in_no_sum():
     incoming = ReplyCollector(PAYLOAD, {"d": 2}, lambda fields, who: consumed.append((who, fields["product"].size)))
     for party, width in enumerate((3, 2, 2)):
         metrics = {"partition-id": party, "num-partitions": 3, "simulated": True}
-        arrival = make_result(10, np.asarray(10), np.ones(width), **metrics)
-        incoming.receive(arrival)
+        incoming.receive(arrival := make_result(1, np.asarray(1), np.ones(width), **metrics))
         replies.append(make_reply(arrival, parse_info(metrics)))
     assert consumed == [("client 1", 2), ("client 2", 2)]
     incoming.mark_consumed(replies)
     with refused(ContractError, "client 0", 3, "client 1", 2):
         incoming.check(replies)
+    with refused(ContractError, "client 0", 0):
+        make_reply(make_result(0), make_info(0))
     added = StreamingSum()
     added.add({"a": np.ones(2)}, "client 0")
     with refused(ContractError, "client 1", "'a'", (3,), (2,)):
