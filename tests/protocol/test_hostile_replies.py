@@ -4,11 +4,12 @@ import io
 import operator
 import re
 import warnings
-from itertools import cycle
+from functools import partial
+from itertools import count, cycle, product
 
 import numpy as np
 import pytest
-from flwr.common import Code, Parameters, Status
+from flwr.common import Code, Status
 
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, FedPCAError
 from fedpca_flwr.strategies import METHODS
@@ -30,6 +31,24 @@ def npy(array):
     return file.getvalue()
 
 
+def header(shape, dtype="'<f8'"):
+    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+ODD = {
+    "huge shape": header("(1099511627776,)") + bytes(64),
+    "negative shape": header("(-1, -1)") + bytes(64),
+    "deep header": header("(" * 3000 + ")" * 3000),
+    "structured": header("(1,)", "[('a', '<f8')]") + bytes(8),
+    "zero itemsize": header("(4611686018427387904,)", "'|V0'"),
+    "no array": b"\x00" * 100,
+    "no header": b"\x93NUMPY\x01\x00v\x00" + b"(((".ljust(117) + b"\n" + bytes(8),
+    "no hash": b"\x93NUMPY\x01\x00v\x00" + b"{[]:1}".ljust(117) + b"\n" + bytes(8),
+    "too few bytes": header("(9999999999,)") + b"x" * 8,
+    "objects": header("(1,)", "'|O'") + b"x" * 8,
+}
 OTHERS = [{"simulated": False}, {"covariates": "1"}, {"name": "a\x1b[2J"}, {"stranger": 1}, {"messages": -1}]
 STATEMENTS = [
     *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
@@ -45,8 +64,7 @@ PAYLOADS = [
     lambda reply: setattr(reply, "status", Status(Code.FIT_NOT_IMPLEMENTED, "within its deadline")),
     *(
         lambda reply, place=place, content=content: operator.setitem(reply.parameters.tensors, place, content)
-        for place in (0, 1)
-        for content in TENSORS
+        for place, content in [*product((0, 1), TENSORS), *((1, odd) for odd in ODD.values())]
     ),
 ]
 
@@ -166,59 +184,17 @@ def test_one_partys_claim_of_many_features_is_not_believed(secure, features):
         finish(server)
 
 
-def header(shape, dtype="'<f8'"):
-    text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}".encode()
-    text += b" " * (64 - (len(text) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
-
-
-ODD = {
-    "huge shape": header("(1099511627776,)") + bytes(64),
-    "negative shape": header("(-1, -1)") + bytes(64),
-    "deep header": header("(" * 3000 + ")" * 3000),
-    "structured": header("(1,)", "[('a', '<f8')]") + bytes(8),
-    "zero itemsize": header("(4611686018427387904,)", "'|V0'"),
-    "no array": b"\x00" * 100,
-    "no header": b"\x93NUMPY\x01\x00v\x00" + b"(((".ljust(117) + b"\n" + bytes(8),
-    "no hash": b"\x93NUMPY\x01\x00v\x00" + b"{[]:1}".ljust(117) + b"\n" + bytes(8),
-    "too few bytes": header("(9999999999,)") + b"x" * 8,
-    "objects": header("(1,)", "'|O'") + b"x" * 8,
-    "text": b"garbage",
-}
-
-
-def refuse_tensors(party, change, *named):
-    def changed(reply):
-        reply.parameters = Parameters(change(reply.parameters.tensors), "numpy.ndarray")
-        return reply
-
-    server = of(30, 30, 30)
-    tamper(server, party, changed)
-    with refused(ContractError, f"client {party}", *named):
-        finish(server)
-
-
-@pytest.mark.parametrize("tensor", ODD.values(), ids=ODD)
-def test_odd_arrays_are_refused_by_name(tensor):
-    refuse_tensors(1, lambda _: [tensor] * 4)
-
-
 def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
     monkeypatch.setattr("fedpca_flwr.protocol.payload._array_view", lambda _: pytest.fail("an array was read"))
-    refuse_tensors(0, lambda tensors: tensors[:1] * 100_000, 100000, 4)
-
-
-def test_a_variance_of_nan_does_not_fit_what_the_parties_measure(monkeypatch):
     server = of(30, 30, 30)
-    monkeypatch.setattr(type(server.strategy), "squared_error", lambda self, model: np.nan)
-    with refused(ContractError, "nan"):
+    tamper(server, 0, lambda reply: reply.parameters.tensors.extend([b""] * 99_996) or reply)
+    with refused(ContractError, "client 0", 100000, 4):
         finish(server)
 
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
 FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
 """Methods that compute a model of what parties reply."""
-
 CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
 """Every method with each set of options of its card; what is false takes turns."""
 
@@ -226,30 +202,25 @@ SUMMED = {**SECURE, "bound": 100.0, "min_parties": 2}
 WAYS = {"masked": SUMMED, "surviving": {**SUMMED, "survivors": 3}}
 
 
-def times(factor):
-    return lambda values: values * factor
-
-
 HUGE = {
-    **{f"times {factor}": times(factor) for factor in (1e300, 1e200)},
+    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e300, 1e200)},
     "up to 1e308": lambda values: values * (1e308 / (np.abs(values).max(initial=0.0) or 1.0)),
     "all 1e308": lambda values: np.full_like(values, 1e308),
 }
 FALSE = {
     **HUGE,
-    "times 1e+150": times(1e150),
-    "times 1e-300": times(1e-300),
+    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e150, 1e-300)},
     "zero": np.zeros_like,
     "negative": np.negative,
 }
-PLACES = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
-"""Questions and fields, by their number."""
+ONE_ARRAY = [("times 1e+300", place) for place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))]
+"""Places are questions and fields, by their number."""
 
 
 def in_turn(every, times):
-    """Return each case with a value from a cycle; a method's first options get several values."""
+    """Return each case with values from a cycle; a method's first options get several values."""
     drawn = cycle(every)
-    return [(*case, next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
+    return [(*case, *next(drawn)) for case in CASES for _ in range(1 if case[1] else times)]
 
 
 def parties_of_three(method, example):
@@ -257,29 +228,6 @@ def parties_of_three(method, example):
         return np.split(rows(60), [6, 10], axis=1)
     parties = cut(rows(300), 180, 100, 20)
     return [np.digitize(part, [-0.1, 0.1]) * 1.0 for part in parties] if example.get("genotypes") else parties
-
-
-def outcome(method, number, change, *, field=None, round_number=None):
-    """Return the error's text, or an empty text, of a run in which client 1's real numbers are changed.
-
-    Only this array of a reply is changed, and only in the reply to this question, if their numbers are given.
-    """
-    example, before = CARDS[method].examples[number], []
-    options = {"n_components": 2, **example, **own(method)}  # what a run needs here, as a state of its own
-    server = server_of(method, parties_of_three(method, example), **options)
-
-    def changed(arrays):
-        before.append(None)
-        if round_number is not None and len(before) - 1 != round_number:
-            return arrays
-        with np.errstate(all="ignore"):
-            return [
-                change(array).astype(array.dtype) if array.dtype.kind == "f" and field in {None, i} else array
-                for i, array in enumerate(arrays)
-            ]
-
-    tamper_arrays(server, 1, changed)
-    return run_to_end(server)
 
 
 def run_to_end(server):
@@ -296,17 +244,28 @@ def run_to_end(server):
     return ""
 
 
-@pytest.mark.parametrize(("method", "number", "kind"), in_turn(FALSE, 3))
-def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind):
-    error_text = outcome(method, number, FALSE[kind])
+@pytest.mark.parametrize(
+    ("method", "number", "kind", "place"), in_turn(product(FALSE, [()]), 3) + in_turn(ONE_ARRAY, 2)
+)
+def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind, place):
+    """False are all real numbers of client 1, or only those of an array in the reply to a question."""
+    example, asked = CARDS[method].examples[number], count()
+    # what a run needs here, as a state of its own, comes last
+    server = server_of(method, parties_of_three(method, example), **{"n_components": 2, **example, **own(method)})
+
+    def changed(arrays):
+        question = next(asked)
+        with np.errstate(all="ignore"):
+            return [
+                FALSE[kind](array).astype(array.dtype)
+                if array.dtype.kind == "f" and place in {(), (question, field)}
+                else array
+                for field, array in enumerate(arrays)
+            ]
+
+    tamper_arrays(server, 1, changed)
+    error_text = run_to_end(server)
     assert kind not in HUGE or not error_text or "client 1: " in error_text.split("\n")[0]
-
-
-@pytest.mark.parametrize(("method", "number", "place"), in_turn(PLACES, 2))
-def test_one_false_array_in_one_reply_does_too(method, number, place):
-    round_number, field = place
-    error_text = outcome(method, number, times(1e300), field=field, round_number=round_number)
-    assert not error_text or "client 1: " in error_text.split("\n")[0]
 
 
 def ends_randomly(words, start):
@@ -354,14 +313,19 @@ def test_false_numbers_are_told_with_those_of_the_others():
 
 
 def test_a_failure_that_no_size_explains_names_nobody(monkeypatch):
-    server = server_of("p-cov", parties_of_three("p-cov", {}), n_components=2)
-    honest = type(server.strategy).program
+    server = of(30, 30, 30)
+    strategy = type(server.strategy)
+    honest = strategy.program
 
     def failing(self):
         yield next(honest(self))
         raise np.linalg.LinAlgError("of the library")
 
-    monkeypatch.setattr(type(server.strategy), "program", failing)
+    monkeypatch.setattr(strategy, "program", failing)
     with refused(ContractError, "'moments'", "LinAlgError") as caught:
         finish(server)
     assert "of the library" not in str(caught.value)
+    monkeypatch.setattr(strategy, "program", honest)
+    monkeypatch.setattr(strategy, "squared_error", lambda self, model: np.nan)
+    with refused(ContractError, "nan"):
+        finish(of(30, 30, 30))
