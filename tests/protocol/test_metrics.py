@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,7 +21,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from fedpca_flwr import server_app
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
-from fedpca_flwr.maths.eigen import EXACT_ANGLE_DEGREES
 from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
 from fedpca_flwr.site.node import metrics as site_metrics
@@ -52,26 +50,30 @@ def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", *
 
 
 def test_metrics_are_of_the_latest_run_and_of_all(tmp_path, monkeypatch):
-    of_server(monkeypatch, tmp_path, output=str(tmp_path / "one"))
+    """A watcher sees that a run goes on and when it changed; a damaged line neither ends a run nor stops counting."""
+    seen, before, file = [], time.time() - 1, tmp_path / "run.prom"
+    look = partial(tamper, party=0, change=lambda reply: seen.append(samples(file)) or reply)
+    of_server(monkeypatch, tmp_path, look, output=str(tmp_path / "one"))
+    assert [sample["fedpca_run_active", "server"] for sample in (*seen, samples(file))] == [1, 1, 0]
     with refused(QuorumError, "client 1"):
         of_server(monkeypatch, tmp_path, lambda s: fail_at(s, 1, "project"), output=str(tmp_path / "two"))
-    found = samples(tmp_path / "run.prom")
+    found = samples(file)
+    assert before <= found["fedpca_changed_timestamp_seconds", "server"] <= time.time()
     assert found["fedpca_rounds", "server"] == 1  # the second round of the second run never came to its end
     assert found["fedpca_upload_bytes", "server", "client 1 (south)"] > 8 * 10
     assert found["fedpca_waited_seconds", "server", "client 0"] > 0
-    assert [found["fedpca_runs_total", "server", how] for how in ("completed", "failed")] == [1, 1]
+    assert {key[-1]: found[key] for key in found if key[0] == "fedpca_runs_total"} == {"completed": 1, "failed": 1}
     assert found["fedpca_refusals_total", "server", "QuorumError"] == 1
-    assert {key[-1] for key in found if key[0] == "fedpca_runs_total"} == {"completed", "failed"}
     lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     statuses = [f"{line['status']} {line.get('rounds', 0)}" for line in lines]
     assert statuses == ["running 0", "running 1", "running 2", "completed 2", "running 0", "running 1", "failed 1"]
     assert lines[1]["download_bytes"] == dict.fromkeys(["client 0", "client 1 (south)"], 0)  # nothing but a name
     assert min(lines[1]["upload_bytes"].values()) > 8 * (12 + 12 * 13 / 2)
-
-
-def test_a_server_has_the_privacy_that_its_latest_run_spent(tmp_path, monkeypatch):
-    of_server(monkeypatch, tmp_path, method="dp-pca", epsilon=2.0, reference=False, output=str(tmp_path / "model"))
-    assert samples(tmp_path / "run.prom")["fedpca_epsilon", "server"] == pytest.approx(2.0, rel=0.05)
+    with open(tmp_path / "run.jsonl", "ab") as stream:
+        stream.write(b'{"status": "comp\n\xff\xfe\n[1]\n"text"\n{}\n{"status": ["failed"], "time": 3}\n')
+    of_server(monkeypatch, tmp_path, output=str(tmp_path / "three"))
+    assert samples(file)["fedpca_runs_total", "server", "completed"] == 2
+    assert (tmp_path / "three.npz").exists()
 
 
 def test_the_time_waited_for_a_party_is_that_of_all_rounds(monkeypatch):
@@ -113,35 +115,15 @@ def test_a_missing_package_is_named_first(monkeypatch, tmp_path):
     NodeConfig.parse(node, source="node-config")
 
 
-def test_a_damaged_line_neither_ends_a_run_nor_stops_counting(tmp_path, monkeypatch):
-    of_server(monkeypatch, tmp_path, output=str(tmp_path / "one"))
-    with open(tmp_path / "run.jsonl", "ab") as stream:
-        stream.write(b'{"status": "comp\n\xff\xfe\n[1]\n"text"\n{}\n{"status": ["failed"], "time": 3}\n')
-    of_server(monkeypatch, tmp_path, output=str(tmp_path / "two"))
-    assert samples(tmp_path / "run.prom")["fedpca_runs_total", "server", "completed"] == 2
-    assert (tmp_path / "two.npz").exists()
-
-
-def test_a_watcher_sees_that_a_run_goes_on_and_when_it_changed(tmp_path, monkeypatch):
-    seen, before, file = [], time.time() - 1, tmp_path / "run.prom"
-    look = partial(tamper, party=0, change=lambda reply: seen.append(samples(file)) or reply)
-    of_server(monkeypatch, tmp_path, look, output=str(tmp_path / "one"))
-    assert {sample["fedpca_run_active", "server"] for sample in seen} == {1}
-    last = samples(file)
-    assert last["fedpca_run_active", "server"] == 0
-    assert before <= last["fedpca_changed_timestamp_seconds", "server"] <= time.time()
-
-
 def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     """Before anything is noted, of a question, and of one that it refuses."""
     private = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 9.0}
     session = HostileSession(tmp_path, rows(40, 3), private, name="north")
     session.context.node_config["metrics"] = str(tmp_path / "site")
-    phases: list[Any] = ["joint", "project"]
     session.client.get_properties({})
-    site_metrics.write_metrics(session.context.node_config)  # nothing is noted yet
-    for phase in phases:
-        session.ask(phase, [])
+    for phase in ("", "joint", "project"):  # nothing is noted at first
+        if phase:
+            session.ask(phase, [])
         site_metrics.write_metrics(session.context.node_config)
     found = samples(tmp_path / "site.prom")
     assert found["fedpca_refusals_total", "north", "ContractError"] == 1
@@ -163,17 +145,16 @@ def test_a_site_has_numbers_of_its_latest_run_and_counts_of_all(tmp_path, monkey
         ("3", "answer", "phase 1 of 2: scatter", 7),
         ("3", "answer", "phase 2 of 2: squared", 8),
     ]
-    times = [datetime.now(UTC) - timedelta(seconds=100 - i) for i in range(len(lines))]
-    events = [
-        Event(number, time.isoformat(), run, 1, kind, text, "", size, "")
-        for number, (time, (run, kind, text, size)) in enumerate(zip(times, lines, strict=True), start=1)
-    ]
+    now, events = datetime.now(UTC), []
+    for number, (run, kind, text, size) in enumerate(lines, start=1):
+        seconds = timedelta(seconds=len(lines) - number)
+        events.append(Event(number, (now - seconds).isoformat(), run, 1, kind, text, "", size, ""))
     monkeypatch.setattr(site_metrics, "audit", lambda folder: Audit(events, 0))
     node = {"partition-id": 1, "num-partitions": 2, "journal": str(tmp_path), "delta-budget": 1e-3}
     site_metrics.write_metrics({**node, "metrics": str(tmp_path / "site")})
     assert samples(tmp_path / "site.prom") == {
         ("fedpca_run_active", "client 1"): 1,
-        ("fedpca_changed_timestamp_seconds", "client 1"): pytest.approx(times[-1].timestamp(), abs=0.5),
+        ("fedpca_changed_timestamp_seconds", "client 1"): pytest.approx(now.timestamp(), abs=0.5),
         ("fedpca_rounds", "client 1"): 1,
         ("fedpca_upload_bytes", "client 1", "client 1"): 15,
         ("fedpca_epsilon", "client 1"): pytest.approx(gaussian_epsilon(5.0, 1e-3)),
@@ -189,7 +170,9 @@ def test_a_line_has_no_number_that_json_does_not_have():
 
 
 def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
-    of_server(monkeypatch, tmp_path, output=str(tmp_path / "model"))
+    """Among them is the privacy that the latest run spent."""
+    of_server(monkeypatch, tmp_path, method="dp-pca", epsilon=2.0, reference=False, output=str(tmp_path / "model"))
+    assert samples(tmp_path / "run.prom")["fedpca_epsilon", "server"] == pytest.approx(2.0, rel=0.05)
     known = set(re.findall(r"^# TYPE (\w+)", (tmp_path / "run.prom").read_text(), re.MULTILINE))
     folder = Path(__file__).parents[2] / "containers"
     dashboard = json.loads((folder / "grafana.json").read_text())
@@ -199,18 +182,18 @@ def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
     assert {name.removesuffix("_total") for name in re.findall(r"fedpca_\w+", expressions)} == known
 
 
-OVER = float(np.nextafter(EXACT_ANGLE_DEGREES, 1))
+EXACT, OVER = 1e-6, float(np.nextafter(1e-6, 1))  # degrees
 
 
 @pytest.mark.parametrize(
     ("method", "angle", "certified", "exact"),
     [
-        *(("sub-it", angle, True, angle <= EXACT_ANGLE_DEGREES) for angle in (0.0, EXACT_ANGLE_DEGREES, OVER, 90.0)),
+        *(("sub-it", angle, True, angle <= EXACT) for angle in (0.0, EXACT, OVER, 90.0)),
         ("ap-cov", 0.0, True, False),
         *((method, None, True, method == "qr-pca") for method in ("qr-pca", "qr-pca rank=4", "qr-pca wire='float32'")),
-        *((f"compressed tolerance={most}", EXACT_ANGLE_DEGREES, True, True) for most in (1e-6, 1.0)),
+        *((f"compressed tolerance={most}", EXACT, True, True) for most in (1e-6, 1.0)),
         ("compressed tolerance=0.0", 0.0, True, False),
-        ("compressed tolerance=1e-6", EXACT_ANGLE_DEGREES, False, False),
+        ("compressed tolerance=1e-6", EXACT, False, False),
         ("compressed tolerance=1e-6", OVER, True, False),
     ],
 )
@@ -221,7 +204,6 @@ def test_exact_models_are_certified_to_1e_6_degrees(method, angle, certified, ex
     elif angle is not None:
         strategy.certificate = angle
     assert strategy.exact is exact
-    assert EXACT_ANGLE_DEGREES == 1e-6
 
 
 @pytest.mark.parametrize(("k", "keep", "columns"), [(2, "nothing", 2), ("auto", "moments", 7), (0.9, "parties", 7)])
