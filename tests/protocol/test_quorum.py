@@ -176,7 +176,8 @@ def error_lines(server, kind):
     return str(caught.value).splitlines()
 
 
-def test_all_bad_sites_are_named_at_once():
+def test_all_bad_sites_are_named_at_once(tmp_path):
+    """And what a good site has written in an earlier run stays."""
     server = server_before_any_round([HOLES, rows(30), NARROW])
     context_of(server, 1).node_config["min-rows"] = 50
     missing, few, *_ = error_lines(server, DataError)
@@ -184,10 +185,13 @@ def test_all_bad_sites_are_named_at_once():
     assert not unnamed(few, "client 1", "min-rows", 50)
     server = server_before_any_round([rows(30), NARROW, rows(30), NARROW[:, :3]])
     context_of(server, 2).node_config["num-partitions"] = 5
+    (tmp_path / "own.npy").write_bytes(b"of an earlier run")
+    context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
     lines = error_lines(server, ConfigError)
     assert [line[:8] for line in lines] == ["client 2", "client 1", "client 3"]
     assert not unnamed(lines[0], 5, 4)
     assert not unnamed(lines[1], 4, "client 0", 12)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
 
 
 @pytest.mark.parametrize("method", ["p-cov", "dp-pca", "personalised"])
@@ -220,14 +224,6 @@ def test_files_that_are_not_writable_are_refused_first(method, tmp_path):
     assert not unnamed(text, "client 0", "'scores'", "'.txt'", ".npy", ".csv")
     assert not unnamed(text.split("client 1", 1)[1], "'scores'", "'loadings'")
     assert str(tmp_path) not in text
-
-
-def test_a_refused_run_keeps_earlier_scores(tmp_path):
-    (tmp_path / "own.npy").write_bytes(b"of an earlier run")
-    server = server_before_any_round([rows(30), HOLES])
-    context_of(server, 0).node_config["scores"] = str(tmp_path / "own.npy")
-    error_lines(server, DataError)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
 
 
 @pytest.mark.parametrize("begin", [FACTORY.strategy, METHODS.run_config])
@@ -267,16 +263,13 @@ def test_the_parties_that_come_suffice(method, present):
     assert (note in pca.model.log["notes"]) == (len(present) == 3)
 
 
-def test_fewer_than_the_minimum_are_refused():
-    grid, pca = with_some([0, 2])
-    with refused(QuorumError, 2, 5):
-        pca.start(grid)
-
-
-@pytest.mark.parametrize("fails_at", ["train.fedpca", ""])
-def test_a_party_that_fails_later_ends_the_run(fails_at):
+@pytest.mark.parametrize(
+    ("present", "fails_at", "named"),
+    [([0, 2], "", (2, 5)), ([0, 1, 2, 3], "train.fedpca", ("client 3", 4)), ([0, 1, 2, 3], "", ())],
+)
+def test_too_few_parties_or_one_that_fails_later_end_the_run(present, fails_at, named):
     """The others were told that it takes part; one that never says a word takes none."""
-    grid, pca = with_some([0, 1, 2, 3])
+    grid, pca = with_some(present)
     answer = grid.app
 
     def fail_in_a_round(message, context):
@@ -285,7 +278,7 @@ def test_a_party_that_fails_later_ends_the_run(fails_at):
         return answer(message, context)
 
     grid.app = fail_in_a_round
-    with refused(QuorumError, "client 3", 4) if fails_at else nullcontext():
+    with refused(QuorumError, *named) if named else nullcontext():
         pca.start(grid)
 
 
@@ -304,13 +297,14 @@ def test_a_party_refuses_a_run_of_too_few_or_of_others(phase, members, named):
         server.fit(num_rounds=9, timeout=None)
 
 
-@pytest.mark.parametrize("method", ["dsa", "dp-pca epsilon=1.0", "robust", "vertical", "streaming state=x"])
-def test_methods_that_need_all_parties_say_so(method):
-    with refused(ConfigError, "'minimum'", "p-cov"):
-        FedPCA(method, minimum=2)
-
-
-def test_a_minimum_that_cannot_be_is_refused():
-    for keys, named in (({"secure_aggregation": True, "bound": 9.0}, "'survivors'"), ({"clients": 2}, "'clients'")):
-        with refused(ConfigError, "'minimum'", 3, named):
-            FedPCA("p-cov", minimum=3, **keys)
+@pytest.mark.parametrize(
+    ("method", "keys", "named"),
+    [
+        *((name, {}, ["p-cov"]) for name in ("dsa", "dp-pca epsilon=1.0", "robust", "vertical", "streaming state=x")),
+        ("p-cov", {"secure_aggregation": True, "bound": 9.0}, [3, "'survivors'"]),
+        ("p-cov", {"clients": 2}, [3, "'clients'"]),
+    ],
+)
+def test_a_minimum_that_cannot_be_is_refused(method, keys, named):
+    with refused(ConfigError, "'minimum'", *named):
+        FedPCA(method, minimum=3, **keys)
