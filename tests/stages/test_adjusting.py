@@ -125,27 +125,6 @@ def test_fully_explained_features_are_zero():
         adjusted(cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"adjust_for": "1, 1"}, ["adjust_for"]),
-        ({"adjust_for": "0,1,2,3,4,5,6,7"}, ["adjust_for", 8]),
-        ({"center": False}, ["adjust_for", "center=True"]),
-        ({"genotypes": True}, ["adjust_for", "genotypes"]),
-        ({"adjust_for": "", "harmonise": "means", "keep": "moments", **MASKED}, ["'keep'", "'moments'", "'harmonise'"]),
-        ({"harmonise": "variances", **SURVIVING}, ["moments", "harmonised"]),
-        ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
-        *(
-            ({"method": name}, ["adjust_for", "p-cov"])
-            for name in ("ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca")
-        ),
-    ],
-)
-def test_options_that_do_not_go_together_are_named(options, named):
-    with refused(ConfigError, *named):
-        adjusted(**options)
-
-
 def test_covariates_are_named_or_numbered_and_leave_one_column():
     table = SimpleNamespace(rows=np.zeros((2, 3)), names=("age", "sex", "weight"))
     np.testing.assert_array_equal(covariate_columns(["weight", "0"], table), [2, 0])

@@ -121,8 +121,6 @@ def test_runs_and_models_that_have_no_clusters_say_why():
     for way in ("k-means", "harmony"):
         with refused(DisclosureError, "scores", "distribution"):
             run(clusters=2, clustering=way, may_show="distribution")
-    with refused(ConfigError, "'survivors'", "cells"):
-        run(clusters=2, **SECURE, survivors=2)
 
 
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}

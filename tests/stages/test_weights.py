@@ -67,8 +67,7 @@ def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     for name in ("n_samples_", "explained_variance_", "explained_variance_ratio_", "mean_", "components_"):
         assert getattr(weighed, name) == pytest.approx(getattr(repeated, name), rel=1e-9, abs=1e-10), name
     assert weighed.noise_variance_ == pytest.approx(repeated.noise_variance_)
-    # The sum of weights is 3.7 here, and tells nothing of how many directions the rows have.
-    weights = WEIGHTS * 3.7 / WEIGHTS.sum()
+    weights = WEIGHTS * 3.7 / WEIGHTS.sum()  # a sum that tells nothing of how many directions the rows have
     model = weigh(parties=with_weights(weights), n_components=5)
     assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
     assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
@@ -90,18 +89,6 @@ def test_the_minimum_of_rows_holds_for_weights():
             weigh(parties=with_weights(few), min_rows=10)
     weights[3] = 6.0
     assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
-
-
-def test_what_weights_do_not_go_with_is_named():
-    for method, options, named in (
-        ("em", {}, "p-cov"),
-        ("p-cov", {"keep": "moments"}, "keep"),
-        ("p-cov", {"n_components": "auto"}, "n_components='auto'"),
-        ("sub-it", {"warm_start": "svd"}, "warm_start"),
-        ("p-cov", {"clusters": 2}, "clusters"),
-    ):
-        with refused(ConfigError, "'6'", named):
-            weigh(method, **options)
 
 
 @pytest.mark.parametrize("key", ["weights", "adjust_for"])
