@@ -23,17 +23,10 @@ from fedpca_flwr.maths import secure
 from fedpca_flwr.maths.secure import expected_arcs
 from fedpca_flwr.state.files import write_new
 from fedpca_flwr.strategies import METHODS
-from fedpca_flwr.transports import double_masks, neighbours, pairwise_masks
+from fedpca_flwr.transports import double_masks, identity, neighbours, pairwise_masks
 from fedpca_flwr.transports.double_masks import SHARE_BYTES, Channels, PublicKeys, unmask
 from fedpca_flwr.transports.encoding import SumPolicy
-from fedpca_flwr.transports.identity import (
-    SMALL_ORDER_KEYS,
-    load_identity,
-    make_key,
-    read_member_keys,
-    read_private_key,
-    simulated_identity,
-)
+from fedpca_flwr.transports.identity import load_identity, make_key, read_private_key, simulated_identity
 from fedpca_flwr.transports.masked import Masked
 from fedpca_flwr.transports.neighbours import MAX_COMPLETE_PARTIES, commitment, degree, graph_seed, require_opened
 from fedpca_flwr.transports.pairwise_masks import BLOCK_WORDS, keystream, mask, new_private_key, public_key, transcript
@@ -73,6 +66,9 @@ def test_keys_streams_and_digests_are_those_of_the_standards():
     assert transcript("keys", b"{}", [ALICE_PUBLIC], []) == by_hand.digest()
     assert len({new_private_key() for _ in range(100)}) == 100
     assert len(new_private_key()) == 32
+    for point in (bytes(32), b"\x01" + bytes(31), b"short"):  # of small order
+        with refused(ContractError):
+            pair_key(ALICE, point)
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_WORDS - 1, BLOCK_WORDS, SIZE, 2 * BLOCK_WORDS + 3])
@@ -95,12 +91,6 @@ def test_every_part_of_a_request_changes_the_mask():
     assert len(set(contexts)) == len(contexts)
     for words, next_words in pairwise(mask(ALICE, PUBLICS, words, 100) for words in contexts):
         assert (words != next_words).all()
-
-
-@pytest.mark.parametrize("point", [bytes(32), b"\x01" + bytes(31), b"short"])
-def test_a_key_of_small_order_is_refused(point):
-    with refused(ContractError):
-        pair_key(ALICE, point)
 
 
 def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
@@ -180,19 +170,18 @@ def test_shares_are_for_their_recipient_in_their_run_only():
 
 
 def test_a_third_of_the_parties_opens_no_vector():
-    """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed."""
+    """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed.
+
+    The note names the first number of colluders that this does not allow; if all parties must stay, all but the first.
+    """
     for n in range(1, 60):
         minimum = 2 * n // 3 + 1
         for survivors in range(n + 2):
             fits = minimum <= survivors <= n
             with nullcontext() if fits else refused(ConfigError, "'survivors'", survivors, minimum, n):
                 double_masks.require_threshold(survivors, n)
-
-
-@pytest.mark.parametrize(("survivors", "parties", "fewest"), [(3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)])
-def test_the_note_names_the_fewest_who_see_more(survivors, parties, fewest):
-    """The number is the first that 2 t > n + c does not allow; if all parties must stay, all but the first."""
-    assert double_masks.min_colluders(survivors, parties) == fewest
+    for survivors, parties, fewest in ((3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)):
+        assert double_masks.min_colluders(survivors, parties) == fewest
 
 
 KEYS = [bytes([party]) * 32 for party in range(60)]
@@ -206,17 +195,14 @@ def graph_of(seed, parties, selected=None):
     return adjacency
 
 
-@pytest.mark.parametrize("parties", [51, 60, 333])
-def test_each_party_makes_the_same_graph(parties):
-    adjacency = graph_of(bytes(32), parties)
-    assert (adjacency == adjacency.T).all()
-    assert not adjacency.diagonal().any()
-    assert set(adjacency.sum(axis=0)) == {degree(parties)}
-
-
 def test_degrees_graphs_and_commitments_are_those_of_the_docs():
     assert [degree(parties) for parties in (2, 10, MAX_COMPLETE_PARTIES)] == [1, 9, 49]
     assert [degree(parties) for parties in (51, 100, 1000, 10_000)] == [36, 54, 92, 108]
+    for parties in (51, 60, 333):  # each party makes the same graph
+        adjacency = graph_of(bytes(32), parties)
+        assert (adjacency == adjacency.T).all()
+        assert not adjacency.diagonal().any()
+        assert set(adjacency.sum(axis=0)) == {degree(parties)}
     first = neighbours.neighbours(graph_seed(RUN_CONTEXT, KEYS), 60, 7)
     for party in (0, 31, 59):
         changed = [*KEYS[:party], b"\xff" * 32, *KEYS[party + 1 :]]
@@ -290,12 +276,10 @@ SIGNATURE = PARTY.sign("survivors", *PARTS)
 def test_a_party_signs_as_itself_once_and_is_believed():
     OTHER_PARTY.require_signature(0, "survivors", SIGNATURE, *PARTS)
     # Also where two lines of a list, against its rules, have one key.
-    first, second = (
-        replace(PARTY.identity, party=i, member_keys=[PARTY.identity.member_keys[0]] * 2) for i in range(2)
-    )
-    signature = replace(PARTY, identity=first).sign("run keys", b"key")
+    twice = replace(PARTY.identity, member_keys=[PARTY.identity.member_keys[0]] * 2)
+    signature = replace(PARTY, identity=twice).sign("run keys", b"key")
     with refused(DisclosureError, "party 1", "'identities'"):
-        replace(OTHER_PARTY, identity=second).require_signature(1, "run keys", signature, b"key")
+        replace(OTHER_PARTY, identity=replace(twice, party=1)).require_signature(1, "run keys", signature, b"key")
     # Or keys of two parties would pass for those of three, and a sum of two for one of as many as a site asks for.
     keys, parties = [bytes([i]) * 32 for i in range(3)], [PARTY, OTHER_PARTY, OTHER_PARTY]
     signatures = np.stack([signer.sign("run keys", key) for signer, key in zip(parties, keys, strict=True)])
@@ -337,7 +321,7 @@ def lines(nodes, tmp_path):
 
 def keys_of(folder, parties, *lines):
     (folder / "list").write_text("\n".join(lines))
-    return read_member_keys(str(folder / "list"), parties)
+    return identity.read_member_keys(str(folder / "list"), parties)
 
 
 @pytest.mark.parametrize("name", ["hospital 2", "Charité \u2013 Berlin", "St. Mary's", "UKE, Hamburg (Nord) & Co."])
@@ -348,31 +332,25 @@ def test_one_command_makes_a_key_and_prints_its_line(name, tmp_path, capsys):
     assert NodeConfig.parse({"partition-id": 2, "num-partitions": 3, "name": name}).name == name
 
 
-@pytest.mark.parametrize(
-    ("party", "name", "named"), [(-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"]), (0, "x" * 65, [64])]
-)
-def test_a_line_that_would_be_none_is_not_made(party, name, named, tmp_path):
-    with refused(ConfigError, *named):
-        make_key(str(tmp_path / "key"), party, name)
+def test_a_line_that_would_be_none_is_not_made(tmp_path):
+    for party, name, named in ((-1, "", [-1, 0]), (0, "a\n1 key", ["a\\n1 key"]), (0, "x" * 65, [64])):
+        with refused(ConfigError, *named):
+            make_key(str(tmp_path / "key"), party, name)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_list_gives_every_partys_key(nodes):
+def test_the_list_gives_every_partys_key(nodes, lines, tmp_path):
+    """Comments and the order of its lines do not matter."""
     first, other, third = map(load_identity, nodes)
     signature = first.sign(b"something")
     assert other.is_signed_by(0, b"something", signature)
     assert third.is_signed_by(0, b"something", signature)
-    assert not other.is_signed_by(0, b"something else", signature)
-    assert not other.is_signed_by(2, b"something", signature)
-    assert not other.is_signed_by(0, b"something", signature[::-1])
+    for wrong in ((0, b"something else", signature), (2, b"something", signature), (0, b"something", signature[::-1])):
+        assert not other.is_signed_by(*wrong)
     assert first.digest == other.digest
+    assert keys_of(tmp_path, 3, *(f"{line.split('#')[0]}\r" for line in lines[::-1])) == first.member_keys
     first, other = (load_identity(NodeConfig(partition_id=i, num_partitions=3)) for i in range(2))  # without data
     assert other.is_signed_by(0, b"something", first.sign(b"something"))
-
-
-def test_comments_and_the_order_of_the_lines_do_not_matter(nodes, lines, tmp_path):
-    expected = read_member_keys(nodes[0].identities, 3)
-    assert keys_of(tmp_path, 3, *(f"{line.split('#')[0]}\r" for line in lines[::-1])) == expected
 
 
 def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
@@ -402,8 +380,8 @@ def forged(key):
 def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_path):
     """Such as zeros in the place of a key that is not there yet."""
     assert not forged(load_identity(nodes[0]).member_keys[0])
-    assert len(SMALL_ORDER_KEYS) == 7
-    for y in SMALL_ORDER_KEYS:
+    assert len(identity.SMALL_ORDER_KEYS) == 7
+    for y in identity.SMALL_ORDER_KEYS:
         key = y[:-1] + bytes([y[-1] | sign])
         assert forged(key)
         with refused(ConfigError, "line 3", "partition 2"):
@@ -434,15 +412,12 @@ def test_what_a_site_lacks_is_named(changes, named, nodes):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of other systems are not these")
-@pytest.mark.parametrize("mode", [0o640, 0o602])
-def test_a_private_key_that_others_may_read_or_write_is_refused(mode, nodes, tmp_path):
-    (tmp_path / "0.pem").chmod(mode)
-    with refused(ConfigError, "'identity'", "chmod 600"):
-        load_identity(nodes[0])
-
-
-@pytest.mark.parametrize("text", ["no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
-def test_a_file_that_is_no_private_key_is_named(text, tmp_path):
-    write_new(tmp_path / "key", text.encode())
-    with refused(ConfigError, "Ed25519"):
-        read_private_key(str(tmp_path / "key"))
+def test_a_private_key_is_one_that_others_neither_read_nor_write(nodes, tmp_path):
+    for mode in (0o640, 0o602):
+        (tmp_path / "0.pem").chmod(mode)
+        with refused(ConfigError, "'identity'", "chmod 600"):
+            load_identity(nodes[0])
+    for number, text in enumerate(("no key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")):
+        write_new(tmp_path / f"key{number}", text.encode())
+        with refused(ConfigError, "Ed25519"):
+            read_private_key(str(tmp_path / f"key{number}"))
