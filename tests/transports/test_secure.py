@@ -110,10 +110,7 @@ def test_three_parties_are_the_default_minimum(method):
         finish(server)
 
 
-ASKED = {"sub-it": "product", "p-cov": "project", "vertical": "product"}
-
-
-@pytest.mark.parametrize(("method", "phase"), ASKED.items())
+@pytest.mark.parametrize(("method", "phase"), [("sub-it", "product"), ("p-cov", "project"), ("vertical", "product")])
 def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
     """Otherwise a server could send zeros to all other parties and read the reply of the first."""
     server = secure_server(method)
@@ -187,23 +184,17 @@ def test_rows_that_are_alike_have_components_about_zero(method):
         secure(method, equal_rows, **options)
 
 
-@pytest.mark.parametrize(
-    ("method", "sizes", "options"),
-    [
-        *((method, {3: 1e-30}, {"bound": 1e14}) for method in ROWS),
-        ("p-cov", {3: 1e-30, 5: 1e9}, {"bound": 1e10, "survivors": 3}),
-    ],
-)
-def test_a_feature_too_small_to_be_scaled_is_told(method, sizes, options):
-    """Its scale is then 1, as that of a constant feature, and not its deviation."""
-    X = rows(60) * [sizes.get(feature, 1.0) for feature in range(12)]
-    model = secure(method, cut(X, 30, 20, 10), n_components=2, scale=True, **options)
-    assert model.scale_[3] == 1
-    assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
+def test_a_feature_too_small_to_be_scaled_is_told_or_refused():
+    """Its scale is then 1, as that of a constant feature, and not its deviation.
 
-
-def test_features_below_fixed_point_are_refused():
-    """The sum of a run with survivors resolves less; the last round then finds rows that do not fit the model."""
+    The sum of a run with survivors resolves less; the last round then finds rows that do not fit the model.
+    """
+    less = {"bound": 1e10, "survivors": 3}
+    for method, other_size, options in (*((method, 1.0, {"bound": 1e14}) for method in ROWS), ("p-cov", 1e9, less)):
+        X = rows(60) * np.insert(np.ones(10), [3, 4], [1e-30, other_size])
+        model = secure(method, cut(X, 30, 20, 10), n_components=2, scale=True, **options)
+        assert model.scale_[3] == 1
+        assert "1 features were taken for constant and not scaled" in " ".join(model.log["notes"])
     two = np.isin(np.arange(12), [3, 4])
     tiny, constant = (cut(rows(60) * np.where(two, size, 1), 30, 10, 10, 10) for size in (1e-24, 0))
     options = {"scale": True, "bound": 2 * float(np.abs(rows(60)[:, ~two]).max()), "survivors": 4}
@@ -272,7 +263,7 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     if method == "vertical-scores":
         options["site"] = {"loadings": [str(tmp_path / f"{party}.npz") for party in range(3)]}
         fit("vertical", parties, n_components=3, **options["site"])
-    plain, secrets, encode, keep = set[bytes](), list[bytes](), Layout.encode, StateJournal.store_secret
+    plain, secrets, encode, keep = set[bytes](), list[tuple[str, bytes]](), Layout.encode, StateJournal.store_secret
 
     def noting(self, *parts):
         vector = encode(self, *parts)
@@ -282,12 +273,8 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
         plain.update(word.tobytes() for word in vector if abs(int(word.view(np.int64))) > 2**16)
         return vector
 
-    def note_secret(self, name, value):
-        secrets.extend([value] if name in {"private", "masking", "seed"} else [])
-        keep(self, name, value)
-
     monkeypatch.setattr(Layout, "encode", noting)
-    monkeypatch.setattr(StateJournal, "store_secret", note_secret)
+    monkeypatch.setattr(StateJournal, "store_secret", lambda *given: secrets.append(given[1:]) or keep(*given))
     server = server_of(method, parties, **options)
     messages = messages_of(server)
     finish(server)
@@ -297,13 +284,13 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     everything = b"|".join(messages)
     assert len(messages) >= len(parties) * 3
     assert len(plain) > 100
-    assert len(secrets) >= len(parties)
-    assert not [value for value in [*plain, *secrets] if value in everything]
+    keys = [value for name, value in secrets if name in {"private", "masking", "seed"}]
+    assert len(keys) >= len(parties)
+    assert not [value for value in [*plain, *keys] if value in everything]
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
 TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
-COMPONENTS, BLOCK = 2, 3
 
 
 @pytest.mark.parametrize(
@@ -311,22 +298,22 @@ COMPONENTS, BLOCK = 2, 3
     [
         ("masked", "p-cov", 7, 4),
         pytest.param("masked", "p-cov", 5, 52, marks=pytest.mark.engine),
-        ("masked", f"sub-it block-size={BLOCK} max-rounds=2", 9, 6),  # later blocks may have fewer columns
+        ("masked", "sub-it block-size=3 max-rounds=2", 9, 6),  # later blocks may have fewer columns
         ("survivors", "p-cov", 7, 4),
         ("survivors", "p-cov", 9, 6),
     ],
 )
 def test_a_round_has_the_bytes_up_and_down_that_the_page_says(kind, method, features, parties):
-    symbols = {"d": features, "P": parties, "k": COMPONENTS, "b": BLOCK}
+    symbols = {"d": features, "P": parties, "k": 2, "b": 3}
     formulas = {phase: (up, down) for of, phase, up, down in TABLE if of in (kind, "both")}
     secure = {"secure_aggregation": True, "bound": 1e3, "survivors": parties - 1 if kind == "survivors" else 0}
     data = [rows(30 + party, features, seed=party) for party in range(parties)]
-    entries = fit(method, data, n_components=COMPONENTS, **secure).log["rounds"]
+    entries = fit(method, data, n_components=2, **secure).log["rounds"]
     assert ("openings" in [entry["phase"] for entry in entries]) == (parties > 50)
     for entry in entries:
         up, down = (eval(formula, symbols.copy()) for formula in formulas[entry["phase"]])
         if entry["phase"] == "product" and "product" not in [one["phase"] for one in entries[: entry["round"] - 1]]:
-            down += 4 * features * BLOCK  # the first one is in float64
+            down += 4 * features * 3  # the first one is in float64
         assert [set(entry["up"]), set(entry["down"])] == [{up}, {down}], entry["phase"]
 
 
