@@ -10,16 +10,7 @@ import pytest
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.protocol.payload import HEADER_BYTES, Field, Payload, check_together, write_array
-from fedpca_flwr.protocol.question import (
-    Public,
-    Question,
-    Round,
-    SumRound,
-    answer_cost,
-    max_reply_cost,
-    require_next,
-    require_unchanged,
-)
+from fedpca_flwr.protocol.question import Public, Question, Round, SumRound, answer_cost, max_reply_cost, require_next
 from fedpca_flwr.protocol.transport import relay
 from tests.refusals import refused
 
@@ -122,29 +113,6 @@ def test_a_script_is_asked_in_its_order():
         for phase in wrong.split(", "):
             with refused(ContractError, phase):
                 require_next(SCRIPT, answered.split(", ") if answered else [], phase, PUBLIC)
-
-
-CONSTANTS = Payload((Field("centre", ("d",), constant="centre"), Field("spread", ("d",), constant="spread")))
-CONSTANT_OR_ZERO = Payload((Field("mean", ("d",), constant_or_zero="centre"),))
-CENTRE, SPREAD = np.array([1000.0, 0.0]), np.array([1.0, 2.0])
-REQUEST = {"centre": CENTRE, "spread": SPREAD}
-
-
-def test_numbers_of_the_run_stay_and_a_mean_is_theirs_or_zero():
-    """To the last bit."""
-    told: dict[str, list] = {}
-    for _ in range(2):
-        require_unchanged(CONSTANTS, REQUEST, told)
-    for mean in (CENTRE, np.zeros(2)):
-        require_unchanged(CONSTANT_OR_ZERO, {"mean": mean}, told)
-    changes = (
-        (CONSTANTS, REQUEST, "centre"),
-        (CONSTANTS, REQUEST, "spread"),
-        (CONSTANT_OR_ZERO, {"mean": CENTRE}, "mean"),
-    )
-    for payload, request, name in changes:
-        with refused(ContractError, f"'{name}'"):
-            require_unchanged(payload, {**request, name: np.nextafter(request[name], 2000)}, told)
 
 
 def test_bytes_and_memory_of_questions_and_answers():
