@@ -126,22 +126,10 @@ def test_bytes_and_memory_of_questions_and_answers():
     assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
 
-def drive(ask):
-    """Return the phases that a relayed program asks, each answered by its name, and what the program returns."""
-
+def test_a_relayed_question_may_bring_another():
     def program():
         return (yield Round("first")), (yield SumRound("second"))
 
-    run, phases, answer = relay(program(), ask), [], None
-    while True:
-        try:
-            answer = run.send(answer).phase
-        except StopIteration as end:
-            return phases, end.value
-        phases.append(answer)
-
-
-def test_a_relayed_question_may_bring_another():
     def put(question):
         if not isinstance(question, SumRound):
             return (yield question)
@@ -150,5 +138,10 @@ def test_a_relayed_question_may_bring_another():
     def answered(question):
         return None if isinstance(question, SumRound) else (yield question)
 
-    assert drive(put) == (["first", "keys", "second"], ("first", ("keys", "second")))
-    assert drive(answered) == (["first"], ("first", None))
+    for ask, answers, result in ((put, "abc", ("a", ("b", "c"))), (answered, "a", ("a", None))):
+        run = relay(program(), ask)
+        phases = [next(run).phase, *(run.send(answer).phase for answer in answers[:-1])]
+        assert phases == ["first", "keys", "second"][: len(answers)]
+        with pytest.raises(StopIteration) as end:
+            run.send(answers[-1])
+        assert end.value.value == result

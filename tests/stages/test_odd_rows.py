@@ -1,4 +1,4 @@
-"""Judgements that sites make of their rows in the last round, what they report, and the server's use of the reports."""
+"""Judgements that sites make of their rows in the last round, and what options of stages declare and go with."""
 
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.questions.rows import projection_questions
 from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
@@ -140,3 +141,67 @@ def test_limits_in_closed_form():
     squared = 2 * 2 * 3.0**2
     expected = {"count": 1, "squared": squared, "above": 1, "fourth": np.array([0.0, (squared / 0.5) ** 2])}
     require_limits(limits, {name: MAX_ROWS * value for name, value in expected.items()})
+
+
+OPTIONS = METHODS["p-cov"].strategy.card.options
+
+
+@pytest.mark.parametrize(
+    ("options", "exposes", "words"),
+    [
+        ({}, "", []),
+        ({"adjust_for": "1"}, "", []),
+        *(({"harmonise": what}, "", ["harmonise"]) for what in ("means", "variances")),
+        *(({"clusters": 2, "clustering": way}, "scores", []) for way in ("k-means", "mixture")),
+        ({"clusters": 2, "clustering": "harmony"}, "scores", ["harmony"]),
+        ({"outliers": "sites"}, "", []),
+        ({"outliers": "counts"}, "distribution", ["outliers"]),
+        ({"fourth_moments": True}, "distribution", []),
+        ({"harmonise": "means", "outliers": "counts"}, "distribution", ["harmonise", "outliers"]),
+    ],
+    ids=str,
+)
+def test_a_run_shows_what_its_options_declare(options, exposes, words):
+    chosen = OPTIONS.parse(options)
+    assert (chosen.exposes, list(chosen.sum_disclosures)) == (exposes, words)
+
+
+def test_harmonised_variances_disclose_more_than_means():
+    less, more = (OPTIONS.parse({"harmonise": what}).sum_disclosures["harmonise"] for what in ("means", "variances"))
+    assert more != less
+    assert more.startswith(less)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"adjust_for": "1, 1"}, ["adjust_for"]),
+        ({"adjust_for": "0,1,2,3,4,5,6,7"}, ["adjust_for", 8]),
+        ({"adjust_for": "1, 4", "center": False}, ["adjust_for", "center=True"]),
+        ({"adjust_for": "1, 4", "genotypes": True}, ["adjust_for", "genotypes"]),
+        ({"adjust_for": "1", "n_components": 8}, ["n_components", 8, 7]),
+        *(
+            ({"adjust_for": "1, 4", "method": name}, ["adjust_for", "p-cov"])
+            for name in ("ap-cov", "sub-it", "qr-pca", "streaming", "dp-pca")
+        ),
+        ({"harmonise": "means", "keep": "moments", **SECURE}, ["'keep'", "'moments'", "'harmonise'"]),
+        ({"harmonise": "variances", **SECURE, "survivors": 3}, ["moments", "harmonised"]),
+        ({"clusters": 2, **SECURE, "survivors": 2}, ["'survivors'", "cells"]),
+        ({"outliers": "sites", "center": False}, ["'outliers'", "center=True"]),
+        ({"outliers": "sites", "method": "dp-pca"}, ["dp-pca", "'outliers'"]),
+        *(
+            ({"fourth_moments": True, **other}, ["fourth_moments", "center=True", "scale=False"])
+            for other in ({"scale": True}, {"center": False})
+        ),
+        ({"weights": "6", "method": "em"}, ["'6'", "p-cov"]),
+        ({"weights": "6", "keep": "moments"}, ["'6'", "keep"]),
+        ({"weights": "6", "n_components": "auto"}, ["'6'", "n_components='auto'"]),
+        ({"weights": "6", "method": "sub-it", "warm_start": "svd"}, ["'6'", "warm_start"]),
+        ({"weights": "6", "clusters": 2}, ["'6'", "clusters"]),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_go_together_are_named(options, named):
+    parties = cut(rows(60, 8), 30, 20, 10)
+    with refused(ConfigError, *named):
+        fit(**{"method": "p-cov", "parties": parties, "n_components": 2, **options})

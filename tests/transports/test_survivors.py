@@ -224,12 +224,17 @@ def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
         finish(server("dp-pca", gone=[(4, "sum")], **distributed))
 
 
-@pytest.mark.parametrize("rows", [4, 6])
-def test_a_party_sends_something_for_each_party(rows):
-    running = server()
-    harness.tamper_arrays(running, 1, lambda arrays: [np.resize(arrays[0], (rows, arrays[0].shape[1]))], "shares")
-    with refused(ContractError, "client 1", rows, 5):
-        finish(running)
+def test_a_party_sends_a_right_share_for_each_party():
+    for number in (4, 6):
+        running = server()
+        harness.tamper_arrays(running, 1, lambda sent, n=number: [np.resize(sent[0], (n, sent[0].shape[1]))], "shares")
+        with refused(ContractError, "client 1", number, 5):
+            finish(running)
+    for wrong in range(5):  # a survivor's seed, or the key of the party that dropped out
+        running = server(gone=[(3, "sum")])
+        harness.tamper_arrays(running, 1, lambda sent, i=wrong: [sent[0] * (np.arange(5) != i)[:, None]], "reveal")
+        with refused(ContractError):
+            finish(running)
 
 
 @pytest.mark.parametrize(
