@@ -136,13 +136,10 @@ def test_parties_are_not_compared_pair_by_pair(monkeypatch):
     assert max(looks.values()) <= 5 * len(infos), looks
 
 
-PAYLOAD = Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
-
-
 def test_a_reply_of_another_width_is_named_and_in_no_sum():
     """The wrong reply comes first, when nobody can know yet which reply is wrong."""
-    consumed, replies = [], []
-    incoming = ReplyCollector(PAYLOAD, {"d": 2}, lambda fields, who: consumed.append((who, fields["product"].size)))
+    consumed, replies, payload = [], [], Payload((Field("count", (), "int64", kind="count"), Field("product", ("d",))))
+    incoming = ReplyCollector(payload, {"d": 2}, lambda fields, who: consumed.append((who, fields["product"].size)))
     for party, width in enumerate((3, 2, 2)):
         metrics = {"partition-id": party, "num-partitions": 3, "simulated": True}
         incoming.receive(arrival := make_result(1, np.asarray(1), np.ones(width), **metrics))
@@ -159,11 +156,6 @@ def test_a_reply_of_another_width_is_named_and_in_no_sum():
         added.add({"a": np.ones(3)}, "client 1")
 
 
-@pytest.mark.parametrize(("real", "size"), [({"a": np.array([1.0, -5.0]), "empty": np.empty(0)}, 5.0), ({}, 0.0)])
-def test_sizes_of_replies_are_of_their_largest_real_number(real, size):
-    assert max_magnitude({**real, "count": np.asarray(10**9)}) == size
-
-
 @pytest.mark.parametrize(
     ("odd", "sums_only", "named"),
     [
@@ -172,6 +164,8 @@ def test_sizes_of_replies_are_of_their_largest_real_number(real, size):
     ],
 )
 def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named):
+    for real, size in (({"a": np.array([1.0, -5.0]), "empty": np.empty(0)}, 5.0), ({}, 0.0)):
+        assert max_magnitude({**real, "count": np.asarray(10**9)}) == size
     magnitudes, sizes = Magnitudes(sums_only=sums_only), {"client 0": 1.0, "client 1": odd, "client 2": 2.0}
     with magnitudes.guard("first", dict.fromkeys(sizes, 1.0)):
         pass
@@ -180,17 +174,14 @@ def test_whose_numbers_are_out_of_all_proportion_is_named(odd, sums_only, named)
     assert str(caught.value).startswith("client") == bool(named)
 
 
-@pytest.mark.parametrize(("size", "explains"), [(1e130, False), (1e150, True)])
-def test_huge_numbers_explain_an_error(size, explains):
-    magnitudes, error = Magnitudes(sums_only=False), DataError("its rows are no numbers")
-    with magnitudes.guard("first", {"client 0": 1.0, "client 1": size}):
-        pass
-    assert (magnitudes.explain(error) is not error) is explains
-    assert str(magnitudes.explain(error)).startswith("client 1: its reply to 'first'") is explains
-
-
-def test_where_numbers_are_large_an_overflow_is_an_error():
+def test_huge_numbers_explain_errors_and_overflow_is_one():
     """A run of usual numbers spends no time on the check."""
+    for size, explains in ((1e130, False), (1e150, True)):
+        magnitudes, error = Magnitudes(sums_only=False), DataError("its rows are no numbers")
+        with magnitudes.guard("first", {"client 0": 1.0, "client 1": size}):
+            pass
+        assert (magnitudes.explain(error) is not error) is explains
+        assert str(magnitudes.explain(error)).startswith("client 1: its reply to 'first'") is explains
     numbers = np.array([1e200])
     with refused(ContractError, "'first'"), Magnitudes(sums_only=False).guard("first", {"client 0": 1e150}):
         numbers * numbers

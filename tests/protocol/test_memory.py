@@ -52,15 +52,12 @@ def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
     assert "sub-it (" in str(caught.value)
 
 
-def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch):
+def test_memory_is_that_of_a_container_and_needed_to_the_byte(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "CONTAINER_LIMIT_FILE", limit)
     for text, expected in (("4096\n", 4096), ("max\n", memory.available_memory.__wrapped__())):
         limit.write_text(text)
         assert memory.available_memory.__wrapped__() == expected
-
-
-def test_a_party_has_the_memory_that_it_needs_to_the_byte(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: memory.site_memory(1000))
     memory.require_party_memory("p-cov", 1000, lambda most: "")
     with refused(ConfigError, "p-cov", f"{memory.site_memory(1001):,}", 999):

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fedpca_flwr import server_app
 from fedpca_flwr.config.node_config import NodeConfig
-from fedpca_flwr.errors import ConfigError, ContractError, QuorumError
+from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.maths.privacy import gaussian_epsilon
 from fedpca_flwr.protocol import metrics, strategy
 from fedpca_flwr.site.node import metrics as site_metrics
@@ -91,24 +91,19 @@ def test_a_disk_that_is_full_once_there_is_work_ends_no_run(tmp_path, monkeypatc
     assert (tmp_path / "model.npz").exists()
 
 
-@pytest.mark.parametrize("place", ["relative", "/dev/null/run"])
-def test_an_impossible_metrics_file_is_named_first(place, monkeypatch, tmp_path):
+def test_an_impossible_file_or_a_missing_package_is_named_first(monkeypatch, tmp_path):
+    """By the server before a run; the package by a site, too, whenever it reads its node-config."""
+
+    def begin(metrics, *named):
+        values = {"method": "p-cov", "metrics": metrics, "output": str(tmp_path / "model")}
+        with refused(ConfigError, *named):
+            server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
+
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
-    with refused(ConfigError, Path(place).parent if place[0] == "/" else "'metrics'"):
-        begin(tmp_path, place)
-
-
-def begin(folder, metrics):
-    values = {"method": "p-cov", "metrics": metrics, "output": str(folder / "model")}
-    server_app.main(None, Context(1, 0, {}, RecordDict(), METHODS.run_config(values)))
-
-
-def test_a_missing_package_is_named_first(monkeypatch, tmp_path):
-    """By the server before a run, and by a site whenever it reads its node-config."""
+    begin("relative", "'metrics'")
+    begin("/dev/null/run", "/dev/null")
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
-    with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
-        begin(tmp_path, str(tmp_path / "run"))
+    begin(str(tmp_path / "run"), "'metrics'", "'fedpca-flwr[metrics]'")
     node = {"partition-id": 0, "num-partitions": 2, "journal": str(tmp_path)}
     with refused(ConfigError, "'metrics'", "'fedpca-flwr[metrics]'"):
         NodeConfig.parse({**node, "metrics": str(tmp_path / "site")}, source="node-config")
@@ -220,6 +215,3 @@ def test_a_model_follows_the_last_round():
     strategy.after_round = lambda: seen.append(strategy.done)
     assert [entry["round"] for entry in finish(server).log["rounds"]] == [1, 2]
     assert seen == [False, True]
-    strategy.done = False
-    with refused(ContractError, "p-cov", 2):
-        _ = strategy.model

@@ -77,11 +77,7 @@ def test_nodes_that_sign_in_later_are_not_asked(phase):
     before(server, phase, lambda: server.client_manager().register(stranger))
     assert finish(server).components_.tobytes() == fit("sub-it", PARTIES, **METHOD).components_.tobytes()
     assert len(server.client_manager().all()) == 3
-
-
-def test_a_node_that_is_needed_by_nobody_may_die():
-    server = of_two()
-    dead = twin(server, 1)
+    server, dead = of_two(), twin(server, 1)  # which nobody needs
     dead.get_properties = Mock(side_effect=RuntimeError("Error code 4: Node Unavailable"))
     server.client_manager().register(dead)
     assert finish(server).n_samples_ == 90
@@ -113,13 +109,9 @@ def test_a_member_that_has_not_joined_is_named(phase, monkeypatch):
     assert finish(server).n_samples_ == 90
     assert [line.endswith("missing: client 1") for line in lines] == [True]  # once, however often it looks
     assert "; 40 s are left" in lines[0]
+    for number, end in ((13, "client 9 and 3 others"), (10, "client 9")):  # a line names ten parties
+        assert quorum.Quorum(RunConfig()).name_parties(reversed(range(number))).endswith(end)
     assert len(sleeps) == 3
-
-
-def test_a_line_names_ten_parties_and_counts_the_others():
-    parties = quorum.Quorum(RunConfig())
-    assert parties.name_parties(reversed(range(13))).endswith("client 9 and 3 others")
-    assert parties.name_parties(range(10)).endswith("client 9")
 
 
 def test_those_that_never_join_are_named(monkeypatch):
@@ -157,9 +149,7 @@ def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
     assert (len(threads), len(set(threads))) == (10, 1)
 
 
-HOLES = rows(30)
-HOLES[0, 0] = np.nan
-NARROW = rows(30)[:, :4]
+HOLES, NARROW = np.where(np.arange(360).reshape(30, 12), rows(30), np.nan), rows(30)[:, :4]
 
 
 def server_before_any_round(parties, method="p-cov", **options):

@@ -8,7 +8,7 @@ import pytest
 from flwr.common import ndarrays_to_parameters
 
 from fedpca_flwr.errors import ContractError
-from fedpca_flwr.maths.moments import Moments, pack
+from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Question, SumRound
 from fedpca_flwr.protocol.replies import ReplyCollector
@@ -90,14 +90,13 @@ def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monk
     assert [entry["up"] for entry in streamed.log["rounds"]] == [entry["up"] for entry in stored.log["rounds"]]
 
 
-OTHER = Moments.from_rows(rows(20, FEATURES - 1, seed=9))
-OF_OTHERS = ndarrays_to_parameters([np.asarray(20), OTHER.mean, np.empty(0), OTHER.scatter])
+OF_OTHERS = [np.asarray(20), np.zeros(FEATURES - 1), np.empty(0), pack(np.eye(FEATURES - 1))]
 FAULTS = {
     "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
     "no array": lambda sent: [*sent[:-1], b"x"],
     "no arrays": lambda sent: [],
     "not finite": lambda sent: [*sent[:-1], sent[-1][:-8] + np.array([np.nan]).tobytes()],
-    "of other features": lambda sent: OF_OTHERS.tensors,
+    "of other features": lambda sent: ndarrays_to_parameters(OF_OTHERS).tensors,
 }
 AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(FAULTS)[:3] if way else FAULTS)]
 
