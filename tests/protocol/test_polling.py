@@ -4,9 +4,10 @@ import itertools
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -204,18 +205,12 @@ def test_a_link_that_fails_for_a_while_ends_nothing(link):
 
 
 def test_reminders_become_rarer(monkeypatch):
-    waits, lines = [], []
-
-    class Over(Event):
-        def wait(self, timeout=None):
-            waits.append(timeout)
-            return len(waits) == 5 and (fifth.set() or True)
-
-    fifth = Event()
-    monkeypatch.setattr(server, "Event", Over)
-    with server.remind(lambda: lines.append(1)):
-        assert fifth.wait(60)
-    assert (waits, len(lines)) == ([30, 60, 120, 240, 480], 4)
+    wait, log_awaited = Mock(side_effect=[False] * 4 + [True]), Mock()
+    monkeypatch.setattr(server, "Event", lambda: Mock(wait=wait))
+    monkeypatch.setattr(server, "Thread", lambda target, daemon: Mock(start=target))
+    with server.remind(log_awaited):
+        assert [call.args for call in wait.call_args_list] == [(30,), (60,), (120,), (240,), (480,)]
+    assert log_awaited.call_count == 4
 
 
 ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]

@@ -138,13 +138,9 @@ def test_a_silent_node_is_named_with_its_deadline(hang):
 
 
 def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
-    threads, honest = [], LoopbackProxy.get_properties
-
-    def noted(*asked, **named):
-        threads.append(threading.current_thread())
-        return honest(*asked, **named)
-
-    monkeypatch.setattr(LoopbackProxy, "get_properties", noted)
+    threads, ask = [], LoopbackProxy.get_properties
+    here = threading.current_thread
+    monkeypatch.setattr(LoopbackProxy, "get_properties", lambda *a, **b: threads.append(here()) or ask(*a, **b))
     fit("p-cov", cut(rows(60), *[6] * 10), n_components=2)
     assert (len(threads), len(set(threads))) == (10, 1)
 
@@ -166,7 +162,7 @@ def error_lines(server, kind):
     return str(caught.value).splitlines()
 
 
-def test_all_bad_sites_are_named_at_once(tmp_path):
+def test_all_bad_sites_are_named_at_once_and_before_any_round(tmp_path):
     """And what a good site has written in an earlier run stays."""
     server = server_before_any_round([HOLES, rows(30), NARROW])
     context_of(server, 1).node_config["min-rows"] = 50
@@ -181,13 +177,10 @@ def test_all_bad_sites_are_named_at_once(tmp_path):
     assert [line[:8] for line in lines] == ["client 2", "client 1", "client 3"]
     assert not unnamed(lines[0], 5, 4)
     assert not unnamed(lines[1], 4, "client 0", 12)
+    for method in ("p-cov", "dp-pca", "personalised"):  # which must be asked whether there are so many components
+        with refused(ConfigError, "n-components", 10, 4):
+            finish(server_before_any_round([NARROW, NARROW], method, n_components=10))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
-
-
-@pytest.mark.parametrize("method", ["p-cov", "dp-pca", "personalised"])
-def test_too_many_components_are_refused_before_any_round(method):
-    with refused(ConfigError, "n-components", 10, 4):
-        finish(server_before_any_round([NARROW, NARROW], method, n_components=10))
 
 
 def test_a_bad_site_is_told_when_it_comes_and_waits_for_no_other(monkeypatch):

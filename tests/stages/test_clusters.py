@@ -284,7 +284,7 @@ def test_one_party_has_nothing_taken_off_in_one_correction():
     assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
 
 
-def test_empty_clusters_stay_and_the_objective_counts_surplus_rows():
+def test_empty_clusters_stay_and_surplus_rows_are_counted():
     """Two batches have four rows each, and three of the rows in a cluster of their own, where two are expected."""
     steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
     next(steps)

@@ -105,12 +105,7 @@ AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(F
 @pytest.mark.parametrize(("way", "fault"), AT_FAULT)
 def test_a_fault_names_its_party(way, party, fault):
     run = server(6, **way)
-
-    def broken(reply):
-        reply.parameters.tensors = FAULTS[fault](reply.parameters.tensors)
-        return reply
-
-    tamper(run, party, broken, "moments")
+    tamper(run, party, lambda r: setattr(r.parameters, "tensors", FAULTS[fault](r.parameters.tensors)) or r, "moments")
     with refused(ContractError, f"client {party}"):
         finish(run)
 
@@ -119,14 +114,8 @@ def test_a_fault_names_its_party(way, party, fault):
 @pytest.mark.parametrize(("more", "said"), [({}, "client 4"), ({"max_share": 1.0}, "^client 4:")], ids=str)
 def test_a_negative_scatter_is_noticed_in_its_group(options, more, said):
     """The run that stores each party's moments also names the party."""
-
-    def negative(arrays):
-        dense = np.full((FEATURES, FEATURES), -0.9 * arrays[3].max())
-        np.fill_diagonal(dense, arrays[3].max())
-        return [*arrays[:3], pack(dense)]
-
-    run = server(12, **options, **more)
-    tamper_arrays(run, 4, negative, "moments")
+    run, negative = server(12, **options, **more), pack(1.9 * np.eye(FEATURES) - 0.9)
+    tamper_arrays(run, 4, lambda arrays: [*arrays[:3], arrays[3].max() * negative], "moments")
     with refused(ContractError, "client 4", match=said):
         finish(run)
 

@@ -116,7 +116,7 @@ def test_several_may_drop_out_down_to_the_threshold(rounds):
         *(([(4, at)], {"min_parties": 5}, DisclosureError, ["client 0", 4, 5]) for at in ("keys", "sum")),
     ],
 )
-def test_fewer_than_the_threshold_or_a_sites_minimum_are_an_error(gone, options, kind, named):
+def test_fewer_than_a_threshold_or_a_minimum_are_an_error(gone, options, kind, named):
     with refused(kind, *named):
         finish(server(gone=gone, **options))
 
@@ -275,18 +275,15 @@ def test_a_party_that_is_told_something_else_reveals_nothing(phase, change, name
 
 
 def test_the_server_never_learns_seed_and_key(monkeypatch):
-    secrets_by_party, keep = defaultdict(dict), StateJournal.store_secret
-
-    def noting(self, name, value):
-        secrets_by_party[id(self.record)][name] = value
-        keep(self, name, value)
-
-    monkeypatch.setattr(StateJournal, "store_secret", noting)
+    secrets_by_party, noted, keep = defaultdict(dict), [], StateJournal.store_secret
+    monkeypatch.setattr(StateJournal, "store_secret", lambda *secret: noted.append(secret) or keep(*secret))
     running, places = server(gone=[(3, "sum")]), (0, 1, 2, 4)
     exchanged = [heard(running, party) for party in places]
     finish(running)
     revealed = [array for exchange in exchanged for array in (exchange[-2].said[0],) if array.shape == (5, SHARE_BYTES)]
     assert len(revealed) == 4
+    for journal, name, value in noted:
+        secrets_by_party[id(journal.record)][name] = value
     for member, secrets in enumerate(secrets_by_party.values()):
         shares = {place: of_all[member].tobytes() for place, of_all in zip(places, revealed, strict=True)}
         secret = secrets["masking" if member == 3 else "seed"]
