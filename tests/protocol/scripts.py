@@ -14,11 +14,8 @@ from fedpca_flwr.protocol.card import MethodCard
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports.recommendation import EXAMPLE_CONFIGS, script_or_none, transports_of
 
-WAYS: dict[str, dict[str, Any]] = {
-    "clear": {},
-    "masked": {"secure-aggregation": True},
-    "surviving": {"secure-aggregation": True, "survivors": 3},
-}
+MASKED: dict[str, Any] = {"secure-aggregation": True}
+WAYS: dict[str, dict[str, Any]] = {"clear": {}, "masked": MASKED, "surviving": {**MASKED, "survivors": 3}}
 
 
 @dataclass(frozen=True)

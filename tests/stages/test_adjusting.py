@@ -129,17 +129,9 @@ def test_covariates_are_named_or_numbered_and_leave_one_column():
     with refused(ConfigError, "'adjust-for'", 3):
         _parse_columns("0 1 2", 3, 3)
     # Numbers beyond 64 bits were an OverflowError.
-    for text, expected in (
-        ("", 1),
-        ("3", 1),
-        ("1 1", 2),
-        ("0", 2),
-        ("0 1", 1),
-        ("1 " + "9" * 4000, 2),
-        (f"1 {1:04001}", 2),
-    ):
-        with refused(ConfigError, expected, 3, *([f"'{text}'"] if len(text) < 9 else [])):
-            _parse_columns(text, expected, 3)
+    for text, count in (("", 1), ("3", 1), ("1 1", 2), ("0", 2), ("0 1", 1), (f"1 {10**4000}", 2), (f"1 {1:04001}", 2)):
+        with refused(ConfigError, count, 3, *([f"'{text}'"] if len(text) < 9 else [])):
+            _parse_columns(text, count, 3)
 
 
 def test_other_places_and_false_scatters_are_told():
