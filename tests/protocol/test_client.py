@@ -16,6 +16,31 @@ from tests.harness import client_of, identities, server_of
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
+LEVELS = '{"sex": ["f", "m"]}'
+BY_ROWS = {name: method.strategy.card for name, method in METHODS.items() if method.strategy.card.split == "rows"}
+SECURE = {"secure-aggregation": True, "bound": 1e3}
+MIXED = [name for name, card in BY_ROWS.items() if card.mixed and name != "streaming"]
+SCALING = [f"{name} scale={way}" for name in MIXED for way in ("false", "true center=false")]
+RUNS: dict[str, dict[str, Any]] = {
+    **{f"levels of {name}": {"method": name, "levels": LEVELS} for name, card in BY_ROWS.items() if not card.mixed},
+    **{f"weights of {name}": {"method": name, "weights": "0"} for name, card in BY_ROWS.items() if not card.weighted},
+    **{f"levels of {name}": {"method": name, "levels": LEVELS} for name in SCALING},
+    "levels of genotypes": {"method": "p-cov genotypes=true", "levels": LEVELS},
+    "weights and a limit of odd rows": {"method": "p-cov outliers=counts", "weights": "0"},
+    "features of columns": {"method": "vertical", "features": "a, b, c, d"},
+    "a share of sums": {"method": "p-cov", "max-share": 0.5, **SECURE},
+    "a share of no moments": {"method": "dsa", "max-share": 0.5},
+    "a fraction of the paper's": {"method": "sapca variant=paper", "n-components": 0.5},
+    "shares out of order": {"method": "sapca share-low=0.5 share-high=0.2"},
+    "a rule of the rank": {"method": "sapca rank-rule=paper"},
+    "fewer tracked than wanted": {"method": "spca tracked=1"},
+    "weights of no running model": {"method": "sapca old-weight=0.5"},
+    "no bound": {"method": "p-cov", "secure-aggregation": True},
+    "pruned numbers": {"method": "p-cov prune=0.2"},
+    "sums of a factor": {"method": "qr-pca", **SECURE},
+}
+"""Runs that a server's half refuses to begin."""
+
 
 @pytest.mark.parametrize("wrong", [{"mean": np.zeros(5)}, {"scatter": np.full(10, np.nan)}, {"scatter": -np.ones(10)}])
 def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
@@ -60,32 +85,6 @@ def test_no_secret_outlives_its_run_however_it_ends():
     with refused(ContractError):
         journal.begin("moments", "", b"options", Mock(side_effect=ContractError("out of its script")))
     assert journal.load_secret("private") is None
-
-
-LEVELS = '{"sex": ["f", "m"]}'
-BY_ROWS = {name: method.strategy.card for name, method in METHODS.items() if method.strategy.card.split == "rows"}
-SECURE = {"secure-aggregation": True, "bound": 1e3}
-MIXED = [name for name, card in BY_ROWS.items() if card.mixed and name != "streaming"]
-SCALING = [f"{name} scale={way}" for name in MIXED for way in ("false", "true center=false")]
-RUNS: dict[str, dict[str, Any]] = {
-    **{f"levels of {name}": {"method": name, "levels": LEVELS} for name, card in BY_ROWS.items() if not card.mixed},
-    **{f"weights of {name}": {"method": name, "weights": "0"} for name, card in BY_ROWS.items() if not card.weighted},
-    **{f"levels of {name}": {"method": name, "levels": LEVELS} for name in SCALING},
-    "levels of genotypes": {"method": "p-cov genotypes=true", "levels": LEVELS},
-    "weights and a limit of odd rows": {"method": "p-cov outliers=counts", "weights": "0"},
-    "features of columns": {"method": "vertical", "features": "a, b, c, d"},
-    "a share of sums": {"method": "p-cov", "max-share": 0.5, **SECURE},
-    "a share of no moments": {"method": "dsa", "max-share": 0.5},
-    "a fraction of the paper's": {"method": "sapca variant=paper", "n-components": 0.5},
-    "shares out of order": {"method": "sapca share-low=0.5 share-high=0.2"},
-    "a rule of the rank": {"method": "sapca rank-rule=paper"},
-    "fewer tracked than wanted": {"method": "spca tracked=1"},
-    "weights of no running model": {"method": "sapca old-weight=0.5"},
-    "no bound": {"method": "p-cov", "secure-aggregation": True},
-    "pruned numbers": {"method": "p-cov prune=0.2"},
-    "sums of a factor": {"method": "qr-pca", **SECURE},
-}
-"""Runs that a server's half refuses to begin."""
 
 
 @pytest.mark.parametrize("name", RUNS)

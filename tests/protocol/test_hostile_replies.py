@@ -20,6 +20,34 @@ from tests.harness import finish, fit, own, peak_of, proxy_of, say, server_of, t
 from tests.refusals import refused, unnamed
 
 SECURE = {"secure_aggregation": True, "bound": 50.0}
+OTHERS = [{"simulated": False}, {"covariates": "1"}, {"name": "a\x1b[2J"}, {"stranger": 1}, {"messages": -1}]
+STATEMENTS = [
+    *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
+    *({"num-partitions": wrong} for wrong in (None, 2.0, 9)),
+    *(*OTHERS, {"simulated": "yes"}, {"columns": "a,b"}, {"journal": "?"}, {"error": "ContractError"}),
+    *({"error": name, "message": text} for name, text in (("ContractError", "no"), ("X", "no"), ("X", "\x1b[2J"))),
+]
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
+"""Methods that compute a model of what parties reply."""
+CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
+"""Every method with each set of options of its card; what is false takes turns."""
+SUMMED = {**SECURE, "bound": 100.0, "min_parties": 2}
+WAYS = {"masked": SUMMED, "surviving": {**SUMMED, "survivors": 3}}
+HUGE = {
+    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e300, 1e200)},
+    "up to 1e308": lambda values: values * (1e308 / (np.abs(values).max(initial=0.0) or 1.0)),
+    "all 1e308": lambda values: np.full_like(values, 1e308),
+}
+FALSE = {
+    **HUGE,
+    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e150, 1e-300)},
+    "zero": np.zeros_like,
+    "negative": np.negative,
+}
+ARRAYS = [("times 1e+300", place) for place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))]
+"""Places are questions and fields, by their number."""
+SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
 def of(*sizes, **options):
@@ -41,13 +69,6 @@ ODD = [
     *(header(shape) + bytes(64) for shape in ("(1099511627776,)", "(-1, -1)", "(" * 3000 + ")" * 3000)),
     *(header("(1,)", "[('a', '<f8')]") + bytes(8), header("(4611686018427387904,)", "'|V0'"), bytes(100)),
     *(b"\x93NUMPY\x01\x00v\x00" + text.ljust(117) + b"\n" + bytes(8) for text in (b"(((", b"{[]:1}")),
-]
-OTHERS = [{"simulated": False}, {"covariates": "1"}, {"name": "a\x1b[2J"}, {"stranger": 1}, {"messages": -1}]
-STATEMENTS = [
-    *({"partition-id": wrong} for wrong in (None, "abc", 1.9, -1, 7, 0, 2**70)),
-    *({"num-partitions": wrong} for wrong in (None, 2.0, 9)),
-    *(*OTHERS, {"simulated": "yes"}, {"columns": "a,b"}, {"journal": "?"}, {"error": "ContractError"}),
-    *({"error": name, "message": text} for name, text in (("ContractError", "no"), ("X", "no"), ("X", "\x1b[2J"))),
 ]
 TENSORS = [b"\x93NUMPY garbage", b"", *map(npy, (np.array([{}], dtype=object), np.array(["a"]), np.ones((2, 3, 4))))]
 PAYLOADS = [
@@ -176,31 +197,6 @@ def test_a_hundred_thousand_arrays_are_not_read(monkeypatch):
         finish(server)
 
 
-CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
-"""Methods that compute a model of what parties reply."""
-CASES = [(name, n) for name in FITTING for n in range(len(CARDS[name].examples))]
-"""Every method with each set of options of its card; what is false takes turns."""
-
-SUMMED = {**SECURE, "bound": 100.0, "min_parties": 2}
-WAYS = {"masked": SUMMED, "surviving": {**SUMMED, "survivors": 3}}
-
-
-HUGE = {
-    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e300, 1e200)},
-    "up to 1e308": lambda values: values * (1e308 / (np.abs(values).max(initial=0.0) or 1.0)),
-    "all 1e308": lambda values: np.full_like(values, 1e308),
-}
-FALSE = {
-    **HUGE,
-    **{f"times {factor}": partial(np.multiply, factor) for factor in (1e150, 1e-300)},
-    "zero": np.zeros_like,
-    "negative": np.negative,
-}
-ARRAYS = [("times 1e+300", place) for place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))]
-"""Places are questions and fields, by their number."""
-
-
 def in_turn(every, times):
     """Return each case with values from a cycle; a method's first options get several values."""
     drawn = cycle(every)
@@ -259,7 +255,6 @@ SHARES = {
     "half random": lambda words: ends_randomly(words, words.size // 2),
     "negative": lambda words: np.append(words[:1], -words[1:]),
 }
-SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ FITTED = np.random.default_rng(2).normal(50, 10, (30, 6))
 
 WRONG = ("evaluate", "moments", "scatter", "products", "deviations", "sums", "keys", "joint", "project")
 WRONG_OF_COLUMNS = ("gram", "product", "distances", "products", "merge", "energies", "scores")
+FIRST = {script.run["method"]: script for script in reversed(SCRIPTS)}
+SELECTED_SCRIPTS = [script for script in SCRIPTS if script.hidden or script is FIRST[script.run["method"]]]
+"""Every way to hide answers, and each method once in clear: whatever its options, one code holds it to its script."""
 
 
 def sessions(script: Script, folder, *worlds) -> list[HostileSession]:
@@ -114,11 +117,6 @@ def finding(script: Script, seed: int, sites: list[HostileSession], *, steps: in
             if min(counts, default=min_rows) < min_rows:
                 return f"'{phase}' is about {counts} rows"
     return ""
-
-
-FIRST = {script.run["method"]: script for script in reversed(SCRIPTS)}
-SELECTED_SCRIPTS = [script for script in SCRIPTS if script.hidden or script is FIRST[script.run["method"]]]
-"""Every way to hide answers, and each method once in clear: whatever its options, one code holds it to its script."""
 
 
 @pytest.mark.parametrize(("script", "seed"), [(one, (i + 1) % 4) for i, one in enumerate(SELECTED_SCRIPTS)], ids=str)

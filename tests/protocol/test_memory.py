@@ -25,6 +25,10 @@ from tests.refusals import refused
 WIDE = [np.random.default_rng(i).standard_normal((12, 30_000)) for i in range(3)]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
 WAYS = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
+CARDS = {name: method.strategy.card for name, method in METHODS.items()}
+ALONE = [name for name, card in CARDS.items() if not card.loadings_source and "state" not in card.examples[0]]
+"""Methods of which no run depends on an earlier one."""
+PARTIES, ROWS = 3, 40
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -83,11 +87,6 @@ def test_a_limit_on_replies_holds_to_the_byte():
         run("p-cov", parties, n_components=2, max_reply_bytes=sent - 1)
 
 
-CARDS = {name: method.strategy.card for name, method in METHODS.items()}
-ALONE = [name for name, card in CARDS.items() if not card.loadings_source and "state" not in card.examples[0]]
-"""Methods of which no run depends on an earlier one."""
-
-
 @pytest.mark.parametrize(("method", "way"), [(name, way) for name in ALONE for way in transports_of(METHODS[name])])
 def test_the_forecast_of_a_reply_is_its_size(method, way, monkeypatch):
     """A forecast is never too large, so no run within the limit is refused, and every reply is compared."""
@@ -96,9 +95,6 @@ def test_the_forecast_of_a_reply_is_its_size(method, way, monkeypatch):
     data = rows(60)
     parties = cut(data, 20, 20, 20) if CARDS[method].split == "rows" else np.array_split(data, 3, axis=1)
     assert max_bytes_sent(fit(method, parties, n_components=2, **WAYS[way])) == max(sizes)
-
-
-PARTIES, ROWS = 3, 40
 
 
 def limits_of(features, way):

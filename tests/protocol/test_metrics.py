@@ -33,6 +33,8 @@ from tests.harness import context_of, fail_at, finish, server_of, tamper
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
+EXACT, OVER = 1e-6, float(np.nextafter(1e-6, 1))  # degrees
+
 
 def samples(file):
     """Return the samples of a file by name and labels, as Prometheus reads them."""
@@ -175,9 +177,6 @@ def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):
     assert set(re.findall(r"fedpca_\w+?(?=_total\b|\b)", " ".join(rule["expr"] for rule in rules))) <= known
     expressions = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
     assert {name.removesuffix("_total") for name in re.findall(r"fedpca_\w+", expressions)} == known
-
-
-EXACT, OVER = 1e-6, float(np.nextafter(1e-6, 1))  # degrees
 
 
 @pytest.mark.parametrize(

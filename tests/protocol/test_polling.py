@@ -20,6 +20,10 @@ from fedpca_flwr.site_app import app
 from fedpca_flwr.strategies import METHODS
 from tests.harness import Clock, differences, identities, sites_of
 
+NUMBERS = itertools.count()
+ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+
 
 class Link:
     """Messages are numbers of seconds after which their replies are there, once they were sent as often as needed."""
@@ -50,9 +54,6 @@ class Link:
                 metadata, no = SimpleNamespace(reply_to_message_id=name, seconds=seconds), lambda: False
                 replies.append(SimpleNamespace(metadata=metadata, has_error=no, has_content=no))
         return replies
-
-
-NUMBERS = itertools.count()
 
 
 class Timed:
@@ -211,10 +212,6 @@ def test_reminders_become_rarer(monkeypatch):
     with server.remind(log_awaited):
         assert [call.args for call in wait.call_args_list] == [(30,), (60,), (120,), (240,), (480,)]
     assert log_awaited.call_count == 4
-
-
-ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
-SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
 class LossyGrid(LocalGrid):

@@ -24,6 +24,15 @@ OPTIONAL = Field("remainder", ("d",), optional=True)
 V = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2 + 1).Q
 COLUMNS = Field("block", ("n", "d"), kind="orthonormal columns")
 ROWS = Field("block", ("d", "n"), kind="orthonormal rows")
+PUBLIC = Public(RunConfig(), None, parties=3, features=5)
+VALUES = Payload((Field("values", ("d",)),))
+SCRIPT = {
+    "first": Question(reply=VALUES),
+    "twice": Question(reply=VALUES, times=2),
+    "or not": Question(reply=VALUES, optional=True),
+    "never": Question(reply=VALUES, times=lambda public: public.parties - 3),
+    "last": Question(reply=VALUES),
+}
 
 
 def far_from_orthonormal(block):
@@ -90,17 +99,6 @@ def test_arrays_travel_as_numpy_writes_them(shape, order):
         assert write_array(array) == file.getvalue()
     array, field = numbers.astype(float, order=order), Field("values", tuple(map(str, shape)))
     np.testing.assert_array_equal(Payload((field,)).read([write_array(array)], "client 0")["values"], array)
-
-
-PUBLIC = Public(RunConfig(), None, parties=3, features=5)
-VALUES = Payload((Field("values", ("d",)),))
-SCRIPT = {
-    "first": Question(reply=VALUES),
-    "twice": Question(reply=VALUES, times=2),
-    "or not": Question(reply=VALUES, optional=True),
-    "never": Question(reply=VALUES, times=lambda public: public.parties - 3),
-    "last": Question(reply=VALUES),
-}
 
 
 def test_a_script_is_asked_in_its_order():

@@ -20,6 +20,8 @@ from tests.refusals import refused, unnamed
 
 PARTIES = cut(rows(90), 60, 30)
 METHOD = {"block_size": 3, "n_components": 2, "max_rounds": 6}
+HOLES, NARROW = np.where(np.arange(360).reshape(30, 12), rows(30), np.nan), rows(30)[:, :4]
+FIVE = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] + i for i, n in enumerate((50, 40, 60, 30, 45))]
 
 
 def of_two(**options):
@@ -145,9 +147,6 @@ def test_parties_with_little_work_are_asked_one_after_the_other(monkeypatch):
     assert (len(threads), len(set(threads))) == (10, 1)
 
 
-HOLES, NARROW = np.where(np.arange(360).reshape(30, 12), rows(30), np.nan), rows(30)[:, :4]
-
-
 def server_before_any_round(parties, method="p-cov", **options):
     """Return a server whose clients must not be asked to compute anything."""
     server = server_of(method, parties, **{"n_components": 2, **options})
@@ -216,9 +215,6 @@ def test_faults_of_keys_and_options_are_told_together(begin):
     assert [line.split("'")[1] for line in str(caught.value).splitlines()] == ["n-components", "tolerance", "seed"]
     with refused(ConfigError, "'clip'", "'honest-parties'"):
         FACTORY.strategy({"method": "dp-pca release=joint trust=distributed", "secure-aggregation": True})
-
-
-FIVE = [np.random.default_rng(i).normal(size=(n, 4)) * [4, 3, 2, 1] + i for i, n in enumerate((50, 40, 60, 30, 45))]
 
 
 def with_some(present, method="p-cov", **options):

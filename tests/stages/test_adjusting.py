@@ -29,13 +29,22 @@ NAMES = ["a", "age", "b", "c", "sex", "d", "e", "f"]
 AGE, SEX = 1, 4
 MASKED = {"secure_aggregation": True, "bound": 1000.0}
 SURVIVING = {**MASKED, "survivors": 3}
-
-
 RNG = np.random.default_rng(0)
 Z = np.column_stack([RNG.normal(50, 10, 600), RNG.integers(0, 2, 600)])
 X = RNG.standard_normal((600, 6)) * [6, 5, 4, 3, 2, 1] + Z @ RNG.standard_normal((2, 6))
 ROWS = np.insert(X * (1 + SITE[:, None] / 2) + 2 * SITE[:, None], [1, 3], Z, axis=1)
 PARTIES = cut(ROWS, *SIZES)
+RUNS = [
+    ({}, "", "means", 1),
+    ({}, "", "variances", 1),
+    *(({}, "1, 4", harmonise, 1) for harmonise in ("nothing", "means", "variances")),
+    (MASKED, "1, 4", "nothing", 2),
+    *((MASKED, columns, "variances", 3) for columns in ("", "1, 4")),
+    *((SURVIVING, "1, 4", harmonise, 5) for harmonise in ("nothing", "means")),
+]
+BATCH = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], 60))
+BATCHES = pd.DataFrame(np.random.default_rng(1).standard_normal((180, 5)), columns=list("vwxyz"))
+BATCHES = BATCHES.assign(v=BATCHES["v"] + 8.0 * (BATCH == 2), batch=BATCH, ill=1.0 * (BATCH == 1))
 
 
 def adjusted(parties=PARTIES, method="p-cov", **options):
@@ -55,16 +64,6 @@ def residuals(rows, covariates, harmonise, sites=SITE):
         rest = rest - rest[:, covariates] @ np.linalg.lstsq(rest[:, covariates], rest, rcond=None)[0]
     rest = rest[:, peers]
     return rest * rest.std(axis=0) / of_sites("std", ddof=0) if harmonise == "variances" else rest, peers
-
-
-RUNS = [
-    ({}, "", "means", 1),
-    ({}, "", "variances", 1),
-    *(({}, "1, 4", harmonise, 1) for harmonise in ("nothing", "means", "variances")),
-    (MASKED, "1, 4", "nothing", 2),
-    *((MASKED, columns, "variances", 3) for columns in ("", "1, 4")),
-    *((SURVIVING, "1, 4", harmonise, 5) for harmonise in ("nothing", "means")),
-]
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -214,11 +213,6 @@ def test_kept_moments_have_covariates_and_features(tmp_path):
     np.testing.assert_allclose(report, np.column_stack([result.t_squared, result.spe]), rtol=1e-6)
     with refused(ContractError, "scikit-learn's"):
         model.to_sklearn()
-
-
-BATCH = np.random.default_rng(0).permutation(np.repeat([1, 2, 3], 60))
-BATCHES = pd.DataFrame(np.random.default_rng(1).standard_normal((180, 5)), columns=list("vwxyz"))
-BATCHES = BATCHES.assign(v=BATCHES["v"] + 8.0 * (BATCH == 2), batch=BATCH, ill=1.0 * (BATCH == 1))
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}, MASKED, {**MASKED, "blind": True}], ids=str)

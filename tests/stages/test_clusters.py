@@ -28,6 +28,27 @@ from tests.refusals import refused, unnamed
 X = load_iris().data[np.random.default_rng(0).permutation(150)]
 PARTIES = cut(X, 80, 40, 30)
 SECURE = {"secure_aggregation": True, "bound": 100.0}
+RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
+AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
+MEANS, WEIGHTS, COVARIANCES, NO_MOVES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2), np.empty((0,) * 4)
+HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
+RNG, BATCH = np.random.default_rng(0), np.repeat([0, 1, 2], [160, 100, 130])
+MIXTURES = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]])
+KINDS = np.array([RNG.choice(4, p=MIXTURES[batch]) for batch in BATCH])
+ROWS_OF_BATCHES = RNG.normal(0, 3, (4, 12))[KINDS] + RNG.normal(0, 1.2, (3, 12))[BATCH] + RNG.normal(0, 1, (390, 12))
+BATCHES = cut(ROWS_OF_BATCHES, 160, 100, 130)
+# Clusters of rows whose scores are at most 2.5 in size.
+PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
+FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
+CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
+MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
+SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
+SHARES["log_density"] = clustering.MAX_LOG_DENSITY
+LIMITS = [
+    (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
+    (questions._share_limits({"means": PLACES}, 2.5), SHARES),
+    (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
+]
 
 
 def written(folder, what="clusters"):
@@ -124,12 +145,6 @@ def test_runs_and_models_that_have_no_clusters_say_why():
             run(clusters=2, clustering=way, may_show="distribution")
 
 
-RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
-AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
-MEANS, WEIGHTS, COVARIANCES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2)
-NO_MOVES = np.empty((0, 0, 0, 0))
-
-
 def session(folder, **options):
     request = HostileSession(folder, X, {**RUN, **options})
     assert request.ask("moments", [])[0]
@@ -183,16 +198,6 @@ def test_two_centres_tell_the_row_that_lies_between_them(tmp_path):
     low, high = sums((edge[-2] + edge[-1]) / 2), sums(edge[-1] + 1.0)
     np.testing.assert_allclose(high - low, (X - MEAN)[X[:, 0].argmax(), :2], atol=1e-6)
     assert HostileSession(tmp_path / "nothing", X, RUN, **{"may-show": "distribution"}).refusal("moments", [])
-
-
-HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
-
-
-RNG, BATCH = np.random.default_rng(0), np.repeat([0, 1, 2], [160, 100, 130])
-MIXTURES = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]])
-KINDS = np.array([RNG.choice(4, p=MIXTURES[batch]) for batch in BATCH])
-ROWS_OF_BATCHES = RNG.normal(0, 3, (4, 12))[KINDS] + RNG.normal(0, 1.2, (3, 12))[BATCH] + RNG.normal(0, 1, (390, 12))
-BATCHES = cut(ROWS_OF_BATCHES, 160, 100, 130)
 
 
 def by_blocks(Z):
@@ -295,20 +300,6 @@ def test_empty_clusters_stay_and_surplus_rows_are_counted():
     request = steps.send(total).request
     np.testing.assert_array_equal(request["centres"][-1], [[0, 1], [0, 1]])
     np.testing.assert_allclose(request["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
-
-
-# Clusters of rows whose scores are at most 2.5 in size.
-PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
-FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
-CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
-SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
-SHARES["log_density"] = clustering.MAX_LOG_DENSITY
-MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
-LIMITS = [
-    (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
-    (questions._share_limits({"means": PLACES}, 2.5), SHARES),
-    (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
-]
 
 
 @pytest.mark.parametrize(("limits", "of_one_row"), LIMITS)

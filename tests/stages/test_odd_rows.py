@@ -21,12 +21,12 @@ from tests.refusals import refused
 
 SECURE = {"secure_aggregation": True, "bound": 1000.0}
 each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3}], ids=str)
-
-
 X = rows(600, 12) + np.arange(12)
 X[:60] += 9 * np.random.default_rng(3).standard_normal((60, 12))
 X[300:304] *= 20
 PARTIES = cut(X, 300, 200, 100)
+PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
+OPTIONS = METHODS["p-cov"].strategy.card.options
 
 
 @each_way
@@ -100,9 +100,6 @@ def test_missing_limits_are_noted(tmp_path):
     assert not any("limits" in note for note in asked_for_none.log["notes"])
 
 
-PEOPLE = np.random.default_rng(1).integers(18, 98, (40, 3)).astype(float)
-
-
 def asked_for_moments(folder, **node):
     run = {"method": "p-cov", "n-components": 1, "outliers": "counts"}
     session = HostileSession(folder, PEOPLE, run, **{"may-show": "distribution", **node})
@@ -141,9 +138,6 @@ def test_limits_in_closed_form():
     squared = 2 * 2 * 3.0**2
     expected = {"count": 1, "squared": squared, "above": 1, "fourth": np.array([0.0, (squared / 0.5) ** 2])}
     require_limits(limits, {name: MAX_ROWS * value for name, value in expected.items()})
-
-
-OPTIONS = METHODS["p-cov"].strategy.card.options
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,15 @@ FEATURES = 120
 REPLY = 8 * FEATURES * (FEATURES + 1) // 2
 MASKED = {"secure_aggregation": True, "bound": 1e4}
 SURVIVING = {**MASKED, "survivors": 5}
+OF_OTHERS = [np.asarray(20), np.zeros(FEATURES - 1), np.empty(0), pack(np.eye(FEATURES - 1))]
+FAULTS = {
+    "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
+    "no array": lambda sent: [*sent[:-1], b"x"],
+    "no arrays": lambda sent: [],
+    "not finite": lambda sent: [*sent[:-1], sent[-1][:-8] + np.array([np.nan]).tobytes()],
+    "of other features": lambda sent: ndarrays_to_parameters(OF_OTHERS).tensors,
+}
+AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(FAULTS)[:3] if way else FAULTS)]
 
 
 @pytest.fixture(autouse=True)
@@ -88,17 +97,6 @@ def test_the_sum_is_the_same_whether_replies_are_taken_or_kept(method, way, monk
     stored = finish(server(6, method, **way))
     assert not differences(streamed, stored)
     assert [entry["up"] for entry in streamed.log["rounds"]] == [entry["up"] for entry in stored.log["rounds"]]
-
-
-OF_OTHERS = [np.asarray(20), np.zeros(FEATURES - 1), np.empty(0), pack(np.eye(FEATURES - 1))]
-FAULTS = {
-    "short": lambda sent: [*sent[:-1], sent[-1][:-8]],
-    "no array": lambda sent: [*sent[:-1], b"x"],
-    "no arrays": lambda sent: [],
-    "not finite": lambda sent: [*sent[:-1], sent[-1][:-8] + np.array([np.nan]).tobytes()],
-    "of other features": lambda sent: ndarrays_to_parameters(OF_OTHERS).tensors,
-}
-AT_FAULT = [(way, fault) for way in ({}, MASKED, SURVIVING) for fault in (list(FAULTS)[:3] if way else FAULTS)]
 
 
 @pytest.mark.parametrize("party", [0, 3])

@@ -43,6 +43,22 @@ SHARED = bytes.fromhex("4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c
 PUBLICS, CONTEXT = [ALICE_PUBLIC, BOB_PUBLIC], bytes(range(32))
 THIRD_PUBLIC = public_key(bytes(range(32)))
 SIZE = BLOCK_WORDS + 1000
+PARTIES = 5
+KEYS = [bytes([party]) * 32 for party in range(60)]
+RUN_CONTEXT = b"run"
+PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), run="17", configuration="{}") for party in range(2))
+PARTS = (b"keys", b"list")
+SIGNATURE = PARTY.sign("survivors", *PARTS)
+OTHERWISE_TOLD = {
+    "party": (OTHER_PARTY, 2, "survivors", PARTS),
+    "kind": (OTHER_PARTY, 0, "run keys", PARTS),
+    "where pieces end": (OTHER_PARTY, 0, "survivors", (b"key", b"slist")),
+    "less": (OTHER_PARTY, 0, "survivors", (b"keys",)),
+    "run": (replace(OTHER_PARTY, run="18"), 0, "survivors", PARTS),
+    "configuration": (replace(OTHER_PARTY, configuration='{"bound": 2.0}'), 0, "survivors", PARTS),
+    "where the run ends": (replace(OTHER_PARTY, run="17{", configuration="}"), 0, "survivors", PARTS),
+    "list": (replace(OTHER_PARTY, identity=simulated_identity(4, 1)), 0, "survivors", PARTS),
+}
 
 
 def pair_key(private, other):
@@ -88,9 +104,6 @@ def test_two_parties_agree_once_for_all_sums_of_a_run(monkeypatch):
     assert [entry["phase"] for entry in model.log["rounds"]] == ["keys", "moments", "project"]
     assert len(agreed) == 4 * 3
     assert "it must collude with all parties but one" in model.log["notes"][-1]
-
-
-PARTIES = 5
 
 
 class Parties:
@@ -140,10 +153,6 @@ def test_a_third_of_the_parties_opens_no_vector():
                 double_masks.require_threshold(survivors, n)
     for survivors, parties, fewest in ((3, 4, 2), (4, 5, 3), (7, 10, 4), (9, 10, 8), (5, 5, 4)):
         assert double_masks.min_colluders(survivors, parties) == fewest
-
-
-KEYS = [bytes([party]) * 32 for party in range(60)]
-RUN_CONTEXT = b"run"
 
 
 def graph_of(seed, parties, selected=None):
@@ -226,11 +235,6 @@ def test_few_parties_are_asked_nothing_more(method, committed):
     assert not transport.uses_commitments(MAX_COMPLETE_PARTIES)
 
 
-PARTY, OTHER_PARTY = (Signer(simulated_identity(3, party), run="17", configuration="{}") for party in range(2))
-PARTS = (b"keys", b"list")
-SIGNATURE = PARTY.sign("survivors", *PARTS)
-
-
 def test_a_party_signs_as_itself_once_and_is_believed():
     OTHER_PARTY.require_signature(0, "survivors", SIGNATURE, *PARTS)
     # Also where two lines of a list, against its rules, have one key.
@@ -243,18 +247,6 @@ def test_a_party_signs_as_itself_once_and_is_believed():
     signatures = np.stack([signer.sign("run keys", key) for signer, key in zip(parties, keys, strict=True)])
     with refused(DisclosureError, "party 1"):
         PARTY.require_keys([0, 1, 1], keys, signatures, keys[0])
-
-
-OTHERWISE_TOLD = {
-    "party": (OTHER_PARTY, 2, "survivors", PARTS),
-    "kind": (OTHER_PARTY, 0, "run keys", PARTS),
-    "where pieces end": (OTHER_PARTY, 0, "survivors", (b"key", b"slist")),
-    "less": (OTHER_PARTY, 0, "survivors", (b"keys",)),
-    "run": (replace(OTHER_PARTY, run="18"), 0, "survivors", PARTS),
-    "configuration": (replace(OTHER_PARTY, configuration='{"bound": 2.0}'), 0, "survivors", PARTS),
-    "where the run ends": (replace(OTHER_PARTY, run="17{", configuration="}"), 0, "survivors", PARTS),
-    "list": (replace(OTHER_PARTY, identity=simulated_identity(4, 1)), 0, "survivors", PARTS),
-}
 
 
 @pytest.mark.parametrize(("verifier", "party", "what", "said"), OTHERWISE_TOLD.values(), ids=OTHERWISE_TOLD)

@@ -20,7 +20,16 @@ from tests.refusals import refused
 ROWS = ["p-cov", "ap-cov", "sub-it"]
 COLUMNS = ["vertical", "vertical solver=gram"]
 SECURE = {"secure_aggregation": True, "bound": 10.0}
+PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
+TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
 every_method = pytest.mark.parametrize("method", [*ROWS, *COLUMNS])
+COUNT_UNIT = 2 ** (63 - int(np.frexp(float(MAX_ROWS))[1]))
+SURVIVING: dict[str, dict] = {"p-cov": {}, "ap-cov": {}, "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0}}
+WAYS = [
+    *((method, {}) for method in (*ROWS, "vertical", "vertical-scores")),
+    pytest.param("vertical solver=gram", {}, marks=pytest.mark.engine),
+    *((method, {"survivors": 4, **own}) for method, own in SURVIVING.items()),
+]
 
 
 def three(method):
@@ -117,9 +126,6 @@ def test_a_party_that_is_asked_something_else_leaves_noise(method, phase):
     on_request(server, 1, phase, lambda arrays: [array[::-1].copy() for array in arrays])
     with refused(ContractError, 3, match="masks"):
         finish(server)
-
-
-COUNT_UNIT = 2 ** (63 - int(np.frexp(float(MAX_ROWS))[1]))
 
 
 @pytest.mark.parametrize(
@@ -243,14 +249,6 @@ def test_new_rows_have_scores_in_secure_sums(tmp_path):
         assert k == 20 or principal_angles(first, projected).max < 1e-6
 
 
-SURVIVING: dict[str, dict] = {"p-cov": {}, "ap-cov": {}, "dp-pca": {"release": "joint", "clip": 5.0, "epsilon": 100.0}}
-WAYS = [
-    *((method, {}) for method in (*ROWS, "vertical", "vertical-scores")),
-    pytest.param("vertical solver=gram", {}, marks=pytest.mark.engine),
-    *((method, {"survivors": 4, **own}) for method, own in SURVIVING.items()),
-]
-
-
 @pytest.mark.parametrize(("method", "options"), WAYS, ids=str)
 def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_path):
     parties = cut(rows(400) + 1, 150, 100, 80, 50, 20) if "survivors" in options else three(method)
@@ -282,10 +280,6 @@ def test_nothing_in_clear_reaches_the_server(method, options, monkeypatch, tmp_p
     keys = [value for name, value in secrets if name in {"private", "masking", "seed"}]
     assert len(keys) >= len(parties)
     assert not [value for value in [*plain, *keys] if value in everything]
-
-
-PAGE = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text()
-TABLE = re.findall(r"^\| (masked|survivors|both) \| `(\w+)` \| `(.+?)` \| `(.+?)` \|$", PAGE, re.M)
 
 
 @pytest.mark.parametrize(

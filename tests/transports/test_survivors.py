@@ -32,6 +32,7 @@ OPTIONS = {"n_components": 3}, {"n_components": 3, "release": "joint", "clip": 5
 """Without and with noise, with a budget at which components stand out of the noise: else variances are unknown."""
 BEFORE, AFTER = ("keys", "shares", "sum"), ("agree", "reveal", "project")
 """Where a party that drops out is not in the sum, and where it is."""
+DIRECTIONS = {"release": "directions", "clip": ""}
 
 
 def server(method="p-cov", parties=PARTIES, *, gone=(), **options):
@@ -142,9 +143,6 @@ def test_silent_parties_are_dropped(monkeypatch):
     harness.context_of(refusing, 2).node_config["min-rows"] = 500
     with refused(DisclosureError, "client 2", "min-rows"):
         finish(refusing)
-
-
-DIRECTIONS = {"release": "directions", "clip": ""}
 
 
 @pytest.mark.engine
