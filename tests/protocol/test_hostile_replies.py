@@ -47,6 +47,12 @@ FALSE = {
 }
 ARRAYS = [("times 1e+300", place) for place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0))]
 """Places are questions and fields, by their number."""
+RANDOM = np.random.default_rng(0).integers(0, 2**64, 10**5, np.uint64)
+SHARES = {
+    "random words": lambda words: np.append(words[:1], RANDOM[1 : words.size]),
+    "half random": lambda words: np.append(words[: words.size // 2], RANDOM[words.size // 2 : words.size]),
+    "negative": lambda words: np.append(words[:1], -words[1:]),
+}
 SUMS = [(name, way) for name in FITTING for way in transports_of(METHODS[name]) if way in WAYS]
 
 
@@ -149,10 +155,7 @@ def test_what_its_message_says_is_checked_in_every_round():
 @pytest.mark.parametrize("phases", [["moments"], ["project"], ["moments", "project"]], ids=str)
 @pytest.mark.parametrize("partitions", [{1: 2, 2: 1}, {1: 2}, {1: 2, 2: 0, 0: 1}, {1: 7}], ids=str)
 def test_a_node_speaks_as_its_own_partition_in_every_round(phases, partitions, way):
-    """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's.
-
-    A vector of words may be in the sum by then: nobody is shown that sum.
-    """
+    """The fault: two nodes exchanged their partitions unnoticed, so that the acts of each counted as the other's."""
     server = of(30, 30, 30, **way)
     for phase in phases:
         for party, partition in partitions.items():
@@ -244,17 +247,6 @@ def test_a_false_reply_ends_in_our_words_or_in_a_model(method, number, kind, pla
     tamper_arrays(server, 1, changed)
     error_text = run_to_end(server)
     assert kind not in HUGE or not error_text or "client 1: " in error_text.split("\n")[0]
-
-
-def ends_randomly(words, start):
-    return np.append(words[:start], np.random.default_rng(0).integers(0, 2**64, words.size - start, np.uint64))
-
-
-SHARES = {
-    "random words": lambda words: ends_randomly(words, 1),
-    "half random": lambda words: ends_randomly(words, words.size // 2),
-    "negative": lambda words: np.append(words[:1], -words[1:]),
-}
 
 
 @pytest.mark.parametrize(

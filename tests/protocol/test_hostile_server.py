@@ -1,8 +1,6 @@
-"""Whoever holds the server asks any phase, in any order, any number of times, with any finite numbers.
+"""Whoever holds the server asks any phase, in any order, with any finite numbers: a party answers its script only.
 
-For every method and transport: a party never answers out of its script, and answers nothing after the first question
-that is not in it. Where answers are masked or noised, two data sets that differ in one row cannot be told apart by
-whether, how and with which words a party answers.
+Where answers are masked or noised, a row more or less shows neither in whether nor in how a party answers.
 """
 
 from typing import Any
@@ -80,10 +78,7 @@ def is_in_script(script: Script, answered: list[str]) -> bool:
 
 
 def finding(script: Script, seed: int, sites: list[HostileSession], *, steps: int = 14, min_rows: int = 0) -> str:
-    """Return what hostile questions find against sites of which one has another row, or nothing.
-
-    One row more or less shows but in the masked words and noisy numbers themselves, which other tests look at.
-    """
+    """Return what hostile questions find against sites of which one has another row, or nothing."""
     answered: list[str] = []
     refused, last_question, last_replies = False, None, None
     for same in zip(*(hostile_questions(script, seed, site, steps) for site in sites), strict=True):

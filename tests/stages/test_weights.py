@@ -40,10 +40,9 @@ def weigh(method="p-cov", parties=None, **options):
 
 
 def oracle(weights, k, *, scale=False):
-    centred = X - np.average(X, axis=0, weights=weights)
-    if scale:
-        centred = centred / np.sqrt(np.average(centred**2, axis=0, weights=weights))
-    values, vectors = np.linalg.eigh((centred * weights[:, None]).T @ centred / (weights.sum() - 1))
+    covariance = np.cov(X.T, aweights=weights, ddof=0)
+    deviations = np.sqrt(np.diag(covariance)) if scale else 1
+    values, vectors = np.linalg.eigh(covariance / np.outer(deviations, deviations) / (1 - 1 / weights.sum()))
     return values[::-1][:k], vectors.T[::-1][:k]
 
 

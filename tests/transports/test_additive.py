@@ -1,8 +1,4 @@
-"""What a site answers in secure sums adds up: the same pooled rows, divided otherwise, open the same sums.
-
-Where they do not, the sums tell of single sites, and a site with data of its own is in them only if its node-config
-names what they are of.
-"""
+"""Secure sums are the same however the pooled rows are divided, or else a site's node-config must name their words."""
 
 import numpy as np
 import pytest
@@ -28,22 +24,18 @@ FURTHER = {
 """Options that no list of values has."""
 
 
-def pooled(method, options):
-    """Return rows of three different groups with a few outliers, for EM with gaps in a single pattern."""
+def divisions(method, options):
+    """Divide in three ways rows of different groups with a few outliers, for EM with gaps in a single pattern."""
     rng = np.random.default_rng(7)
-    if options.get("genotypes"):
-        return rng.binomial(2, rng.uniform(0.2, 0.8, D), (N, D)).astype(float)
     rows = np.round(rng.standard_normal((N, D)) @ (np.eye(D) + 0.4 * rng.standard_normal((D, D))) * 5 + 40, 2)
     rows[:80] += 3.0
     rows[80:160] = rows[80:160] * 1.5 - 25
     rows[::9] *= 1.7
     if CARDS[method].incomplete:
         rows[::3, 2] = np.nan
-    return rows
-
-
-def divisions(rows, split):
-    if split == "columns":
+    if options.get("genotypes"):
+        rows = rng.binomial(2, rng.uniform(0.2, 0.8, D), (N, D)).astype(float)
+    if CARDS[method].split == "columns":
         return [np.split(rows, at, axis=1) for at in ([2, 4], [1, 5], [3, 4])]
     turns, shuffled = np.arange(N).reshape(-1, 3).T.ravel(), np.random.default_rng(3).permutation(N)
     orders = (slice(None), [80, 160]), (turns, [60, 150]), (shuffled, [100, 190])
@@ -84,13 +76,19 @@ CASES = {f"{name} {own}": (name, own) for name in SUMMING for own in option_sets
 def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monkeypatch):
     monkeypatch.setattr(*CLUSTER_STEPS)
     options = {"max_rounds": 12, **options} if method == "em" else options
-    ways = divisions(pooled(method, options), CARDS[method].split)
+    ways = divisions(method, options)
     run = {"method": method, "n_components": 2, "secure_aggregation": True, "bound": BOUND, **own(method), **options}
     run = {name.replace("_", "-"): value for name, value in run.items()}
     site = HostileSession(tmp_path, ways[0][0], run, **{"may-show": "inner products", "allowed-methods": ""})
     refusal = site.client.get_properties({}).get("message", "")
     if not refusal:
-        require_equal(*(opened_sums(method, parties, options, monkeypatch) for parties in ways))
+        first, *further = (opened_sums(method, parties, options, monkeypatch) for parties in ways)
+        assert first
+        for total, other in [pair for sums in further for pair in zip(first, sums, strict=True)]:
+            for name in total:  # are equal up to rounding in fixed point, and in float64 if much cancels
+                rounding = 4 * np.max(total.error_bounds[name], initial=0.0) + 1e-13 * N * BOUND
+                atol = 1e-9 * float(np.abs(total[name]).max(initial=0.0)) + rounding
+                np.testing.assert_allclose(total[name], other[name], rtol=0, atol=atol, err_msg=name)
         return
     words = CARDS[method].options.parse(options).sum_disclosures
     assert words
@@ -101,15 +99,3 @@ def test_what_a_site_answers_by_default_adds_up(method, options, tmp_path, monke
     run["secure-aggregation"] = False
     in_clear = HostileSession(tmp_path / "in clear", ways[0][0], run, **{"may-show": "scores"})
     assert "message" not in in_clear.client.get_properties({})
-
-
-def require_equal(first, *further):
-    """Require equal sums, up to rounding in fixed point, and in float64 if much cancels."""
-    assert first
-    for sums in further:
-        assert len(first) == len(sums)
-        for total, other_total in zip(first, sums, strict=True):
-            for name in total:
-                rounding = 4 * np.max(total.error_bounds[name], initial=0.0) + 1e-13 * N * BOUND
-                atol = 1e-9 * float(np.abs(total[name]).max(initial=0.0)) + rounding
-                np.testing.assert_allclose(total[name], other_total[name], rtol=0, atol=atol, err_msg=name)

@@ -141,10 +141,7 @@ def test_shares_are_for_their_recipient_in_their_run_only():
 
 
 def test_a_third_of_the_parties_opens_no_vector():
-    """2 t > n + c: t shares of a seed and t of a key cannot both come, and the smallest such t is allowed.
-
-    The note names the first number of colluders that this does not allow; if all parties must stay, all but the first.
-    """
+    """2 t > n + c: t shares of a seed and t of a key cannot both come. A note names the first c that is not allowed."""
     for n in range(1, 60):
         minimum = 2 * n // 3 + 1
         for survivors in range(n + 2):

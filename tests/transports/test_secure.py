@@ -146,18 +146,6 @@ def test_a_changed_scatter_or_count_is_noticed(place, number, named, match):
         finish(server)
 
 
-def test_scaling_never_takes_a_small_feature_for_constant():
-    z = np.random.default_rng(3).standard_normal((90, 3))
-    z[:, 2] += z[:, 0]
-    parts, options = cut(z * [1, 1, 1e-11], 30, 30, 30), {"n_components": 1, "scale": True}
-    exact = fit("p-cov", parts, **options)
-    for bound in (1e1, 1e8):
-        assert principal_angles(secure("p-cov", parts, **options, bound=bound), exact).max <= 1e-6
-    for bound in (1e20, 1e24):
-        with refused(ConfigError, "'bound'"):
-            secure("p-cov", parts, **options, bound=bound)
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -186,10 +174,7 @@ def test_rows_that_are_alike_have_components_about_zero(method):
 
 
 def test_a_feature_too_small_to_be_scaled_is_told_or_refused():
-    """Its scale is then 1, as that of a constant feature, and not its deviation.
-
-    The sum of a run with survivors resolves less; the last round then finds rows that do not fit the model.
-    """
+    """Its scale is then 1, as that of a constant feature. The sum of a run with survivors resolves less."""
     less = {"bound": 1e10, "survivors": 3}
     for method, other_size, options in (*((method, 1.0, {"bound": 1e14}) for method in ROWS), ("p-cov", 1e9, less)):
         X = rows(60) * np.insert(np.ones(10), [3, 4], [1e-30, other_size])
@@ -204,6 +189,15 @@ def test_a_feature_too_small_to_be_scaled_is_told_or_refused():
     plain, model = fit("p-cov", constant, n_components=3, scale=True), secure("p-cov", constant, **options)
     assert principal_angles(plain, model).max < 1e-9
     assert "2 features were taken for constant" in " ".join(model.log["notes"])
+    z = np.random.default_rng(3).standard_normal((90, 3))
+    z[:, 2] += z[:, 0]
+    parts, options = cut(z * [1, 1, 1e-11], 30, 30, 30), {"n_components": 1, "scale": True}
+    exact = fit("p-cov", parts, **options)
+    for bound in (1e1, 1e8):
+        assert principal_angles(secure("p-cov", parts, **options, bound=bound), exact).max <= 1e-6
+    for bound in (1e20, 1e24):
+        with refused(ConfigError, "'bound'"):
+            secure("p-cov", parts, **options, bound=bound)
 
 
 def test_scaled_columns_need_no_bound():
@@ -232,10 +226,7 @@ def test_extreme_values_stay_within_float64():
 
 
 def test_new_rows_have_scores_in_secure_sums(tmp_path):
-    """Their size is known by `bound` alone, and loadings without variance are bounded.
-
-    The fault: rounding errors of these, divided by nearly nothing, made scores that no public limit holds.
-    """
+    """The fault: rounding of loadings without variance, divided by nearly nothing, made scores beyond public limits."""
     binary = np.random.default_rng(0).integers(0, 2, (20, 40)) * np.where(np.arange(40) == 30, 1e17, 1.0)
     small = [1e-70 * part for part in three("vertical")]
     for parties, k, bound in ((np.split(binary, 2, axis=1), 20, 1e18), (small, 2, 1e-68)):

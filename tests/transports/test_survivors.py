@@ -16,11 +16,8 @@ from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.transports import masked, surviving
 from fedpca_flwr.transports.double_masks import SHARE_BYTES
-from fedpca_flwr.transports.encoding import SumPolicy
-from fedpca_flwr.transports.identity import simulated_identity
 from fedpca_flwr.transports.recommendation import transports_of
 from fedpca_flwr.transports.signed import Signer
-from fedpca_flwr.transports.surviving import SurvivingParty
 from tests import harness
 from tests.families import cut, rows
 from tests.harness import finish, fit, heard, proxy_of, server_of
@@ -183,16 +180,13 @@ def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypa
     assert {call.args[1] for call in transcript.call_args_list} == {client.transport.policy.signer.context}
 
 
-def test_signatures_are_for_one_noisy_sum():
+def test_signatures_are_for_one_noisy_sum(monkeypatch):
     """Otherwise parties would agree twice to the same list of survivors."""
-    signer, contexts = Signer(simulated_identity(5, 0), run="17", configuration="{}"), []
-    party = SurvivingParty(SumPolicy(parties=5, min_parties=2, signer=signer, survivors=4))
-    party.sum_phases = ["first", "second", "third"]
-    for name in party.sum_phases:
-        party.current_sum = name
-        contexts.append(party._signer.context)
-    assert contexts[0] == signer.context
-    assert len(set(contexts)) == 3
+    contexts, sign = [], Signer.sign
+    monkeypatch.setattr(Signer, "sign", lambda self, *said: contexts.append(self.context) or sign(self, *said))
+    finish(running := server("dp-pca", **DIRECTIONS))
+    client: Any = harness.client_of(running, 0)
+    assert (contexts[0], len(set(contexts))) == (client.transport.policy.signer.context, 6)
 
 
 @pytest.mark.parametrize(
