@@ -42,7 +42,7 @@ def test_too_many_features_name_methods_that_fit(way, monkeypatch):
     assert "streaming (" not in str(caught.value)
 
 
-def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
+def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**30)
     for method in ("p-cov", "compressed"):
         with refused(ConfigError, "party 0", match=r"\b12,60\d,\d{3},\d{3} bytes") as caught:
@@ -54,9 +54,7 @@ def test_runs_beyond_the_memory_are_refused(monkeypatch, caplog):
     with refused(ConfigError, "p-cov", "204,000", 90, "150,000") as caught:
         run("p-cov", cut(rows(60, 90), 20, 20, 20), n_components=3)
     assert "sub-it (" in str(caught.value)
-
-
-def test_memory_is_that_of_a_container_and_needed_to_the_byte(tmp_path, monkeypatch):
+    monkeypatch.undo()  # the memory is that of a container, and needed to the byte
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "CONTAINER_LIMIT_FILE", limit)
     for text, expected in (("4096\n", 4096), ("max\n", memory.available_memory.__wrapped__())):

@@ -127,6 +127,9 @@ def test_a_site_has_the_numbers_of_its_journal(tmp_path, monkeypatch):
     assert found["fedpca_rounds", "north"] == 1
     assert 0 < found["fedpca_epsilon", "north"] < 0.1
     assert json.loads((tmp_path / "site.jsonl").read_text())["refused"] == "ContractError"
+    # A line has no number that JSON does not have.
+    record = metrics.Record("2026-01-01", "1", "dp-pca", "completed", epsilon=math.inf)
+    assert json.loads(record.line()).keys() == {"time", "run", "about", "status", "rounds"}
 
 
 def test_a_site_has_numbers_of_its_latest_run_and_counts_of_all(tmp_path, monkeypatch):
@@ -159,11 +162,6 @@ def test_a_site_has_numbers_of_its_latest_run_and_counts_of_all(tmp_path, monkey
         ("fedpca_runs_total", "client 1", "broke off"): 1,
         ("fedpca_refusals_total", "client 1", "DataError"): 1,
     }
-
-
-def test_a_line_has_no_number_that_json_does_not_have():
-    record = metrics.Record("2026-01-01", "1", "dp-pca", "completed", epsilon=math.inf)
-    assert json.loads(record.line()).keys() == {"time", "run", "about", "status", "rounds"}
 
 
 def test_the_dashboard_asks_for_numbers_that_there_are(tmp_path, monkeypatch):

@@ -87,6 +87,14 @@ def test_lengths_and_bytes_follow_from_the_sizes():
     assert payload.nbytes(sizes) == 2 * HEADER_BYTES + 4 * 3
     assert payload.nbytes(sizes, with_optional=True) == 2 * HEADER_BYTES + 4 * 3 + 8 * 2
     assert Payload((OPTIONAL, MEAN)).count_features({"remainder": np.zeros(0), "mean": np.zeros(3)}) == 3
+    summed = Question(reply=VALUES, words=3, plain_reply=Payload((*VALUES.fields, Field("count", ()))))
+    assert summed.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 3 * (5 + 1))
+    shared = replace(summed, words=lambda sizes: {"values": (1, sizes["d"] - 2)})  # the second digits of three a word
+    assert shared.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 5 + 2 + 1)
+    assert answer_cost(SCRIPT["first"], {"d": 5})[1] == HEADER_BYTES + 8 * 5
+    assert answer_cost(Question(reply=VALUES, work_shape=("d", "d")), {"d": 5})[1] == HEADER_BYTES + 8 * 5**2
+    wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
+    assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (1, 5), (3, 4, 2)])
@@ -111,17 +119,6 @@ def test_a_script_is_asked_in_its_order():
         for phase in wrong.split(", "):
             with refused(ContractError, phase):
                 require_next(SCRIPT, answered.split(", ") if answered else [], phase, PUBLIC)
-
-
-def test_bytes_and_memory_of_questions_and_answers():
-    summed = Question(reply=VALUES, words=3, plain_reply=Payload((*VALUES.fields, Field("count", ()))))
-    assert summed.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 3 * (5 + 1))
-    shared = replace(summed, words=lambda sizes: {"values": (1, sizes["d"] - 2)})  # the second digits of three a word
-    assert shared.nbytes({"d": 5}) == HEADER_BYTES + 8 * (1 + 5 + 2 + 1)
-    assert answer_cost(SCRIPT["first"], {"d": 5})[1] == HEADER_BYTES + 8 * 5
-    assert answer_cost(Question(reply=VALUES, work_shape=("d", "d")), {"d": 5})[1] == HEADER_BYTES + 8 * 5**2
-    wide = Question(reply=Payload((Field("wide", ("d", "d")),)), optional=True)
-    assert max_reply_cost({**SCRIPT, "wide": wide}, PUBLIC, 7) == (HEADER_BYTES + 8 * 5, HEADER_BYTES + 8 * 5)
 
 
 def test_a_relayed_question_may_bring_another():

@@ -97,7 +97,7 @@ def test_a_run_equals_the_pca_of_pooled_residuals(way, adjust_for, harmonise, ro
             model.transform(ROWS)
 
 
-def test_names_are_found_at_the_sites():
+def test_covariates_are_named_or_numbered_and_leave_one_column():
     frames = [pd.DataFrame(part, columns=NAMES) for part in PARTIES]
     named, numbered = adjusted(frames, adjust_for="age, sex"), adjusted()
     np.testing.assert_array_equal(named.components_, numbered.components_)
@@ -107,19 +107,6 @@ def test_names_are_found_at_the_sites():
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")
     assert all(f"party {party}" in str(report.value) for party in range(3))
-
-
-def test_fully_explained_features_are_zero():
-    """Their rounding must not be scaled up."""
-    S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
-    assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).residual_scatter(S).any()
-    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
-    assert not adjusted(cut(rows, *SIZES), n_components=6, scale=True).components_[:, 8].any()
-    with refused(DataError, "covariates"):
-        adjusted(cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
-
-
-def test_covariates_are_named_or_numbered_and_leave_one_column():
     table = SimpleNamespace(rows=np.zeros((2, 3)), names=("age", "sex", "weight"))
     np.testing.assert_array_equal(covariate_columns(["weight", "0"], table), [2, 0])
     np.testing.assert_array_equal(_parse_columns("2 0", 2, 3), [2, 0])
@@ -131,6 +118,16 @@ def test_covariates_are_named_or_numbered_and_leave_one_column():
     for text, count in (("", 1), ("3", 1), ("1 1", 2), ("0", 2), ("0 1", 1), (f"1 {10**4000}", 2), (f"1 {1:04001}", 2)):
         with refused(ConfigError, count, 3, *([f"'{text}'"] if len(text) < 9 else [])):
             _parse_columns(text, count, 3)
+
+
+def test_fully_explained_features_are_zero():
+    """Their rounding must not be scaled up."""
+    S = np.array([[1.0, 1.0], [1.0, 1 + 2.0**-50]])
+    assert not Adjustment(np.array([0]), np.array([[0.0, 1.0]])).residual_scatter(S).any()
+    rows = np.column_stack([ROWS, 3 * ROWS[:, AGE] - ROWS[:, SEX]])
+    assert not adjusted(cut(rows, *SIZES), n_components=6, scale=True).components_[:, 8].any()
+    with refused(DataError, "covariates"):
+        adjusted(cut(rows[:, [AGE, SEX, 8]], *SIZES), n_components=1, adjust_for="0,1")
 
 
 def test_other_places_and_false_scatters_are_told():
@@ -241,9 +238,7 @@ def test_a_covariate_that_may_be_a_class_gets_a_note(caplog):
     assert caplog.text.count("this site") == 2 * 2  # runs, parties
     with refused(ConfigError, "'numbers'", "v", "'adjust_for'"):
         notes(adjust_for="batch", numbers="v")
-
-
-def test_codes_are_few_whole_numbers_or_identifiers_that_recur():
+    # Codes are few whole numbers, or identifiers that recur.
     rng = np.random.default_rng(0)
     few, long, zeros = rng.integers(0, 3, 60), rng.integers(10**5, 10**6, 20), rng.random(60) < 0.6
     counts, incomes = rng.poisson(np.exp(rng.normal(4, 2, 60))), np.round(np.exp(rng.normal(10, 0.5, 60)), -3)

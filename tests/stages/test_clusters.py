@@ -113,7 +113,14 @@ def test_rows_that_take_no_part_have_clusters_in_the_files(clustering, value, tm
     assert (tmp_path / "0-clusters.csv").read_text().split("\n")[0] == f"cluster,{value}"
 
 
-def test_centres_without_rows_stay_and_few_rows_are_not_counted():
+def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
+    monkeypatch.setattr(questions, "MAX_STEPS", 1)
+    assert "the clusters still moved after 1 steps" in fit("p-cov", PARTIES, n_components=2, clusters=3).log["notes"]
+    server = server_of("p-cov", PARTIES, n_components=2, clusters=3)
+    tamper_arrays(server, 1, lambda arrays: [arrays[0] + 1, *arrays[1:]], "cells")
+    with refused(ContractError, 150):
+        finish(server)
+    monkeypatch.undo()  # centres without rows stay, and few rows are not counted
     points, centres = np.array([[0.0], [1.0]]), np.array([[[0.5], [9.0]]])
     cells = clustering.CellSums.empty(centres)
     cells.add(points, centres)
@@ -123,15 +130,6 @@ def test_centres_without_rows_stay_and_few_rows_are_not_counted():
         result = analyses.clusters(fit("p-cov", [distant, *PARTIES[1:]], n_components=2, clusters=2))
         assert result.rows == (150, report)
         assert ("few" in repr(result)) == (report is None)
-
-
-def test_steps_are_limited_and_parties_have_the_rows_of_the_run(monkeypatch):
-    monkeypatch.setattr(questions, "MAX_STEPS", 1)
-    assert "the clusters still moved after 1 steps" in fit("p-cov", PARTIES, n_components=2, clusters=3).log["notes"]
-    server = server_of("p-cov", PARTIES, n_components=2, clusters=3)
-    tamper_arrays(server, 1, lambda arrays: [arrays[0] + 1, *arrays[1:]], "cells")
-    with refused(ContractError, 150):
-        finish(server)
 
 
 def test_runs_and_models_that_have_no_clusters_say_why():
@@ -245,15 +243,6 @@ def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
         analyses.harmonised(model, BATCHES[0], 3)
 
 
-def test_moves_are_those_of_a_ridge_regression_of_the_rows():
-    rng = np.random.default_rng(1)
-    Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
-    sums = np.einsum("n,nb,nd->bd", share, of_batch, Z)
-    moves = harmony.ridge_moves((share @ of_batch)[None], sums[None])[0]
-    ridge = Ridge(solver="cholesky").fit(of_batch, Z, sample_weight=share)
-    np.testing.assert_allclose(moves, ridge.coef_.T, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("moved", "gain", "corrections", "questions"),
     [
@@ -289,7 +278,7 @@ def test_one_party_has_nothing_taken_off_in_one_correction():
     assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
 
 
-def test_empty_clusters_stay_and_surplus_rows_are_counted():
+def test_steps_of_harmony_are_those_of_the_rows():
     """Two batches have four rows each, and three of the rows in a cluster of their own, where two are expected."""
     steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
     next(steps)
@@ -300,6 +289,13 @@ def test_empty_clusters_stay_and_surplus_rows_are_counted():
     request = steps.send(total).request
     np.testing.assert_array_equal(request["centres"][-1], [[0, 1], [0, 1]])
     np.testing.assert_allclose(request["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
+    # Moves are those of a ridge regression of the rows.
+    rng = np.random.default_rng(1)
+    Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
+    sums = np.einsum("n,nb,nd->bd", share, of_batch, Z)
+    moves = harmony.ridge_moves((share @ of_batch)[None], sums[None])[0]
+    ridge = Ridge(solver="cholesky").fit(of_batch, Z, sample_weight=share)
+    np.testing.assert_allclose(moves, ridge.coef_.T, atol=1e-12)
 
 
 @pytest.mark.parametrize(("limits", "of_one_row"), LIMITS)

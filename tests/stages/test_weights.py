@@ -76,7 +76,7 @@ def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     assert np.concatenate([np.load(file) for file in files]) == pytest.approx(model.transform(distant), abs=1e-9)
 
 
-def test_the_minimum_of_rows_holds_for_weights():
+def test_a_minimum_of_rows_holds_for_weights_and_a_site_names_them():
     weights = np.ones(len(X))
     weights[3] = 9.0  # of 68 in all: more than a tenth
     for few in (weights, np.where(np.arange(len(X)) % 60 < 9, 100.0, 0.0)):
@@ -84,6 +84,13 @@ def test_the_minimum_of_rows_holds_for_weights():
             weigh(parties=with_weights(few), min_rows=10)
     weights[3] = 6.0
     assert weigh(parties=with_weights(weights), min_rows=10).n_samples_ == weights.sum()
+    table = check_rows(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
+    with refused(DisclosureError, "'weights'", "'w'"):
+        separate_weights(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
+    own = NodeConfig(partition_id=0, num_partitions=1, min_rows=1, weights="a")  # of rows that an app has loaded
+    features = separate_weights(table, own, RunConfig(weights="w"))
+    assert features.names == ("w",)
+    assert np.array_equal(np.asarray(features.weights), np.arange(6.0))
 
 
 @pytest.mark.parametrize("key", ["weights", "adjust_for"])
@@ -114,16 +121,6 @@ def test_a_sum_that_no_weights_have_is_refused(wrong):
     tamper_arrays(server, 1, lambda arrays: [np.asarray(wrong), *arrays[1:]], "moments")
     with refused(ContractError, "client 1", "'count'"):
         finish(server)
-
-
-def test_a_site_takes_no_weights_from_a_run():
-    table = check_rows(np.column_stack([np.ones(6), np.arange(6.0)]), ("w", "a"))
-    with refused(DisclosureError, "'weights'", "'w'"):
-        separate_weights(table, NodeConfig(partition_id=0, num_partitions=1, data="rows.csv"), RunConfig(weights="w"))
-    own = NodeConfig(partition_id=0, num_partitions=1, min_rows=1, weights="a")  # of rows that an app has loaded
-    features = separate_weights(table, own, RunConfig(weights="w"))
-    assert features.names == ("w",)
-    assert np.array_equal(np.asarray(features.weights), np.arange(6.0))
 
 
 @pytest.mark.engine
