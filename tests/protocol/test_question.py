@@ -16,10 +16,7 @@ from tests.refusals import refused
 
 MEAN = Field("mean", ("d",))
 POSITIVE = Field("values", ("d",), kind="positive")
-SIZE = Field("size", ("d",), kind="size")
-COUNT = Field("count", (), "int64", kind="count")
 SCATTER = Field("scatter", ("d(d+1)/2",), kind="scatter")
-BOUNDED = Field("values", ("<=d",))
 OPTIONAL = Field("remainder", ("d",), optional=True)
 V = np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2 + 1).Q
 COLUMNS = Field("block", ("n", "d"), kind="orthonormal columns")
@@ -45,11 +42,11 @@ def far_from_orthonormal(block):
     [
         (MEAN, [[1.0, -1.0]], [[1.0, np.nan], [1.0, np.inf], [1.0, -np.inf], []]),
         (POSITIVE, [[1.0, 5e-324]], [[1.0, low] for low in (0.0, -0.0, -5e-324, -1.0, np.nan, np.inf, -np.inf)]),
-        (COUNT, [1, 2**40], [0, -1]),
-        (SIZE, [[0.0, 1.0]], [[-5e-324, 1.0]]),
+        (Field("count", (), "int64", kind="count"), [1, 2**40], [0, -1]),
+        (Field("size", ("d",), kind="size"), [[0.0, 1.0]], [[-5e-324, 1.0]]),
         (SCATTER, [[2.0, entry, 2.0] for entry in (2.0, -2.0)], [[2.0, entry, 2.0] for entry in (2.002, -2.002)]),
         (SCATTER, [[2.0, 2 + 1e-9, 2.0]], [[2.0, 2 + 4e-9, 2.0]]),
-        (BOUNDED, [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
+        (Field("values", ("<=d",)), [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
         (SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]),
         (OPTIONAL, [[], [0.0, 0.0]], [[0.0]]),
         (COLUMNS, [V, V.astype(np.float32)], far_from_orthonormal(V)),

@@ -67,7 +67,7 @@ loud = foreign_steps:Loud
 
 
 @pytest.mark.engine
-def test_a_method_a_stage_and_a_reader_of_another_package_are_used_by_their_names(tmp_path):
+def test_methods_stages_and_readers_are_used_by_their_names(tmp_path):
     (tmp_path / "foreign_pca.py").write_text(MODULE)
     (tmp_path / "foreign_steps.py").write_text(STAGE_AND_READER)
     (about := tmp_path / "foreign_pca-1.0.dist-info").mkdir()
@@ -90,9 +90,7 @@ def test_entry_points_without_a_method_name_their_package(given, monkeypatch):
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     with refused(ConfigError, "'foreign'", "foreign_pca:NONE", "foreign-pca", registry.ENTRY_POINT_GROUP):
         registry.Registry("fedpca_flwr.strategies", {})["foreign"]
-
-
-def test_a_class_without_registry_says_what_to_import(monkeypatch):
+    # A class without registry says what to import.
     monkeypatch.delattr(PCAStrategy, "factory")
     with refused(ContractError, "PooledCovariance", "import fedpca_flwr.strategies"):
         METHODS["p-cov"].strategy(n_components=2)
