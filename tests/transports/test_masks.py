@@ -181,10 +181,10 @@ def test_degrees_graphs_and_commitments_are_those_of_the_docs():
     mine = commitment(0, KEYS[0])
     candidates = [number.to_bytes(32, "big") for number in range(1, 2000)]  # the first key is zero
     similar = [next(key for key in candidates if commitment(0, key)[end] == mine[end]) for end in (0, -1)]
-    changed = [bytes(byte ^ (i == place) for i, byte in enumerate(mine)) for place in range(32)]
-    for shown, key in [*((mine, key) for key in similar), *((other, KEYS[0]) for other in changed)]:
+    flipped = [bytes(byte ^ (i == place) for i, byte in enumerate(mine)) for place in range(32)]
+    for committed, key in [*((mine, key) for key in similar), *((other, KEYS[0]) for other in flipped)]:
         with refused(DisclosureError, 0):
-            require_opened([shown], [key])
+            require_opened([committed], [key])
 
 
 @pytest.mark.engine
