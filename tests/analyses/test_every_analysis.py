@@ -152,8 +152,9 @@ def test_moments_and_models_are_not_taken_for_each_other(name):
     """The faults: AttributeErrors of whatever came first."""
     analysis, of_models = getattr(analyses, name), name in OF_MODELS
     kind, word = ("PCAModel", "model") if of_models else ("SecondMoments", "moments")
+    advice = "pca" if of_models else "keep='moments'"
     for given in (None, X.to_numpy(), MOMENTS if of_models else MODEL):
-        with refused(ConfigError, f"'{word}'", type(given).__name__, kind):
+        with refused(ConfigError, f"'{word}'", type(given).__name__, kind, match=advice):
             analysis(given, [0], [1])
     with refused(ConfigError, f"'{word}'", "str"):
         analysis(**{word: "model.npz"})
@@ -181,16 +182,17 @@ def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_p
     """The fault: analyses of the moments of a scaled run describe the PCA of unscaled features."""
     table = WARDS if "levels" in options else 50 * X[NAMES]
     model = run("p-cov", [table[:90], table[90:]], n_components=3, keep="moments", **options)
-    assert model.moments_ is not None
-    names = model.moments_.features
-    kept = SecondMoments.load(model.moments_.select(names[::-1]).select(names).save(tmp_path / "moments"))
-    for source in (model, model.moments_, kept):
+    moments, unit = model.moments_, 1.0 if model.scale_ is None else model.scale_
+    kept = moments.select(moments.features[::-1]).select(moments.features)
+    sources = [model, moments, SecondMoments.load(kept.save(tmp_path / "moments"))]
+    for source in sources if model.scale_ is None else [*sources, moments.scaled(), moments.scaled(unit)]:
         again = analyses.pca(source)
         np.testing.assert_allclose(again.components_, model.components_, atol=1e-9)
         np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
         assert not [note for note in again.log["notes"] if "the run" in note]
+    with refused(ConfigError, "'divisors'"):
+        moments.scaled(-np.ones(len(moments.features)))
     assert [note for note in analyses.pca(model, scale=not options).log["notes"] if "the run" in note]
-    unit = 1.0 if model.scale_ is None else model.scale_
     spectrum = np.linalg.eigvalsh(model.moments_.covariance / unit / np.reshape(unit, (-1, 1)))[::-1]
     np.testing.assert_allclose(analyses.how_many(model).spectrum, spectrum, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(analyses.spikes(model).variances, analyses.spikes(kept, 3).variances)

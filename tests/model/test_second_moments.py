@@ -2,13 +2,13 @@
 
 import stat
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedpca_flwr import analyses, run
+from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.model import PCAModel
@@ -20,6 +20,7 @@ from tests.harness import context_of, finish, own, server_of
 from tests.refusals import refused
 
 X = rows(90, 4) + np.arange(4)
+PARTIES = cut(X, 50, 25, 15)
 NAMES = ("age", "height", "weight", "pulse")
 MASKED = {"secure_aggregation": True, "bound": 10.0}
 
@@ -34,7 +35,7 @@ def fit(parties, keep="moments", **options):
 
 @pytest.fixture(scope="module")
 def whole():
-    return fit([frame(part) for part in cut(X, 50, 25, 15)], keep="parties").moments_
+    return fit(list(map(frame, PARTIES)), keep="parties").moments_
 
 
 def same(one, other, rtol=1e-12):
@@ -45,22 +46,20 @@ def same(one, other, rtol=1e-12):
 
 @pytest.mark.parametrize("secured", [{}, MASKED, {**MASKED, "survivors": 3}], ids=["clear", "masked", "surviving"])
 def test_a_run_keeps_the_moments_of_the_pooled_rows(secured):
-    model = fit(cut(X, 50, 25, 15), **secured)
+    model = fit(PARTIES, **secured)
     same(model.moments_, SecondMoments.of(X), 1e-9 if secured else 1e-12)
     assert not model.moments_.parties
     assert (model.moments_.error_bound.max() > 0) == bool(secured)
     assert "the moments of all rows were kept" in model.summary(full=True)
-    assert fit(cut(X, 50, 25, 15), keep="nothing").moments_ is None
+    assert fit(PARTIES, keep="nothing").moments_ is None
 
 
 def test_which_moments_a_run_keeps(whole):
     for kind in (METHODS[method].strategy.card.options for method in ("p-cov", "em")):
-        counts = {
-            keep: kind.parse({"keep": keep}).stored_moments_count(3) for keep in ("nothing", "moments", "parties")
-        }
-        assert counts == {"nothing": 0, "moments": 1, "parties": 4}
+        counts = [kind.parse({"keep": keep}).stored_moments_count(3) for keep in ("nothing", "moments", "parties")]
+        assert counts == [0, 1, 4]
     assert list(whole.parties) == ["partition 0", "partition 1", "partition 2"]
-    for own_moments, part in zip(whole.parties.values(), cut(X, 50, 25, 15), strict=True):
+    for own_moments, part in zip(whole.parties.values(), PARTIES, strict=True):
         same(SecondMoments(own_moments), SecondMoments.of(part))
     assert not whole.pooled().parties
     server = server_of("p-cov keep=parties", cut(X, 50, 40), n_components=2)
@@ -68,19 +67,19 @@ def test_which_moments_a_run_keeps(whole):
         context_of(server, party).node_config["name"] = "ward"
     assert list(finish(server).moments_.parties) == ["client 0 (ward)", "client 1 (ward)"]
     with refused(ConfigError, "'keep'", "'parties'", "secure_aggregation"):
-        fit(cut(X, 50, 40), keep="parties", **MASKED)
-    assert run("dp-pca epsilon=infinity", cut(X, 50, 40), n_components=2).moments_ is None
+        fit(PARTIES, keep="parties", **MASKED)
+    assert run("dp-pca epsilon=infinity", PARTIES, n_components=2).moments_ is None
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("p-cov", "em")])
 def test_no_other_method_keeps_them(method):
     """Above all dp-pca, which releases noisy sums and nothing else."""
     with refused(ConfigError, method, "'keep'"):
-        run(method, cut(X, 50, 40), n_components=2, keep="moments", **own(method))
+        run(method, PARTIES, n_components=2, keep="moments", **own(method))
 
 
 def test_a_models_file_does_not_hold_them(tmp_path):
-    model = fit(cut(X, 50, 40))
+    model = fit(PARTIES)
     with pytest.warns(UserWarning, match=r"leaves out the model's 'moments_'.* model.moments_.save\(path\)") as told:
         written = model.save(tmp_path / "model")
     assert [warning.filename for warning in told] == [__file__]  # where it is saved, not where it is warned
@@ -93,20 +92,19 @@ def test_saved_and_loaded_is_the_same(whole, tmp_path):
     assert stat.S_IMODE(whole.save(tmp_path / "moments").stat().st_mode) == 0o600
     again = SecondMoments.load(tmp_path / "moments")
     assert (again.features, list(again.parties)) == (NAMES, list(whole.parties))
-    pairs = [(again.moments, whole.moments), *((again.parties[key], whole.parties[key]) for key in whole.parties)]
-    for one, other in pairs:
-        for name in ("count", "mean", "remainder", "scatter"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    pairs = zip([again.moments, *again.parties.values()], [whole.moments, *whole.parties.values()], strict=True)
+    for (one, other), name in product(pairs, ("count", "mean", "remainder", "scatter")):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 COUNTS = {
     "no rows": [0, 50, 25, 15],
     "more rows than can be": [2**53 + 90, 2**53, 75, 15],
-    "half a row": [90, 50, 25.5, 14.5],
     "a text": ["90", 50, 25, 15],
+    "half a row": [90, 50, 25.5, 14.5],
     "true": [90, 50, 39, True],
-    "others than the parties'": [10**9, 50, 25, 15],
     "one row that varies": [51, 49, 1, 1],
+    "others than the parties'": [10**9, 50, 25, 15],
 }
 ABOUT = {name: {"rows": rows} for name, rows in COUNTS.items()}
 ABOUT |= {"format": {"format": 7}, "names": {"features": ["a", "a", "b", "c"]}}
@@ -121,7 +119,7 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
     if spoil == "torn":
         file.write_bytes(file.read_bytes()[:500])
     elif spoil == "a model":
-        replace(fit(cut(X, 50, 40)), moments_=None).save(file)
+        replace(fit(PARTIES), moments_=None).save(file)
     else:
         changed = arrays | ARRAYS.get(spoil, {}), about | ABOUT.get(spoil, {})
         files.write(file, *changed, text="second-moments.json")
@@ -132,14 +130,14 @@ def test_a_file_that_holds_something_else_is_named(whole, spoil, tmp_path):
 
 
 def test_some_features_and_scaled_ones_are_those_of_their_rows(whole):
+    for features in (["pulse", "age"], [3, 0], np.array([3, 0])):
+        same(whole.select(features), SecondMoments.of(X[:, [3, 0]]))
     some = whole.select(["pulse", "age"])
-    same(some, SecondMoments.of(X[:, [3, 0]]))
     same(SecondMoments(some.parties["partition 1"]), SecondMoments.of(X[50:75][:, [3, 0]]))
     assert some.features == ("pulse", "age")
-    same(whole.select([3, 0]), some)
-    same(whole.select(np.array([3, 0])), some)
-    moments = SecondMoments.of(np.column_stack([X, np.full(len(X), 3.0)])).scaled()
-    same(moments, SecondMoments.of(np.column_stack([X / X.std(axis=0), np.full(len(X), 3.0)])))
+    constant = np.full(len(X), 3.0)
+    moments = SecondMoments.of(np.column_stack([X, constant])).scaled()
+    same(moments, SecondMoments.of(np.column_stack([X / X.std(axis=0), constant])))
 
 
 ABSENT = [(["age", "colour", 9], ["'colour'", 9, 4, "age", "height", "weight"]), ("age", ["'age'"])]
@@ -188,33 +186,20 @@ def test_what_rounding_misses_is_kept_in_its_unit_and_adds_up():
     """Features of deviations 2 and 1 in two rows; the bound for the second feature is all of its variance."""
     moments = Moments.from_rows(np.array([[-2.0, 1.0], [2.0, 3.0]]))
     one, other = (SecondMoments(moments, error_bound=np.array(missed)) for missed in ([0.5, 2.0], [0.25, 1.0]))
-    np.testing.assert_array_equal(one.is_constant, [False, True])
-    np.testing.assert_array_equal(other.is_constant, [False, False])
+    assert [one.is_constant.tolist(), other.is_constant.tolist()] == [[False, True], [False, False]]
     np.testing.assert_allclose(other.scaled().error_bound, [0.0625, 1.0], rtol=1e-15)  # no deviation that varies is 1
     assert "1.414" in repr(SecondMoments.of(np.array([[2.0], [4.0]])))  # a deviation, divisor n - 1
     # Parts that vary more than the whole are within what is missed of the two: 0.22 is.
     rest, part = SecondMoments.of(np.array([[0.0], [2.0], [1.0]])), SecondMoments.of(np.array([[0.0], [2.1]]))
-    missed = np.array([0.12])
-    replace(rest, error_bound=missed).subtract(replace(part, error_bound=missed))
-    for one_missed in ((missed, missed * 0), (missed * 0, missed)):
+
+    def subtracted(of_rest, of_part):
+        replace(rest, error_bound=np.array([of_rest])).subtract(replace(part, error_bound=np.array([of_part])))
+
+    subtracted(0.12, 0.12)
+    for missed in ((0.12, 0.0), (0.0, 0.12)):
         with refused(ContractError):
-            replace(rest, error_bound=one_missed[0]).subtract(replace(part, error_bound=one_missed[1]))
+            subtracted(*missed)
     both = one.merge(other)
-    np.testing.assert_array_equal(both.error_bound, [0.75, 3.0])
-    np.testing.assert_array_equal(both.subtract(other).error_bound, [1.0, 4.0])
+    np.testing.assert_array_equal([both.error_bound, both.subtract(other).error_bound], [[0.75, 3.0], [1.0, 4.0]])
     with pytest.deprecated_call(match="error_bound"):  # by its former name
         assert both.missed is both.error_bound
-
-
-@pytest.mark.parametrize("options", [{}, {"levels": ["ward"]}], ids=["numbers", "categories"])
-def test_moments_over_the_models_scale_give_the_scaled_model(options):
-    """The fault: scale=True divides an indicator by its deviation, and the model by the root of its share of ones."""
-    table = pd.DataFrame(X, columns=list(NAMES))
-    if options:
-        table["ward"] = np.where(X[:, 0] > 0, "A", "B")
-    model = run("p-cov", [table[:50], table[50:]], n_components=2, scale=True, keep="moments", **options)
-    scaled = analyses.pca(model.moments_.scaled(model.scale_), 2)
-    np.testing.assert_allclose(scaled.explained_variance_, model.explained_variance_, rtol=1e-12)
-    np.testing.assert_allclose(analyses.pca(model.moments_.scaled()).components_, model.components_, atol=1e-9)
-    with refused(ConfigError, "'divisors'"):
-        model.moments_.scaled(-model.scale_)
