@@ -46,14 +46,13 @@ def claiming(parties, party, claimed, method="p-cov", **options):
 
     def fit(ins, timeout, group_id):
         reply = honest(ins, timeout, group_id)
-        if ins.config["phase"] == "moments":
-            arrays = [np.asarray(claimed.count), claimed.mean, claimed.remainder, claimed.scatter]
-        else:
+        arrays = [claimed.mean, claimed.remainder, claimed.scatter]
+        if ins.config["phase"] != "moments":
             components, mean, _ = parameters_to_ndarrays(ins.parameters)
             centred = Moments(claimed.count, claimed.mean, claimed.remainder, claimed.scatter_about(mean))
             squared = centred.diagonal().sum() - np.vdot(components, centred.times(components.T).T)
-            arrays = [np.asarray(claimed.count), np.asarray(squared)]
-        reply.parameters = ndarrays_to_parameters(arrays)
+            arrays = [np.asarray(squared)]
+        reply.parameters = ndarrays_to_parameters([np.asarray(claimed.count), *arrays])
         reply.num_examples = claimed.count
         return reply
 
@@ -68,15 +67,11 @@ def erasing(strength):
     return replace(local, scatter=pack(np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))))
 
 
-@pytest.mark.parametrize(
-    ("method", "strength", "groups"),
-    [
-        ("p-cov", 0.3, influence.MAX_GROUPS),
-        ("p-cov", 0.3, 1),  # it hides in its group
-        ("p-cov", 3.0, influence.MAX_GROUPS),
-        *((method, 1.0, influence.MAX_GROUPS) for method in ("ap-cov", "p-cov scale=true", "p-cov center=false")),
-    ],
-)
+HARM = [("p-cov", 0.3, influence.MAX_GROUPS), ("p-cov", 0.3, 1), ("p-cov", 3.0, influence.MAX_GROUPS)]  # 1: it hides
+HARM += [(method, 1.0, influence.MAX_GROUPS) for method in ("ap-cov", "p-cov scale=true", "p-cov center=false")]
+
+
+@pytest.mark.parametrize(("method", "strength", "groups"), HARM)
 def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, groups, monkeypatch):
     monkeypatch.setattr(influence, "MAX_GROUPS", groups)
     negative = erasing(strength)
@@ -152,9 +147,8 @@ def test_shares_up_to_the_limit_are_told():
     assert party.largest_share == (0.75, 2)
     log: dict[str, Any] = {"influence": [], "measured": reports.influence_measurements([party, other])}
     reports.complete_log(log, [party, other])
-    names = "component_share", "axis_degrees", "subspace_degrees", "components"
-    assert [log["measured"].pop(f"influence_{name}") for name in names] == [0.75, 10.0, 7.0, 3]
-    assert log["measured"] == {}
+    values = {"component_share": 0.75, "axis_degrees": 10.0, "subspace_degrees": 7.0, "components": 3}
+    assert log["measured"] == {f"influence_{name}": value for name, value in values.items()}
     assert [item["angles_degrees"] for item in log["influence"]] == [[10, 40, 5], [9, 50, 5]]
     alike = replace(other, influence=replace(other.influence, fit=np.nan, spread=np.nan)).entry()
     assert (alike["fit_share"], alike["spread_of_median"]) == (None, None)
@@ -166,21 +160,14 @@ def test_shares_up_to_the_limit_are_told():
     assert "hold 25% of its variance, of that of the median party 50%" in note
 
 
-def hospitals(count=3, seed=0):
-    rng = np.random.default_rng(seed)
-    return [
-        np.c_[rng.normal(168 + 3 * i, 10, 60), rng.lognormal(4.6, 0.3, 60), rng.normal(50 - 2 * i, 15, 60)]
-        for i in range(count)
-    ]
+def hospitals(count=3, metres=()):
+    """Heights in centimetres, but for those of some sites, glucose and age."""
+    rng, sites = np.random.default_rng(0), range(count)
+    draws = ([rng.normal(168 + 3 * i, 10, 60), rng.lognormal(4.6, 0.3, 60), rng.normal(50, 15, 60)] for i in sites)
+    return [np.column_stack(own) * [0.01 if i in metres else 1.0, 1, 1] for i, own in enumerate(draws)]
 
 
-def with_unit(parts, party, feature, factor):
-    changed = [part.copy() for part in parts]
-    changed[party][:, feature] *= factor
-    return changed
-
-
-METRES = with_unit(hospitals(), 2, 0, 0.01)
+METRES = hospitals(metres=[2])
 
 
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
@@ -194,9 +181,9 @@ def test_metres_at_one_of_three_sites_are_named(method):
 
 def test_units_of_odd_parties_only_are_named():
     for party in (0, 1):
-        ((who, which, *_),) = found(with_unit(hospitals(2), party, 0, 0.01))
+        ((who, which, *_),) = found(hospitals(2, metres=[party]))
         assert (who, which) == (1, 0)
-    assert [unit.party for unit in found(with_unit(with_unit(hospitals(5), 1, 0, 0.01), 4, 0, 0.01))] == [1, 4]
+    assert [unit.party for unit in found(hospitals(5, metres=[1, 4]))] == [1, 4]
     parts = [np.random.default_rng(i).normal(100, 10, (40, 6)) for i in range(3)]
     (note,) = told([parts[0] * 25.4, *parts[1:]])
     assert ["feature 1 (mean" in note, "feature 3 (mean" in note, "feature 4" in note] == [True, True, False]
@@ -209,10 +196,7 @@ def test_units_of_odd_parties_only_are_named():
         [np.full((20, 2), value) for value in (1.0, 1.0, 100.0)],  # constant
     ):
         assert not found(usual)
-
-
-def test_a_party_of_many_is_compared_with_some_of_them():
-    """All pairs of 10,000 parties took minutes; a party between two units, which hides both, is one of the others."""
+    # All pairs of 10,000 parties took minutes; a party between two units, which hides both, is one of the others.
     centres = np.ones((202, 1))
     centres[[1, 201]] = [[30.0], [100.0]]
     assert find_unit_mismatches(np.full(202, 10.0), centres, centres) == [(201, 0, 100.0, 1.0)]
@@ -224,9 +208,8 @@ def told(parts, method="p-cov", **options):
 
 
 def found(parts):
-    rows = np.array([len(part) for part in parts], dtype=float)
-    means, deviations = np.stack([p.mean(axis=0) for p in parts]), np.stack([p.std(axis=0) for p in parts])
-    return find_unit_mismatches(rows, means, deviations)
+    means, deviations = ([getattr(part, what)(axis=0) for part in parts] for what in ("mean", "std"))
+    return find_unit_mismatches(np.array([float(len(part)) for part in parts]), np.stack(means), np.stack(deviations))
 
 
 @pytest.mark.parametrize(
