@@ -78,16 +78,6 @@ def test_no_other_method_keeps_them(method):
         run(method, PARTIES, n_components=2, keep="moments", **own(method))
 
 
-def test_a_models_file_does_not_hold_them(tmp_path):
-    model = fit(PARTIES)
-    with pytest.warns(UserWarning, match=r"leaves out the model's 'moments_'.* model.moments_.save\(path\)") as told:
-        written = model.save(tmp_path / "model")
-    assert [warning.filename for warning in told] == [__file__]  # where it is saved, not where it is warned
-    arrays, _ = files.read(written, text="model.json")
-    assert max(array.size for array in arrays.values()) == 2 * 4
-    assert PCAModel.load(written).moments_ is None
-
-
 def test_saved_and_loaded_is_the_same(whole, tmp_path):
     assert stat.S_IMODE(whole.save(tmp_path / "moments").stat().st_mode) == 0o600
     again = SecondMoments.load(tmp_path / "moments")
@@ -95,6 +85,13 @@ def test_saved_and_loaded_is_the_same(whole, tmp_path):
     pairs = zip([again.moments, *again.parties.values()], [whole.moments, *whole.parties.values()], strict=True)
     for (one, other), name in product(pairs, ("count", "mean", "remainder", "scatter")):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    # The file of the model does not hold them.
+    with pytest.warns(UserWarning, match=r"leaves out the model's 'moments_'.* model.moments_.save\(path\)") as told:
+        written = fit(PARTIES).save(tmp_path / "model")
+    assert [warning.filename for warning in told] == [__file__]  # where it is saved, not where it is warned
+    arrays, _ = files.read(written, text="model.json")
+    assert max(array.size for array in arrays.values()) == 2 * 4
+    assert PCAModel.load(written).moments_ is None
 
 
 COUNTS = {
@@ -135,18 +132,13 @@ def test_some_features_and_scaled_ones_are_those_of_their_rows(whole):
     some = whole.select(["pulse", "age"])
     same(SecondMoments(some.parties["partition 1"]), SecondMoments.of(X[50:75][:, [3, 0]]))
     assert some.features == ("pulse", "age")
+    absent = (["age", "colour", 9], ["'colour'", 9, 4, "age", "height", "weight"]), ("age", ["'age'"])
+    for features, named in (*absent, *((no, [str(no)]) for no in (["age", 0], [], [True], [[1]]))):
+        with refused(ConfigError, *named):
+            whole.select(features)
     constant = np.full(len(X), 3.0)
     moments = SecondMoments.of(np.column_stack([X, constant])).scaled()
     same(moments, SecondMoments.of(np.column_stack([X / X.std(axis=0), constant])))
-
-
-ABSENT = [(["age", "colour", 9], ["'colour'", 9, 4, "age", "height", "weight"]), ("age", ["'age'"])]
-
-
-@pytest.mark.parametrize(("features", "named"), [*ABSENT, *((no, [str(no)]) for no in (["age", 0], [], [True], [[1]]))])
-def test_features_that_there_are_not(whole, features, named):
-    with refused(ConfigError, *named):
-        whole.select(features)
 
 
 def test_moments_merge_and_foreign_ones_stay(whole):
