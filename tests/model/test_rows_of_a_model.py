@@ -313,7 +313,7 @@ def test_cells_are_parties_stay_sparse_and_have_moments(model, bare, tmp_path):
 NO_ROWS = {
     "X contains NaN or infinity": [WITH_NAN, np.where(X.max() == X, -np.inf, X)],
     "X contains NaN": [
-        np.array([[1.0, 2, 3, 4, None]], object),
+        np.array([[*X[0, :4], None]], object),
         np.ma.masked_greater(X, 2),
         sparse.csr_array(WITH_NAN),
     ],
