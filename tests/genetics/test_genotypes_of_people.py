@@ -114,23 +114,22 @@ def answered(arrays, phase, parties=PEOPLE, **options):
     return client_of(server, 0).fit(arrays, {"phase": phase})[2].get("error", "")
 
 
-FREQUENCIES = np.full(120, 0.5)
+def test_a_party_answers_about_frequencies_and_variants_that_can_be():
+    frequencies = np.full(120, 0.5)
+    assert answered([frequencies], "factor") == ""
+    for wrong in ([], *(np.insert(frequencies[1:], 3, value) for value in (1e-300, 1.5, 1 - 1e-15, np.nan))):
+        assert answered([np.asarray(wrong, float)], "factor") == "ContractError"
+    for start, gapped in ((240, []), (0, [240]), (3, [1])):  # variants that are not there
+        question = [np.asarray(start), np.array([90, 90]), np.array(gapped, np.int64)]
+        assert answered(question, "neighbours", parties_of(linked_people()), **PRUNED) == "ContractError"
 
 
-@pytest.mark.parametrize(
-    "wrong", [[], *(np.insert(FREQUENCIES[1:], 3, value) for value in (1e-300, 1.5, 1 - 1e-15, np.nan))]
-)
-def test_a_party_takes_no_frequencies_that_cannot_be(wrong):
-    assert answered([FREQUENCIES], "factor") == ""
-    assert answered([np.asarray(wrong, float)], "factor") == "ContractError"
-
-
-@pytest.mark.parametrize("place", [1, 2], ids=["mean", "scale"])
-def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
-    server = server_of("qr-pca", PEOPLE, n_components=2, genotypes=True)
-    on_request(server, 1, "project", lambda a: [*a[:place], a[place] * (1 + 1e-9), *a[place + 1 :]])
-    with refused(ContractError, "client 1", "'mean'", "'scale'", "'frequencies'"):
-        finish(server)
+def test_a_party_projects_by_the_frequencies_that_it_was_told():
+    for place in (1, 2):  # mean and scale
+        server = server_of("qr-pca", PEOPLE, n_components=2, genotypes=True)
+        on_request(server, 1, "project", lambda a, i=place: [*a[:i], a[i] * (1 + 1e-9), *a[i + 1 :]])
+        with refused(ContractError, "client 1", "'mean'", "'scale'", "'frequencies'"):
+            finish(server)
 
 
 def opened(called, alleles, squares):
@@ -151,17 +150,22 @@ def test_counts_that_no_genotypes_have_are_a_false_share():
     for false in [(6, 4, 4), (5, 11, 20), (2, 5, 8), (5, 4, 3), (5, 4, 9)]:
         with refused(ContractError, 1, match="allele"):
             opened(*false)
+    # Four people have three copies, and two people are called with two; the last variant is left out.
+    stage = GenotypesStage(None)
+    stage.counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
+    stage.pruned = np.array([False, False, True])
+    diagonal = [(3 - 4 * 4 * (3 / 8) ** 2) / (2 * 3 / 8 * 5 / 8), 0.0, 0.0]
+    np.testing.assert_allclose(stage.head().diagonal, diagonal, rtol=1e-12)
     # A person has two copies of every allele at most.
     expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
     require_limits(ALLELES["alleles"].limits({}, None), expected)
 
 
+WAYS_TO_PRUNE = [("qr-pca", {}, COMPLETE), ("p-cov", SUMS, LINKED), ("sub-it", {}, LINKED), ("sub-it", SUMS, COMPLETE)]
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("method", "way", "G"),
-    [("qr-pca", {}, COMPLETE), ("p-cov", SUMS, LINKED), ("sub-it", {}, LINKED), ("sub-it", SUMS, COMPLETE)]
-    + [("adaptive", {}, LINKED)],
-)
+@pytest.mark.parametrize(("method", "way", "G"), [*WAYS_TO_PRUNE, ("adaptive", {}, LINKED)])
 def test_components_are_those_of_the_kept_variants(method, way, G, monkeypatch):
     monkeypatch.setattr(pruning, "MAX_PAIRS", 4000)  # so that several questions are needed
     model = analysed(parties_of(G), method, **PRUNED, **way)
@@ -193,32 +197,24 @@ def test_secure_sums_of_neighbours_share_words():
     assert sizes == [128 + 8 * (1 + 239 + -(-(239 * 49) // 9) + -(-5 * 49 // 16))]
 
 
-@pytest.mark.parametrize(("start", "gapped"), [(240, []), (0, [240]), (3, [1])])
-def test_variants_that_are_not_there_are_refused(start, gapped):
-    question = [np.asarray(start), np.array([90, 90]), np.array(gapped, np.int64)]
-    assert answered(question, "neighbours", parties_of(linked_people()), **PRUNED) == "ContractError"
+def test_impossible_genotype_sums_are_refused():
+    for array, place, named in ((0, (30, 2), []), (2, 7, ["'variants'"])):
 
+        def change(arrays, array=array, place=place):
+            arrays[array] = arrays[array].astype(np.uint64)
+            arrays[array][place] += 500
+            return arrays
 
-@pytest.mark.parametrize(("array", "place", "named"), [(0, (30, 2), []), (2, 7, ["'variants'"])])
-def test_impossible_genotype_sums_are_refused(array, place, named):
-    def change(arrays):
-        arrays[array] = arrays[array].astype(np.uint64)
-        arrays[array][place] += 500
-        return arrays
-
-    server = server_of("qr-pca", parties_of(linked_people()), n_components=2, genotypes=True, **PRUNED)
-    tamper_arrays(server, 1, change, "neighbours")
-    with refused(ContractError, *named):
-        finish(server)
-
-
-def test_what_counts_tell_of_standardised_genotypes():
-    """Four people have three copies, and two people are called with two; the last variant is left out."""
-    stage = GenotypesStage(None)
-    stage.counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage.pruned = np.array([False, False, True])
-    diagonal = [(3 - 4 * 4 * (3 / 8) ** 2) / (2 * 3 / 8 * 5 / 8), 0.0, 0.0]
-    np.testing.assert_allclose(stage.head().diagonal, diagonal, rtol=1e-12)
+        server = server_of("qr-pca", parties_of(linked_people()), n_components=2, genotypes=True, **PRUNED)
+        tamper_arrays(server, 1, change, "neighbours")
+        with refused(ContractError, *named):
+            finish(server)
+    G = linked_people(missing=0.0)
+    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
+    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
+    products[20, 3] += 500  # which no genotypes have
+    with refused(ValueError):
+        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)
 
 
 def kept(parties, begins, window, step, limit, *, width=100):
@@ -289,9 +285,3 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     assert not non_genotype_columns(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])
-    G = linked_people(missing=0.0)
-    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
-    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
-    products[20, 3] += 500  # which no genotypes have
-    with refused(ValueError):
-        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)
