@@ -127,19 +127,18 @@ def test_what_is_found_shows_itself_as_a_table_of_its_numbers(name):
     make, title_of = FOUND[name]
     result = make()
     text, page = repr(result), result._repr_html_()
-    title = text.splitlines()[0]
+    title, *rest = text.splitlines()
     assert type(result).__name__ == name
     assert title.startswith(name)
     assert title_of(result) in title
-    assert len(text.splitlines()) < 30
+    assert len(rest) < 29
     assert "array(" not in text
-    _, heads, *lines = (
-        list(map(html.unescape, re.findall("<t[dh][^>]*>([^<]*)", line))) for line in page.split("<tr>")
-    )
+    cells = [list(map(html.unescape, re.findall("<t[dh][^>]*>([^<]*)", line))) for line in page.split("<tr>")]
+    heads, *lines = cells[1:]
     assert [head for head in heads if head in HEADS.get(name, [])] == HEADS.get(name, [])
     assert not [shown for shown in heads + lines[0] if shown.strip() not in text]
-    for line, cells in zip(lines, map(list, LINES[name](result)), strict=True):
-        assert all(shown.startswith(cell) for shown, cell in zip(line, cells, strict=False)), (line, cells)
+    for line, expected in zip(lines, map(list, LINES[name](result)), strict=True):
+        assert all(shown.startswith(cell) for shown, cell in zip(line, expected, strict=False)), (line, expected)
 
 
 OF_MODELS = {"categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"}
@@ -160,24 +159,23 @@ def test_moments_and_models_are_not_taken_for_each_other(name):
         analysis(**{word: "model.npz"})
 
 
-@pytest.mark.parametrize("analysis", [analyses.partial_least_squares, analyses.principal_component_regression])
-@pytest.mark.parametrize("k", [None, "2", 1.5, 2.0, True, 0, 8])
-def test_a_number_of_directions_or_draws_is_a_number(analysis, k):
-    with refused(ConfigError, "'k'", repr(k), 1, 7):
-        analysis(MOMENTS, ["gene 3"], k=k)
-    if k != 8:
-        with refused(ConfigError, "'draws'"):
-            analyses.how_many(MOMENTS, draws=k)
+def test_a_number_of_directions_or_draws_is_a_number():
+    for k in (None, "2", 1.5, 2.0, True, 0, 8):
+        for analysis in (analyses.partial_least_squares, analyses.principal_component_regression):
+            with refused(ConfigError, "'k'", repr(k), 1, 7):
+                analysis(MOMENTS, ["gene 3"], k=k)
+        if k != 8:
+            with refused(ConfigError, "'draws'"):
+                analyses.how_many(MOMENTS, draws=k)
     by_name: Any = {"moments": MOMENTS, "n_components": 3}
     np.testing.assert_array_equal(cast("Any", analyses.pca)(**by_name).components_, MODEL.components_)
 
 
 SCALED = {"scale": True}
+RUNS = [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}], ids=str
-)
+@pytest.mark.parametrize("options", RUNS, ids=str)
 def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_path):
     """The fault: analyses of the moments of a scaled run describe the PCA of unscaled features."""
     table = WARDS if "levels" in options else 50 * X[NAMES]
@@ -201,8 +199,7 @@ def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_p
     assert "the run" in repr(analyses.how_many(model, scale=not options))
 
 
-@pytest.mark.parametrize("unit", [2.0**-100, 2.0**100])
-def test_no_unit_of_the_rows_changes_a_result(unit):
+def test_no_unit_of_the_rows_changes_a_result():
     def of(u):
         lda = analyses.discriminant(SecondMoments.of((u * X[NAMES]).assign(ill=X["ill"], well=X["well"])), CLASSES)
         moments = SecondMoments.of(u * X[NAMES])
@@ -210,9 +207,7 @@ def test_no_unit_of_the_rows_changes_a_result(unit):
         numbers = sure.loading_errors, sparse.components, sparse.exact
         return [lda.slopes * u, lda.directions * u, sure.variance_intervals / u**2, sparse.bounds / u**2, *numbers]
 
-    for there, here in zip(of(unit), of(1.0), strict=True):
-        np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-9)
-
-
-def test_a_cluster_of_no_rows_is_not_one_of_few():
+    for small, here, large in zip(*map(of, (2.0**-100, 1.0, 2.0**100)), strict=True):
+        np.testing.assert_allclose([small, large], [here, here], rtol=1e-6, atol=1e-9)
+    # A cluster of no rows is not one of few.
     assert re.findall(r"^  [01] +(\w+)", repr(replace(MAKERS["Clusters"](), rows=(0, None))), re.M) == ["0", "few"]

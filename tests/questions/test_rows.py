@@ -57,10 +57,7 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
     assert fit("p-cov", [X * 1e-6 for X in PARTIES], n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
 
 
-@pytest.mark.parametrize(
-    ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["party 1", 29, 30])], ids=str
-)
-def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
+def test_a_last_round_of_other_rows_is_refused(monkeypatch):
     """A party leaves a row out, and says so wherever the row counts."""
     honest = METHODS["p-cov"].client.statistics
 
@@ -70,8 +67,9 @@ def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
         return {**reply, "count": reply["count"] - 1} if other else reply
 
     monkeypatch.setattr(METHODS["p-cov"].client, "statistics", statistics)
-    with refused(ContractError, *named):
-        fit("p-cov", PARTIES, n_components=2, **way)
+    for way, named in (({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["party 1", 29, 30])):
+        with refused(ContractError, *named):
+            fit("p-cov", PARTIES, n_components=2, **way)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
@@ -119,26 +117,23 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
     return end.value.value
 
 
-@pytest.mark.parametrize(
-    ("missed", "diagonal", "run", "result", "below"),
-    [
+def test_features_below_fixed_point_are_not_scaled():
+    """Ten rows about zero."""
+    for missed, diagonal, run, expected, below in (
         ([0.0, 1e-30], [4.0, 1e-30], {}, [4.0, 0.0], ["3.2e-16"]),  # it would be divided by what rounding left
         ([0.0, 1e-30], [4.0, 1e-30], {"scaled": False}, [4.0, 1e-30], []),
         ([1e-20, 1e-20], [4.0, 0.0], {"indicators": 1}, [4.0, 0.0], []),  # of a level that nobody has
-    ],
-)
-def test_features_below_fixed_point_are_not_scaled(missed, diagonal, run, result, below):
-    """Ten rows about zero."""
-    resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
-    np.testing.assert_allclose(resolved.diagonal, result, rtol=1e-6)
-    assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
+    ):
+        resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
+        np.testing.assert_allclose(resolved.diagonal, expected, rtol=1e-6)
+        assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
 
 
-@pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)])
-def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
-    request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
-    with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
-        incomplete._local_products(None, request)
+def test_a_factor_is_above_the_noise_and_that_above_rounding():
+    for variance, noise in ((0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)):
+        request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
+        with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
+            incomplete._local_products(None, request)
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
@@ -266,9 +261,8 @@ def unresolved(missed):
     return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("check", "right", "wrong", "error", "named"),
-    [
+def test_numbers_that_no_rows_have_are_refused():
+    for check, right, wrong, error, named in (
         (row_limits.require_max_rows, (N // 8, 8), (N // 8 + 1, 8), DataError, ["4,294,967,296"]),
         (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
         (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
@@ -280,12 +274,10 @@ def unresolved(missed):
             (require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"])
             for n in (2.0001e6, -2.0001e6, 1e300, np.nan, np.inf)
         ),
-    ],
-)
-def test_numbers_that_no_rows_have_are_refused(check, right, wrong, error, named):
-    check(*right)
-    with refused(error, *named):
-        check(*wrong)
+    ):
+        check(*right)
+        with refused(error, *named):
+            check(*wrong)
 
 
 def test_squares_are_as_large_as_their_mean_says():
