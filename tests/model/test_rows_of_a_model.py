@@ -265,20 +265,16 @@ def test_columns_in_another_order_get_no_scores(tmp_path):
     frame()[NAMES[:1:-1]].to_csv(nodes[1]["data"], index=False)
     with refused(DataError, "client 1", match="columns?"):
         done("vertical-scores")
-
-
-SPOILT = [{"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))]
-SPOILT += [{"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}, {"remainder": np.full(5, np.nan)}]
-
-
-@pytest.mark.parametrize("spoilt", SPOILT, ids=str)
-def test_loadings_that_do_not_fit_together_are_refused(spoilt, tmp_path):
-    own = {"components": np.ones((2, 5)), "mean": np.zeros(5), "scale": np.ones(5)}
-    Loadings(**own).save(tmp_path / "own.npz")
-    assert Loadings.load(tmp_path / "own.npz").components.shape == (2, 5)
-    Loadings(**own | spoilt).save(tmp_path / "own.npz")
-    with refused(ContractError, tmp_path / "own.npz"):
-        Loadings.load(tmp_path / "own.npz")
+    # Loadings that do not fit together are refused.
+    own, file = {"components": np.ones((2, 5)), "mean": np.zeros(5), "scale": np.ones(5)}, tmp_path / "own.npz"
+    Loadings(**own).save(file)
+    assert Loadings.load(file).components.shape == (2, 5)
+    spoilt = [{"mean": mean} for mean in (np.zeros(4), np.full(5, np.nan), np.zeros(5, complex))]
+    spoilt += [{"scale": np.ones(1)}, {"scale": np.zeros(5)}, {"components": np.ones(5)}]
+    for part in (*spoilt, {"remainder": np.full(5, np.nan)}):
+        Loadings(**own | part).save(file)
+        with refused(ContractError, file):
+            Loadings.load(file)
 
 
 def test_cells_are_parties_stay_sparse_and_have_moments(model, bare, tmp_path):
@@ -335,14 +331,9 @@ def test_what_is_no_row_and_what_no_scores_is_refused_without_a_value(bare):
             told = refusal(ask, given)
             assert text in told
             assert SECRET not in told
-
-
-@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float32, bool])
-def test_numbers_of_any_kind_are_rows(bare, kind):
-    given = (X > 70).astype(kind)
-    expected = (given - bare.mean_) @ bare.components_.T
-    for held in (given, given.tolist(), given.astype(object), sparse.csc_matrix(given.astype(float))):
-        np.testing.assert_array_equal(bare.transform(held), expected)
+    for given in ((X > 70).astype(kind) for kind in (np.uint8, np.int64, np.float32, bool)):  # numbers of any kind
+        for held in (given, given.tolist(), given.astype(object), sparse.csc_matrix(given.astype(float))):
+            np.testing.assert_array_equal(bare.transform(held), (given - bare.mean_) @ bare.components_.T)
 
 
 def test_what_does_not_vary_shrinks_no_score_and_many_rows_none():
