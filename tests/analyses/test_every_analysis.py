@@ -127,19 +127,18 @@ def test_what_is_found_shows_itself_as_a_table_of_its_numbers(name):
     make, title_of = FOUND[name]
     result = make()
     text, page = repr(result), result._repr_html_()
-    title = text.splitlines()[0]
+    title, *rest = text.splitlines()
     assert type(result).__name__ == name
     assert title.startswith(name)
     assert title_of(result) in title
-    assert len(text.splitlines()) < 30
+    assert len(rest) < 29
     assert "array(" not in text
-    _, heads, *lines = (
-        list(map(html.unescape, re.findall("<t[dh][^>]*>([^<]*)", line))) for line in page.split("<tr>")
-    )
+    cells = [list(map(html.unescape, re.findall("<t[dh][^>]*>([^<]*)", line))) for line in page.split("<tr>")]
+    heads, *lines = cells[1:]
     assert [head for head in heads if head in HEADS.get(name, [])] == HEADS.get(name, [])
     assert not [shown for shown in heads + lines[0] if shown.strip() not in text]
-    for line, cells in zip(lines, map(list, LINES[name](result)), strict=True):
-        assert all(shown.startswith(cell) for shown, cell in zip(line, cells, strict=False)), (line, cells)
+    for line, expected in zip(lines, map(list, LINES[name](result)), strict=True):
+        assert all(shown.startswith(cell) for shown, cell in zip(line, expected, strict=False)), (line, expected)
 
 
 OF_MODELS = {"categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"}
@@ -152,45 +151,46 @@ def test_moments_and_models_are_not_taken_for_each_other(name):
     """The faults: AttributeErrors of whatever came first."""
     analysis, of_models = getattr(analyses, name), name in OF_MODELS
     kind, word = ("PCAModel", "model") if of_models else ("SecondMoments", "moments")
+    advice = "pca" if of_models else "keep='moments'"
     for given in (None, X.to_numpy(), MOMENTS if of_models else MODEL):
-        with refused(ConfigError, f"'{word}'", type(given).__name__, kind):
+        with refused(ConfigError, f"'{word}'", type(given).__name__, kind, match=advice):
             analysis(given, [0], [1])
     with refused(ConfigError, f"'{word}'", "str"):
         analysis(**{word: "model.npz"})
 
 
-@pytest.mark.parametrize("analysis", [analyses.partial_least_squares, analyses.principal_component_regression])
-@pytest.mark.parametrize("k", [None, "2", 1.5, 2.0, True, 0, 8])
-def test_a_number_of_directions_or_draws_is_a_number(analysis, k):
-    with refused(ConfigError, "'k'", repr(k), 1, 7):
-        analysis(MOMENTS, ["gene 3"], k=k)
-    if k != 8:
-        with refused(ConfigError, "'draws'"):
-            analyses.how_many(MOMENTS, draws=k)
+def test_a_number_of_directions_or_draws_is_a_number():
+    for k in (None, "2", 1.5, 2.0, True, 0, 8):
+        for analysis in (analyses.partial_least_squares, analyses.principal_component_regression):
+            with refused(ConfigError, "'k'", repr(k), 1, 7):
+                analysis(MOMENTS, ["gene 3"], k=k)
+        if k != 8:
+            with refused(ConfigError, "'draws'"):
+                analyses.how_many(MOMENTS, draws=k)
     by_name: Any = {"moments": MOMENTS, "n_components": 3}
     np.testing.assert_array_equal(cast("Any", analyses.pca)(**by_name).components_, MODEL.components_)
 
 
 SCALED = {"scale": True}
+RUNS = [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}], ids=str
-)
+@pytest.mark.parametrize("options", RUNS, ids=str)
 def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_path):
     """The fault: analyses of the moments of a scaled run describe the PCA of unscaled features."""
     table = WARDS if "levels" in options else 50 * X[NAMES]
     model = run("p-cov", [table[:90], table[90:]], n_components=3, keep="moments", **options)
-    assert model.moments_ is not None
-    names = model.moments_.features
-    kept = SecondMoments.load(model.moments_.select(names[::-1]).select(names).save(tmp_path / "moments"))
-    for source in (model, model.moments_, kept):
+    moments, unit = model.moments_, 1.0 if model.scale_ is None else model.scale_
+    kept = moments.select(moments.features[::-1]).select(moments.features)
+    sources = [model, moments, SecondMoments.load(kept.save(tmp_path / "moments"))]
+    for source in sources if model.scale_ is None else [*sources, moments.scaled(), moments.scaled(unit)]:
         again = analyses.pca(source)
         np.testing.assert_allclose(again.components_, model.components_, atol=1e-9)
         np.testing.assert_allclose(again.explained_variance_, model.explained_variance_, rtol=1e-9)
         assert not [note for note in again.log["notes"] if "the run" in note]
+    with refused(ConfigError, "'divisors'"):
+        moments.scaled(-np.ones(len(moments.features)))
     assert [note for note in analyses.pca(model, scale=not options).log["notes"] if "the run" in note]
-    unit = 1.0 if model.scale_ is None else model.scale_
     spectrum = np.linalg.eigvalsh(model.moments_.covariance / unit / np.reshape(unit, (-1, 1)))[::-1]
     np.testing.assert_allclose(analyses.how_many(model).spectrum, spectrum, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(analyses.spikes(model).variances, analyses.spikes(kept, 3).variances)
@@ -199,8 +199,7 @@ def test_an_analysis_of_a_model_takes_its_features_as_the_run_did(options, tmp_p
     assert "the run" in repr(analyses.how_many(model, scale=not options))
 
 
-@pytest.mark.parametrize("unit", [2.0**-100, 2.0**100])
-def test_no_unit_of_the_rows_changes_a_result(unit):
+def test_no_unit_of_the_rows_changes_a_result():
     def of(u):
         lda = analyses.discriminant(SecondMoments.of((u * X[NAMES]).assign(ill=X["ill"], well=X["well"])), CLASSES)
         moments = SecondMoments.of(u * X[NAMES])
@@ -208,9 +207,7 @@ def test_no_unit_of_the_rows_changes_a_result(unit):
         numbers = sure.loading_errors, sparse.components, sparse.exact
         return [lda.slopes * u, lda.directions * u, sure.variance_intervals / u**2, sparse.bounds / u**2, *numbers]
 
-    for there, here in zip(of(unit), of(1.0), strict=True):
-        np.testing.assert_allclose(there, here, rtol=1e-6, atol=1e-9)
-
-
-def test_a_cluster_of_no_rows_is_not_one_of_few():
+    for small, here, large in zip(*map(of, (2.0**-100, 1.0, 2.0**100)), strict=True):
+        np.testing.assert_allclose([small, large], [here, here], rtol=1e-6, atol=1e-9)
+    # A cluster of no rows is not one of few.
     assert re.findall(r"^  [01] +(\w+)", repr(replace(MAKERS["Clusters"](), rows=(0, None))), re.M) == ["0", "few"]

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,16 @@ def parties_of(G):
     return np.split(G, [50, 62])
 
 
+def with_calls(party, rows, variant, value):
+    parties = parties_of(people())
+    parties[party][rows, variant] = value
+    return parties
+
+
 PEOPLE = parties_of(people())
+LINKED = np.delete(linked_people(), 120, axis=1)
+COMPLETE = np.delete(linked_people(missing=0.0), 120, axis=1)
+PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
 
 
 def analysed(parties, method="qr-pca", **options):
@@ -54,89 +64,72 @@ def test_components_are_those_of_the_standardised_genotypes(method, way):
     assert measured["squared_error_per_row"] == pytest.approx(measured["predicted_squared_error_per_row"])
     assert any("1 variants have one allele only" in note for note in model.log["notes"])
     assert any("% of the calls are missing" in note for note in model.log["notes"])
-    phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases == ["keys", "alleles", "moments", "project"] or (method, way) != ("p-cov", SUMS)
+    assert phases_of(model) == ["keys", "alleles", "moments", "project"] or (method, way) != ("p-cov", SUMS)
+
+
+def phases_of(model):
+    return [entry["phase"] for entry in model.log["rounds"]]
 
 
 @pytest.mark.engine
 def test_adaptive_counts_alleles_once():
     model = analysed(parties_of(people(d=2000, missing=0.05)), "adaptive", round_bytes=1e5)
-    phases = [entry["phase"] for entry in model.log["rounds"]]
-    assert phases.count("alleles") == phases.count("survey") == 1
+    assert phases_of(model).count("alleles") == phases_of(model).count("survey") == 1
     assert [entry["down"][0] > 8 * 2000 for entry in model.log["rounds"][:3]] == [False, True, False]  # frequencies
     assert all(way["options"]["genotypes"] for way in model.log["candidates"])
     assert {way["method"] for way in model.log["candidates"]} == {"p-cov", "qr-pca", "sub-it"}
 
 
 def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
-    looked, look = [], non_genotype_columns
-    monkeypatch.setattr(
-        "fedpca_flwr.genetics.genotypes.non_genotype_columns", lambda rows: looked.append(len(rows)) or look(rows)
-    )
+    monkeypatch.setattr(genotypes, "non_genotype_columns", watch := Mock(side_effect=non_genotype_columns))
     analysed(PEOPLE, "sub-it")
-    assert sorted(looked) == [12, 28, 50]
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"scale": True}, ["scale=False"]),
-        ({"center": False}, ["center=True"]),
-        ({"keep": "moments", "scale": True}, ["scale=False", "keep=nothing"]),
-        ({"survivors": 3, **SUMS}, ["'survivors'", "p-cov", "alleles", "moments"]),  # for a second sum
-        ({"genotypes": False, "prune": 0.2}, ["'prune'", 0.2, "genotypes=True"]),
-        ({"prune": 0.2, "prune_window": 50, "prune_step": 60}, ["'prune_step'", 60, 50]),
-    ],
-    ids=str,
-)
-def test_options_that_contradict_it_are_refused(options, named):
-    with refused(ConfigError, *named):
-        analysed(PEOPLE, "p-cov", **options)
-
-
-def with_calls(party, rows, variant, value):
-    parties = [part.copy() for part in PEOPLE]
-    parties[party][rows, variant] = value
-    return parties
+    assert sorted(len(call.args[0]) for call in watch.call_args_list) == [12, 28, 50]
 
 
 @pytest.mark.parametrize(
     ("parties", "options", "error", "named"),
     [
+        (PEOPLE, {"scale": True}, ConfigError, ["scale=False"]),
+        (PEOPLE, {"center": False}, ConfigError, ["center=True"]),
+        (PEOPLE, {"keep": "moments", "scale": True}, ConfigError, ["scale=False", "keep=nothing"]),
+        # For a second sum.
+        (PEOPLE, {"survivors": 3, **SUMS}, ConfigError, ["'survivors'", "p-cov", "alleles", "moments"]),
+        (PEOPLE, {"genotypes": False, "prune": 0.2}, ConfigError, ["'prune'", 0.2, "genotypes=True"]),
+        (PEOPLE, {"prune": 0.2, "prune_window": 50, "prune_step": 60}, ConfigError, ["'prune_step'", 60, 50]),
         (with_calls(1, [0, 2], [3, 4], [1.5, 3]), {}, DataError, [0, 1, 2, "genotypes=True"]),  # a number of columns
         (parties_of(people(missing=0.1)), {"genotypes": False}, DataError, ["genotypes=True", "NaN"]),
         # Counts of fewer people than the site answers about.
         (with_calls(0, slice(3, None), 7, np.nan), {"min_rows": 10}, DisclosureError, ["party 0", "min_rows"]),
     ],
 )
-def test_rows_that_are_no_genotypes_or_of_few_people_are_refused(parties, options, error, named):
+def test_what_contradicts_it_is_refused(parties, options, error, named):
     with refused(error, *named):
-        analysed(parties, **options)
+        analysed(parties, "p-cov", **options)
 
 
-def alleles_asked(parties=PEOPLE, **options):
+def answered(arrays, phase, parties=PEOPLE, **options):
+    """Return whether a party that was asked for its alleles answers this question."""
     server = server_of("qr-pca", parties, n_components=2, genotypes=True, **options)
     assert client_of(server, 0).fit([], {"phase": "alleles"})[0]
-    return client_of(server, 0)
+    return client_of(server, 0).fit(arrays, {"phase": phase})[2].get("error", "")
 
 
-FREQUENCIES = np.full(120, 0.5)
+def test_a_party_answers_about_frequencies_and_variants_that_can_be():
+    frequencies = np.full(120, 0.5)
+    assert answered([frequencies], "factor") == ""
+    for wrong in ([], *(np.insert(frequencies[1:], 3, value) for value in (1e-300, 1.5, 1 - 1e-15, np.nan))):
+        assert answered([np.asarray(wrong, float)], "factor") == "ContractError"
+    for start, gapped in ((240, []), (0, [240]), (3, [1])):  # variants that are not there
+        question = [np.asarray(start), np.array([90, 90]), np.array(gapped, np.int64)]
+        assert answered(question, "neighbours", parties_of(linked_people()), **PRUNED) == "ContractError"
 
 
-@pytest.mark.parametrize(
-    "wrong", [[], *(np.insert(FREQUENCIES[1:], 3, value) for value in (1e-300, 1.5, 1 - 1e-15, np.nan))]
-)
-def test_a_party_takes_no_frequencies_that_cannot_be(wrong):
-    assert alleles_asked().fit([FREQUENCIES], {"phase": "factor"})[0]
-    assert alleles_asked().fit([np.asarray(wrong, float)], {"phase": "factor"})[2]["error"] == "ContractError"
-
-
-@pytest.mark.parametrize("place", [1, 2], ids=["mean", "scale"])
-def test_a_party_projects_by_the_frequencies_that_it_was_told(place):
-    server = server_of("qr-pca", PEOPLE, n_components=2, genotypes=True)
-    on_request(server, 1, "project", lambda a: [*a[:place], a[place] * (1 + 1e-9), *a[place + 1 :]])
-    with refused(ContractError, "client 1", "'mean'", "'scale'", "'frequencies'"):
-        finish(server)
+def test_a_party_projects_by_the_frequencies_that_it_was_told():
+    for place in (1, 2):  # mean and scale
+        server = server_of("qr-pca", PEOPLE, n_components=2, genotypes=True)
+        on_request(server, 1, "project", lambda a, i=place: [*a[:i], a[i] * (1 + 1e-9), *a[i + 1 :]])
+        with refused(ContractError, "client 1", "'mean'", "'scale'", "'frequencies'"):
+            finish(server)
 
 
 def opened(called, alleles, squares):
@@ -157,43 +150,46 @@ def test_counts_that_no_genotypes_have_are_a_false_share():
     for false in [(6, 4, 4), (5, 11, 20), (2, 5, 8), (5, 4, 3), (5, 4, 9)]:
         with refused(ContractError, 1, match="allele"):
             opened(*false)
+    # Four people have three copies, and two people are called with two; the last variant is left out.
+    stage = GenotypesStage(None)
+    stage.counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
+    stage.pruned = np.array([False, False, True])
+    diagonal = [(3 - 4 * 4 * (3 / 8) ** 2) / (2 * 3 / 8 * 5 / 8), 0.0, 0.0]
+    np.testing.assert_allclose(stage.head().diagonal, diagonal, rtol=1e-12)
+    # A person has two copies of every allele at most.
+    expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
+    require_limits(ALLELES["alleles"].limits({}, None), expected)
 
 
-PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
-LINKED = linked_people()
+WAYS_TO_PRUNE = [("qr-pca", {}, COMPLETE), ("p-cov", SUMS, LINKED), ("sub-it", {}, LINKED), ("sub-it", SUMS, COMPLETE)]
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    ("method", "way", "missing"),
-    [("qr-pca", {}, 0.0), ("p-cov", SUMS, 0.05), ("sub-it", {}, 0.05), ("sub-it", SUMS, 0.0), ("adaptive", {}, 0.05)],
-    ids=str,
-)
-def test_components_are_those_of_the_kept_variants(method, way, missing, monkeypatch):
+@pytest.mark.parametrize(("method", "way", "G"), [*WAYS_TO_PRUNE, ("adaptive", {}, LINKED)])
+def test_components_are_those_of_the_kept_variants(method, way, G, monkeypatch):
     monkeypatch.setattr(pruning, "MAX_PAIRS", 4000)  # so that several questions are needed
-    G = np.delete(linked_people(missing=missing), 120, axis=1)
     model = analysed(parties_of(G), method, **PRUNED, **way)
     expected = plinks_rule(G, [0], 50, 7, 0.2)
     np.testing.assert_array_equal(model.components_.any(axis=0), expected)
     vectors = np.linalg.svd(standardised_by_hand(G) * expected)[2][:2]
     assert principal_angles(model.components_.T, vectors.T).max() <= 2e-6
-    assert [entry["phase"] for entry in model.log["rounds"]].count("neighbours") == 3
+    assert phases_of(model).count("neighbours") == 3
     assert any(note.startswith(f"{expected.sum()} variants are kept") for note in model.log["notes"])
     assert model.transform(G).shape == (90, 2)
 
 
 @pytest.mark.engine
 def test_a_window_ends_with_its_chromosome():
-    G = np.delete(LINKED, 120, axis=1)
-    names = [f"{1 + (place >= 120)}:{place}:A:G" for place in range(G.shape[1])]
-    model = analysed([pd.DataFrame(part, columns=names) for part in parties_of(G)], **{**PRUNED, "prune_step": 50})
-    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0, 120], 50, 50, 0.2))
+    names = [f"{1 + (place >= 120)}:{place}:A:G" for place in range(239)]
+    parties = [pd.DataFrame(part, columns=names) for part in parties_of(LINKED)]
+    model = analysed(parties, **{**PRUNED, "prune_step": 50})
+    np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(LINKED, [0, 120], 50, 50, 0.2))
     assert any("founders" in note for note in model.log["notes"])
 
 
 def test_secure_sums_of_neighbours_share_words():
     """Of 90 people nine sums of products share a word, and only a variant that misses calls has sums over these."""
-    G = np.delete(linked_people(missing=0.0), 120, axis=1)
+    G = COMPLETE.copy()
     G[[3, 50], 17] = np.nan
     model = analysed(parties_of(G), "sub-it", **PRUNED, **SUMS)
     np.testing.assert_array_equal(model.components_.any(axis=0), plinks_rule(G, [0], 50, 7, 0.2))
@@ -201,42 +197,24 @@ def test_secure_sums_of_neighbours_share_words():
     assert sizes == [128 + 8 * (1 + 239 + -(-(239 * 49) // 9) + -(-5 * 49 // 16))]
 
 
-@pytest.mark.parametrize("request_arrays", [(240, []), (0, [240]), (3, [1])])
-def test_variants_that_are_not_there_are_refused(request_arrays):
-    start, gapped = map(np.asarray, request_arrays)
-    client = alleles_asked(parties_of(LINKED), **PRUNED)
-    reply = client.fit([start, np.array([90, 90]), gapped.astype(np.int64)], {"phase": "neighbours"})
-    assert reply[2]["error"] == "ContractError"
+def test_impossible_genotype_sums_are_refused():
+    for array, place, named in ((0, (30, 2), []), (2, 7, ["'variants'"])):
 
+        def change(arrays, array=array, place=place):
+            arrays[array] = arrays[array].astype(np.uint64)
+            arrays[array][place] += 500
+            return arrays
 
-@pytest.mark.parametrize(("array", "place", "named"), [(0, (30, 2), []), (2, 7, ["'variants'"])])
-def test_impossible_genotype_sums_are_refused(array, place, named):
-    def change(arrays):
-        arrays[array] = arrays[array].astype(np.uint64)
-        arrays[array][place] += 500
-        return arrays
-
-    server = server_of("qr-pca", parties_of(LINKED), n_components=2, genotypes=True, **PRUNED)
-    tamper_arrays(server, 1, change, "neighbours")
-    with refused(ContractError, *named):
-        finish(server)
-
-
-def test_limits_in_closed_form():
-    """A person has two copies of every allele at most."""
-    expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
-    require_limits(ALLELES["alleles"].limits({}, None), expected)
-
-
-def test_what_counts_tell_of_standardised_genotypes():
-    """Four people have three copies, and two people are called with two; the last variant is left out."""
-    counts = AlleleCounts(4, np.array([4.0, 2.0, 4.0]), np.array([3.0, 2.0, 4.0]), np.array([3.0, 2.0, 6.0]))
-    stage = GenotypesStage(None)
-    stage.counts, stage.pruned = counts, np.array([False, False, True])
-    pooled = stage.head()
-    p = np.array([3 / 8, 1 / 2])
-    diagonal = [(3 - 4 * 4 * p[0] ** 2) / (2 * p[0] * (1 - p[0])), 0.0, 0.0]
-    np.testing.assert_allclose(pooled.diagonal, diagonal, rtol=1e-12)
+        server = server_of("qr-pca", parties_of(linked_people()), n_components=2, genotypes=True, **PRUNED)
+        tamper_arrays(server, 1, change, "neighbours")
+        with refused(ContractError, *named):
+            finish(server)
+    G = linked_people(missing=0.0)
+    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
+    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
+    products[20, 3] += 500  # which no genotypes have
+    with refused(ValueError):
+        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)
 
 
 def kept(parties, begins, window, step, limit, *, width=100):
@@ -256,7 +234,7 @@ def kept(parties, begins, window, step, limit, *, width=100):
 def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing):
     G = linked_people(60, 160, missing=missing)
     if not missing:
-        G = np.delete(G, G.shape[1] // 2, axis=1)
+        G = np.delete(G, 80, axis=1)
     expected = plinks_rule(G, [0, 100], window, step, limit)
     assert 10 < expected.sum() < 150
     np.testing.assert_array_equal(kept([G[:20], G[20:35], G[35:]], [0, 100], window, step, limit, width=70), expected)
@@ -277,14 +255,6 @@ def test_the_kept_variants_are_those_of_the_program(tmp_path):
     np.testing.assert_array_equal(kept([G[:70], G[70:]], [0, 1400], 200, 25, 0.2, width=1000), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_rows_are_standardised_by_the_formula(dtype):
-    G = people(missing=0.1)
-    found = to_array(standardise(G.astype(dtype), count_alleles(G.astype(dtype)).frequencies))
-    np.testing.assert_allclose(found, standardised_by_hand(G), atol=1e-12)
-    np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
-
-
 def test_allele_counts_give_the_diagonal_and_add_up():
     G = people(missing=0.1)
     counts = count_alleles(G)
@@ -293,12 +263,14 @@ def test_allele_counts_give_the_diagonal_and_add_up():
     blocks = Blocks(lambda: [G[:17], G[17:60]], G.shape[1], G.dtype, count=60)
     for one, other, both in zip(count_alleles(blocks), count_alleles(G[60:]), counts, strict=True):
         np.testing.assert_array_equal(one + other, both)
-    # Whole numbers and sparse rows are genotypes, too.
-    G = people()
-    counts = count_alleles(G)
+    for same in (G, G.astype(np.float32)):
+        found = to_array(standardise(same, count_alleles(same).frequencies))
+        np.testing.assert_allclose(found, standardised_by_hand(G), atol=1e-12)
+        np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
+    G = people()  # whole numbers and sparse rows are genotypes, too
     for same in (G.astype(np.int8), sparse_rows(sparse.csr_array(G))):
-        np.testing.assert_array_equal(count_alleles(same).alleles, counts.alleles)
-        found, expected = (to_array(standardise(form, counts.frequencies)) for form in (same, G))
+        np.testing.assert_array_equal(count_alleles(same).alleles, count_alleles(G).alleles)
+        found, expected = (to_array(standardise(form, count_alleles(G).frequencies)) for form in (same, G))
         np.testing.assert_array_equal(found, expected)
 
 
@@ -313,9 +285,3 @@ def test_variants_of_one_allele_and_what_is_no_genotype():
     assert not non_genotype_columns(G).size
     G[3, 7], G[5, 2], G[9, 11] = 0.5, 3, -1
     np.testing.assert_array_equal(non_genotype_columns(G), [2, 7, 11])
-    G = linked_people(missing=0.0)
-    products, gapped = linkage.product_sums(G, 0, 100, 10), np.flatnonzero(np.isnan(G[:, :109]).any(axis=0))
-    gaps = linkage.gap_sums(G, 0, 100, 10, gapped)
-    products[20, 3] += 500  # which no genotypes have
-    with refused(ValueError):
-        linkage.correlated_pairs(products, gaps, gapped, 0, count_alleles(G), 0.2)

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import zipfile
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
@@ -73,24 +73,19 @@ def test_a_model_of_before_is_that_of_today(method, parties, tmp_path):
     assert [str(entry) for entry in again.log] == [str(entry) for entry in model.log]
 
 
-def test_kept_moments_of_before_give_the_statistics_of_the_rows(parties):
+def test_kept_moments_federations_and_running_models_of_before_go_on(parties, earlier):
     moments = SecondMoments.load(EARLIER / "p-cov-moments.npz")
     np.testing.assert_allclose(moments.covariance, np.cov(np.concatenate(parties).T), rtol=1e-12)
     assert np.isfinite(analyses.how_sure_by_parties(moments, 2).variances).all()
-
-
-def test_a_federation_of_before_goes_on(parties, earlier):
     assert sum(Federation.open(earlier / "federation").members.values()) == sum(map(len, parties))
     model = run("streaming", [parties[0][:11]], n_components=2, state=str(earlier / "federation"))
     rows = np.concatenate([parties[0][:11], *parties[1:]])
     assert model.n_samples_ == len(rows)
     np.testing.assert_allclose(model.mean_, rows.mean(axis=0), rtol=1e-12)
-
-
-@pytest.mark.parametrize("method", ["spca", "sapca"])
-def test_a_running_model_of_before_goes_on(method, parties, earlier):
-    model = run(method, [np.eye(30, 4)], n_components=2, state=str(earlier / "running"))
-    assert model.n_samples_ == sum(map(len, parties)) + 30
+    for method in ("spca", "sapca"):
+        state = shutil.copytree(earlier / "running", earlier / method)
+        model = run(method, [np.eye(30, 4)], n_components=2, state=str(state))
+        assert model.n_samples_ == sum(map(len, parties)) + 30
 
 
 def test_a_journal_of_before_is_whole_and_counts(parties, earlier, tmp_path, monkeypatch):
@@ -100,11 +95,10 @@ def test_a_journal_of_before_is_whole_and_counts(parties, earlier, tmp_path, mon
     assert {"run", "question", "answer", "release", "refused", "opened"} <= {event.kind for event in journal.events}
 
     def ask(method, first=0, site=(), **options):
-        for number, party in enumerate(parties[:3]):
-            np.savetxt(tmp_path / f"{number}.csv", party[first:], delimiter=",", header="a,b,c,d", comments="")
-        files = [{"data": f"{tmp_path}/{number}.csv", "journal": f"{earlier}/journal-{number}"} for number in range(3)]
-        server = server_of(method, parties[:3], n_components=2, **options)
-        return finish(at_sites(server, [node | dict(site) for node in files]))
+        files = [{"data": f"{tmp_path}/{i}.csv", "journal": f"{earlier}/journal-{i}", **dict(site)} for i in range(3)]
+        for party, node in zip(parties, files, strict=False):
+            np.savetxt(node["data"], party[first:], delimiter=",", header="a,b,c,d", comments="")
+        return finish(at_sites(server_of(method, parties[:3], n_components=2, **options), files))
 
     monkeypatch.setattr("tests.harness.own", lambda method: {})  # no fixed noise
     with pytest.raises(DisclosureError, match="client 0: .*epsilon"):
@@ -119,32 +113,24 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers tha
 X = rows(120, 5)
 
 
-def by_day(few: int, many: int) -> list[Any]:
-    """Return the seeds of so many draws, of which the first few are drawn by day."""
-    return [range(few), pytest.param(range(few, many), marks=pytest.mark.nightly)]
-
-
-SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
-
-
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     """Write the archive with a change in it, and return what has changed."""
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    text = next(name for name in members if name.endswith(".json"))
     if rng.random() < 0.75:
-        about, changes = json.loads(members[text]), []
+        name, change = next(name for name in members if name.endswith(".json")), ""
+        about = json.loads(members[name])
         for _ in range(int(rng.integers(1, 3))):
             paths = list(paths_in(about))
-            path = paths[int(rng.integers(len(paths)))]
-            inner = reduce(getitem, path[:-1], about)
+            *path, key = paths[int(rng.integers(len(paths)))]
+            inner = reduce(getitem, path, about)
             if rng.random() < 0.1:
-                del inner[path[-1]]
-                changes.append(f"{path} removed")
+                del inner[key]
+                change += f"{path}, {key!r} removed; "
             else:
-                inner[path[-1]] = copy.deepcopy(JSON_VALUES[int(rng.integers(len(JSON_VALUES)))])
-                changes.append(f"{path}: {inner[path[-1]]!r:.50}")
-        members[text], change = json.dumps(about).encode(), "; ".join(changes)
+                inner[key] = copy.deepcopy(JSON_VALUES[int(rng.integers(len(JSON_VALUES)))])
+                change += f"{path}, {key!r}: {inner[key]!r:.50}; "
+        members[name] = json.dumps(about).encode()
     else:
         name = str(rng.choice([name for name in members if name.endswith(".npy")]))
         array, stream = np.load(io.BytesIO(members[name])), io.BytesIO()
@@ -158,6 +144,9 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
         for name, content in members.items():
             archive.writestr(name, content)
     return change
+
+
+SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
 def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:
@@ -205,15 +194,19 @@ def folder(tmp_path_factory):
     return folder
 
 
+def by_day(few: int, many: int) -> list[Any]:
+    """Return the seeds of so many draws, of which the first few are drawn by day."""
+    return [range(few), pytest.param(range(few, many), marks=pytest.mark.nightly)]
+
+
 @pytest.mark.parametrize("seeds", by_day(20, 120), ids=len)
 @pytest.mark.parametrize("name", ["k-means", "mixture", "harmony", "dp-pca"])
 def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, tmp_path):
-    used = 0
+    used, other = 0, tmp_path / "other.npz"
     for seed in seeds:
-        rng = np.random.default_rng(seed)
-        change = f"seed {seed}: {spoil_archive(rng, folder / f'{name}.npz', tmp_path / 'other.npz')}"
+        change = f"seed {seed}: {spoil_archive(np.random.default_rng(seed), folder / f'{name}.npz', other)}"
         try:
-            model = PCAModel.load(tmp_path / "other.npz")
+            model = PCAModel.load(other)
         except FedPCAError:
             continue
         used += 1
@@ -225,7 +218,7 @@ def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, t
             "outliers": partial(analyses.outliers, model, X),
             "clusters": lambda model=model: str(analyses.clusters(model)) + str(analyses.clusters(model).of(X)),
             "harmony": partial(analyses.harmonised, model, X, 0),
-            "names": partial(model.named, ["a", "b", "c", "d", "e"]),
+            "names": partial(model.named, [*"abcde"]),
             "save": partial(model.save, tmp_path / "again"),
         }
         use(found, change)
@@ -233,30 +226,23 @@ def test_foreign_models_are_used_or_refused_in_a_sentence(name, seeds, folder, t
 
 
 @pytest.mark.parametrize("seeds", by_day(12, 60), ids=len)
-def test_foreign_federations_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
+def test_foreign_federations_and_streams_are_used_or_refused(seeds, folder, tmp_path):
     for seed in seeds:
-        there = shutil.copytree(folder / "federation", tmp_path / str(seed))
+        there = shutil.copytree(folder / "federation", tmp_path / f"federation {seed}")
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, federation.SCHEMA)}"
-        try:
+        with suppress(FedPCAError):
             members = Federation.open(there)
-        except FedPCAError:
-            continue
-        found: dict[str, Callable[[], Any]] = {
-            "members": lambda members=members: str(members.members),
-            "summary": lambda members=members: members.model(2).summary(full=True),
-            "leave": partial(members.leave, "b"),
-            "append": partial(members.append, "a", X[60:] + 9),
-            "join": partial(members.join, "d", X[:30] * 2),
-            "save": members.save,
-            "again": lambda there=there: Federation.open(there).model(2).summary(full=True),
-        }
-        use(found, change)
-
-
-@pytest.mark.parametrize("seeds", by_day(10, 40), ids=len)
-def test_foreign_streams_are_used_or_refused_in_a_sentence(seeds, folder, tmp_path):
-    for seed in seeds:
-        there = shutil.copytree(folder / "running", tmp_path / str(seed))
+            found: dict[str, Callable[[], Any]] = {
+                "members": lambda members=members: str(members.members),
+                "summary": lambda members=members: members.model(2).summary(full=True),
+                "leave": partial(members.leave, "b"),
+                "append": partial(members.append, "a", X[60:] + 9),
+                "join": partial(members.join, "d", X[:30] * 2),
+                "save": members.save,
+                "again": lambda there=there: Federation.open(there).model(2).summary(full=True),
+            }
+            use(found, change)
+        there = shutil.copytree(folder / "running", tmp_path / f"running {seed}")
         change = f"seed {seed}: {spoil_store(np.random.default_rng(seed), there, stream_state.SCHEMA)}"
         more = partial(run, "sapca", cut(X + 1, 60, 60), n_components=2, state=str(there), reference=False)
         use({"load": partial(stream_state.RunningModel, there), "merge": more}, change)

@@ -35,7 +35,6 @@ from tests.refusals import refused
 
 PARTIES = cut(rows(90, 4), 40, 30, 20)
 DIAGONAL = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
-TOTAL = float(DIAGONAL.sum())
 N, TEN = MAX_ROWS, {"rows": np.asarray(10)}
 
 
@@ -48,20 +47,17 @@ def test_what_rounding_misses_of_a_sum_is_told_in_closed_form():
         return model.log["measured"]["fixed_point_variance_share"]
 
     item = 3 * SUM_PARTS * N * 1e24**2 * 2.0 ** -(63 + 3 * 58)
-    assert share(1e24) == pytest.approx(4 * item / TOTAL, rel=1e-9, abs=0)
+    assert share(1e24) == pytest.approx(4 * item / DIAGONAL.sum(), rel=1e-9, abs=0)
     # Of scaled features, the larger a share the less it varies.
     assert DIAGONAL.max() > 2 * DIAGONAL.min()
     assert share(1e24, scale=True) == pytest.approx((item / DIAGONAL).mean(), rel=1e-9, abs=0)
     item = 3 * 3 * N * 1e6**2 * 2.0 ** -(63 + 2 * 58)
-    assert 4 * item / TOTAL < share(1e6, survivors=3) < 40 * item / TOTAL  # and what two floats do not hold
+    assert 4 < share(1e6, survivors=3) / (item / DIAGONAL.sum()) < 40  # and what two floats do not hold
     # A share is the same in every unit, and so is whether it leaves a result exact.
     assert fit("p-cov", [X * 1e-6 for X in PARTIES], n_components=2, secure_aggregation=True, bound=1e18).log["exact"]
 
 
-@pytest.mark.parametrize(
-    ("way", "named"), [({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["party 1", 29, 30])], ids=str
-)
-def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
+def test_a_last_round_of_other_rows_is_refused(monkeypatch):
     """A party leaves a row out, and says so wherever the row counts."""
     honest = METHODS["p-cov"].client.statistics
 
@@ -71,8 +67,9 @@ def test_a_last_round_of_other_rows_is_refused(way, named, monkeypatch):
         return {**reply, "count": reply["count"] - 1} if other else reply
 
     monkeypatch.setattr(METHODS["p-cov"].client, "statistics", statistics)
-    with refused(ContractError, *named):
-        fit("p-cov", PARTIES, n_components=2, **way)
+    for way, named in (({"secure_aggregation": True, "bound": 100.0}, [89, 90]), ({}, ["party 1", 29, 30])):
+        with refused(ContractError, *named):
+            fit("p-cov", PARTIES, n_components=2, **way)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])
@@ -120,32 +117,23 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
     return end.value.value
 
 
-@pytest.mark.parametrize(
-    ("missed", "diagonal", "run", "result", "below"),
-    [
+def test_features_below_fixed_point_are_not_scaled():
+    """Ten rows about zero."""
+    for missed, diagonal, run, expected, below in (
         ([0.0, 1e-30], [4.0, 1e-30], {}, [4.0, 0.0], ["3.2e-16"]),  # it would be divided by what rounding left
         ([0.0, 1e-30], [4.0, 1e-30], {"scaled": False}, [4.0, 1e-30], []),
         ([1e-20, 1e-20], [4.0, 0.0], {"indicators": 1}, [4.0, 0.0], []),  # of a level that nobody has
-    ],
-)
-def test_features_below_fixed_point_are_not_scaled(missed, diagonal, run, result, below):
-    """Ten rows about zero."""
-    resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
-    np.testing.assert_allclose(resolved.diagonal, result, rtol=1e-6)
-    assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
+    ):
+        resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
+        np.testing.assert_allclose(resolved.diagonal, expected, rtol=1e-6)
+        assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
 
 
-def test_indicators_that_fixed_point_does_not_see_are_refused():
-    """Beside a huge bound all indicators would be constant."""
-    with refused(ConfigError, "'bound'", "1e+70"):
-        pooled(opened(10.0, [0, 0], [4e140, 0.0], [1e50, 1e50]), bound=1e70, indicators=1)
-
-
-@pytest.mark.parametrize(("variance", "noise"), [(0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)])
-def test_a_factor_is_above_the_noise_and_that_above_rounding(variance, noise):
-    request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
-    with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
-        incomplete._local_products(None, request)
+def test_a_factor_is_above_the_noise_and_that_above_rounding():
+    for variance, noise in ((0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)):
+        request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
+        with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
+            incomplete._local_products(None, request)
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
@@ -168,23 +156,15 @@ def test_a_site_answers_about_as_many_rows_as_its_minimum(complete, answered, tm
     assert bool(session.ask("observed", [])[0]) == answered
 
 
-@pytest.mark.parametrize(("lost", "told"), [(1.9e-14, False), (2.1e-14, True)])
-def test_rounding_of_a_mean_is_noted_beside_a_deviation(lost, told):
-    head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
-    assert pooling.remainder_if_needed(head, diagonal).size == (2 if told else 0)
-
-
-def test_parties_are_named_as_members_where_no_two_are_one():
-    replies = [SimpleNamespace(member=member, sender=f"client {i}") for i, member in enumerate("aab")]
-    assert [party_names(some) for some in (replies[1:], replies)] == [["a", "b"], ["client 0", "client 1", "client 2"]]
-
-
 @pytest.mark.parametrize("wrong", [[3, 2, 5], [2, 3, 3]])
 def test_ids_are_in_order_and_each_once(wrong):
     right, other = (SimpleNamespace(fields={"ids": np.array(ids)}, sender="client 1") for ids in ([2, 3, 5], wrong))
     ColumnsRun._require_same_ids(SimpleNamespace(), [right, right])
     with refused(ContractError, "client 1", "'ids'"):
         ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
+    # Parties are named as members where no two are one.
+    replies = [SimpleNamespace(member=member, sender=f"client {i}") for i, member in enumerate("aab")]
+    assert [party_names(some) for some in (replies[1:], replies)] == [["a", "b"], ["client 0", "client 1", "client 2"]]
 
 
 SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
@@ -203,39 +183,21 @@ FACTOR_LIMITS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        (row_limits.projection_limits(SPREAD), {"count": N, "squared": 2 * 13.0 * N}),
-        (
-            row_limits.moments_limits(SPREAD),
-            {"count": N, "sum": N * SPREAD, "squares": N * SPREAD**2, "scatter": N * np.array([4.0, 6.0, 9.0])},
-        ),
-        (row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]}),
-        (row_limits.product_limits(SPREAD, 1), {"product": 2 * N * 13**0.5 * SPREAD[:, None]}),
-        (
-            incomplete_limits.deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10),
-            {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]},
-        ),
-        (
-            incomplete_limits.expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0),
-            {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]},
-        ),
-        (incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SCALED, shared=True), FACTOR_LIMITS),
-        (
-            incomplete_limits.observed_limits(THREE, pairs=True),
-            {"count": N, "empty": N, "pairs": [N] * 3, "sum": [3.0 * N] * 2},
-        ),
-        (
-            short_words._product_limits(
-                {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}, THREE
-            ),
-            {"product": [[6.0, 8.0], [9.0, 12.0]]},
-        ),
-    ],
-)
-def test_limits_in_closed_form(limits, expected):
-    require_limits(limits, expected)
+def test_limits_in_closed_form():
+    require_limits(row_limits.projection_limits(SPREAD), {"count": N, "squared": 2 * 13.0 * N})
+    require_limits(row_limits.scatter_limits(SPREAD), {"scatter": [4.0, 6.0, 9.0]})
+    expected = {"count": N, "sum": N * SPREAD, "squares": N * SPREAD**2, "scatter": N * np.array([4.0, 6.0, 9.0])}
+    require_limits(row_limits.moments_limits(SPREAD), expected)
+    require_limits(row_limits.product_limits(SPREAD, 1), {"product": 2 * N * 13**0.5 * SPREAD[:, None]})
+    limits = incomplete_limits.deviation_limits({"centre": np.array([-2.0, 0.0])}, THREE, 10)
+    require_limits(limits, {"shift": [50.0, 30.0], "diagonal": [250.0, 90.0]})
+    expected = {"first": np.sqrt(10 * SQUARES), "second": [SQUARES[0], np.sqrt(SQUARES.prod()), SQUARES[1]]}
+    require_limits(incomplete_limits.expected_limits({**NEAR, "covariance": np.zeros(3)}, 10, 1.0), expected)
+    require_limits(incomplete_limits.factor_limits({**TEN, **NEAR, **FACTOR}, SCALED, shared=True), FACTOR_LIMITS)
+    expected = {"count": N, "empty": N, "pairs": [N] * 3, "sum": [3.0 * N] * 2}
+    require_limits(incomplete_limits.observed_limits(THREE, pairs=True), expected)
+    request = {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}
+    require_limits(short_words._product_limits(request, THREE), {"product": [[6.0, 8.0], [9.0, 12.0]]})
 
 
 def test_nearly_singular_models_stay_within_limits():
@@ -272,10 +234,17 @@ def test_what_is_observed_of_features_in_closed_form():
 
 
 def test_a_site_with_more_rows_than_its_share_is_named(monkeypatch):
-    assert MAX_UNRESOLVED_SHARE <= 1e-9
     monkeypatch.setattr(row_limits, "MAX_ROWS", 119)  # one party has 40 of 90
     with refused(DataError, "party 0", 119):
         fit("p-cov", PARTIES, n_components=2, secure_aggregation=True, bound=100.0)
+    monkeypatch.undo()
+    assert [row_limits.read_row_count(np.asarray(float(right)), 3) for right in (3, MAX_ROWS)] == [3, MAX_ROWS]
+    for wrong in (-1, 0, 1, 2, MAX_ROWS + 1):  # they are of a false share
+        with refused(ContractError, 3, wrong):
+            row_limits.read_row_count(np.asarray(float(wrong)), 3)
+
+
+OBSERVED = 3, np.array([3.0, 1.0])
 
 
 def product_of(size):
@@ -292,38 +261,23 @@ def unresolved(missed):
     return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
 
 
-@pytest.mark.parametrize(
-    ("check", "right", "wrong", "error", "named"),
-    [
+def test_numbers_that_no_rows_have_are_refused():
+    for check, right, wrong, error, named in (
         (row_limits.require_max_rows, (N // 8, 8), (N // 8 + 1, 8), DataError, ["4,294,967,296"]),
         (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
         (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
         (row_limits.require_scalable, rounded(1e30, 0.9e-11), rounded(1e30, 1.1e-11), ConfigError, ["'bound'", 1]),
-        *(
-            (incomplete._require_observed, (3, np.array([3.0, 1.0])), (3, np.array(counts)), error, named)
-            for counts, error, named in (
-                ([3.0, 0.0], DataError, ["[1]"]),
-                ([4.0, 1.0], ContractError, []),
-                ([-1.0, 1.0], ContractError, []),
-            )
-        ),
+        (incomplete._require_observed, OBSERVED, (3, np.array([3.0, 0.0])), DataError, ["[1]"]),
+        (incomplete._require_observed, OBSERVED, (3, np.array([4.0, 1.0])), ContractError, []),
+        (incomplete._require_observed, OBSERVED, (3, np.array([-1.0, 1.0])), ContractError, []),
         *(
             (require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"])
             for n in (2.0001e6, -2.0001e6, 1e300, np.nan, np.inf)
         ),
-    ],
-)
-def test_numbers_that_no_rows_have_are_refused(check, right, wrong, error, named):
-    check(*right)
-    with refused(error, *named):
-        check(*wrong)
-
-
-@pytest.mark.parametrize("rows", [-1, 0, 1, 2, MAX_ROWS + 1])
-def test_impossible_row_counts_are_a_false_share(rows):
-    assert [row_limits.read_row_count(np.asarray(float(right)), 3) for right in (3, MAX_ROWS)] == [3, MAX_ROWS]
-    with refused(ContractError, 3, rows):
-        row_limits.read_row_count(np.asarray(float(rows)), 3)
+    ):
+        check(*right)
+        with refused(error, *named):
+            check(*wrong)
 
 
 def test_squares_are_as_large_as_their_mean_says():
@@ -332,10 +286,11 @@ def test_squares_are_as_large_as_their_mean_says():
     np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
     with refused(ContractError, "not those of any rows"):
         pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
-
-
-def own(X, *, columns, state=None, parties=3):
-    return Vault(X, state or State(RecordDict()), columns=columns, parties=parties)
+    with refused(ConfigError, "'bound'", "1e+70"):  # beside a huge bound all indicators would be constant
+        pooled(opened(10.0, [0, 0], [4e140, 0.0], [1e50, 1e50]), bound=1e70, indicators=1)
+    for lost, told in ((1.9e-14, 0), (2.1e-14, 2)):  # what rounding loses of a mean, beside a deviation
+        head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
+        assert pooling.remainder_if_needed(head, diagonal).size == told
 
 
 @pytest.mark.parametrize("columns", [0, 500])
@@ -343,7 +298,8 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
     """A part of the rows asked about first is not taken for all: `personalised` asks about rows not held out."""
     total, V, state = rows(200, 12) + 1e6, rows(12, 5, seed=1), State(RecordDict())
     for X in (total[:150], total, total):
-        scatter, centred, about = own(X, columns=columns, state=state), X - X.mean(axis=0), X - 3.0
+        scatter = Vault(X, state, columns=columns, parties=3)
+        centred, about = X - X.mean(axis=0), X - 3.0
         assert scatter.formed == (columns > 0)
         np.testing.assert_allclose(scatter.times(V), centred.T @ (centred @ V), rtol=1e-9)
         np.testing.assert_allclose(scatter.centred_product(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
@@ -367,19 +323,16 @@ def test_a_scatter_is_formed_once_a_run(options, monkeypatch):
     np.testing.assert_allclose(stored.explained_variance_, anew.explained_variance_, rtol=1e-12)
 
 
-def test_what_components_leave_is_told_unless_it_is_rounding():
+def test_scatters_are_formed_if_that_is_cheaper():
+    few, many = sparse.random_array((400, 10), density=0.05, rng=0, format="csr"), np.zeros((3000, 1000))
+    ways = [(few.toarray(), 400, 3), (sparse_rows(few), 400, 3), (many, 10**6, 100), (many, 10**6, 1000)]
+    vaults = [Vault(X, State(RecordDict()), columns=columns, parties=parties) for X, columns, parties in ways]
+    assert [vault.formed for vault in vaults] == [True, False, True, False]
+    assert [worth_forming(*size, 600) for size in ((7000, 784), (500, 784), (10**6, 3072))] == [True, False, False]
+    # What components leave is told unless it is rounding.
     assert [residual_sum(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
     scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
-
-
-def test_scatters_are_formed_if_that_is_cheaper():
-    few, many = sparse.random_array((400, 10), density=0.05, rng=0, format="csr"), np.zeros((3000, 1000))
-    assert own(few.toarray(), columns=400).formed
-    assert not own(sparse_rows(few), columns=400).formed
-    assert [own(many, columns=10**6, parties=parties).formed for parties in (100, 1000)] == [True, False]
-    sizes = [(7000, 784), (500, 784), (10**6, 3072)]
-    assert [worth_forming(*size, 600) for size in sizes] == [True, False, False]
 
 
 def test_a_products_bound_holds_for_its_coarsest_block():
