@@ -115,8 +115,9 @@ def test_limits_do_not_depend_on_the_source_of_moments(model, tmp_path):
     others = [analyses.pca(kept, 3), federation.model(3), PCAModel.load(model.save(tmp_path / "model"))]
     secured = {"n_components": 3, "secure_aggregation": True, "bound": 30.0}
     others += [run("p-cov", PARTIES, survivors=survivors, **secured) for survivors in (0, 3)]
-    for found in (analyses.outliers(other, X[:2]) for other in others):
-        np.testing.assert_allclose(found.spe_limit, expected.spe_limit, rtol=1e-8)
+    for number, other in enumerate(others):
+        found = analyses.outliers(other, X[:2])
+        np.testing.assert_allclose(found.spe_limit, expected.spe_limit, rtol=1e-8 if number > 2 else 1e-10)
         np.testing.assert_allclose(found.t_squared, expected.t_squared, rtol=1e-6)
 
 
