@@ -6,7 +6,7 @@ FOLDER gets a PNG file for each figure, with a picture for each input.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,8 @@ HUNDRED = {f"clinic {i}": X[i::100] for i in range(100)}
 
 MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
 WIDE_MOMENTS = SecondMoments.of(pd.concat(WIDE.values()))
-ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)), columns=long_names("serum level", 30))
+ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)))
+ALIKE.columns = [*(f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)), "f" * 60]
 ALIKE_MOMENTS = SecondMoments.of(ALIKE)
 ODD = X * np.where(np.arange(300) % 50 == 0, 12.0, 1.0)[:, None]
 
@@ -233,27 +234,18 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
 """Functions that draw, by the figure's name and by what is hard about the input."""
 
 
-def pictures(inputs: dict[str, Callable[[], Figure]]) -> Iterator[tuple[str, Image.Image]]:
-    """Yield what is hard about each input, and the picture."""
-    for what, draw in inputs.items():
-        stream = BytesIO()
-        draw().savefig(stream, format="png", dpi=80)
-        yield what, Image.open(stream)
-
-
 def sheet(inputs: dict[str, Callable[[], Figure]], width: int = 1900) -> Image.Image:
     """Lay pictures in lines on a grey page, so that the edges of each are seen, with a text above each."""
-    places, x, y, height = [], 0, 0, 0
-    for what, picture in pictures(inputs):
-        if x and x + picture.width > width:
+    page, x, y, height = Image.new("RGB", (width, 10_000), "#999999"), 0, 0, 0
+    for what, draw in inputs.items():
+        draw().savefig(stream := BytesIO(), format="png", dpi=80)
+        picture = Image.open(stream)
+        if x + picture.width > width:
             x, y, height = 0, y + height, 0
-        places.append((what, picture, (x + 5, y + 20)))
+        ImageDraw.Draw(page).text((x + 5, y + 4), f"{what} ({picture.width} x {picture.height})", "black")
+        page.paste(picture, (x + 5, y + 20))
         x, height = x + picture.width + 10, max(height, picture.height + 30)
-    page = Image.new("RGB", (max(at[0] + picture.width for _, picture, at in places) + 5, y + height), "#999999")
-    for what, picture, (left, top) in places:
-        ImageDraw.Draw(page).text((left, top - 16), f"{what} ({picture.width} x {picture.height})", "black")
-        page.paste(picture, (left, top))
-    return page
+    return page.crop((0, 0, width, y + height))
 
 
 def main(folder: str, *figures: str) -> None:

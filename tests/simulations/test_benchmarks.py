@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 def cells(out: str) -> list[list[str]]:
     table = out.rstrip().split("\n\n")[-1].splitlines()
+    assert table[1] == "| --- " * (table[0].count("|") - 1) + "|"
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
