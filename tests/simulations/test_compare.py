@@ -19,13 +19,16 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
 from fedpca_flwr.simulations.comparing import Comparison, compare
-from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result, setting_title
+from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result
 from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
 
 WINE = {"datasets": ["wine"], "clients": [3], "n_components": 2}
+POOLED = np.random.default_rng(3).standard_normal((100, 4)) * [4, 3, 2, 1]
+TABLE = pd.DataFrame(POOLED, columns=list("abcd"))
+NORTH, SOUTH = TABLE[:50], TABLE[50:]
 
 
 def undrawn(monkeypatch):
@@ -47,12 +50,15 @@ def lines_of(folder):
     return (folder / RUNS).read_text().splitlines()
 
 
+def written(folder):
+    NORTH.to_csv(folder / "north.csv", index=False)
+    np.save(folder / "south.npy", SOUTH.to_numpy())
+    return [str(folder / "north.csv"), str(folder / "south.npy")]
+
+
 @pytest.fixture
 def no_work(monkeypatch):
     monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
-
-
-# What is run, and what is kept
 
 
 @pytest.mark.engine
@@ -122,15 +128,6 @@ def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
 
 
-def test_secure_comparisons_are_settings_of_their_own(tmp_path, monkeypatch):
-    undrawn(monkeypatch)
-    common = {"methods": ["p-cov"], "clients": [3], "output": tmp_path}
-    (plain,), (secure,) = compare(**common), compare(**common, bounds=[16.0])
-    assert "fixed_point_variance_share" in secure["measured"]
-    assert "fixed_point_variance_share" not in plain["measured"]
-    assert setting_title([secure]) == f"{setting_title([plain])}, secure sums, bound 16"
-
-
 @pytest.mark.engine
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypatch):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
@@ -162,16 +159,12 @@ def test_captured_variance_is_of_each_client():
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
     text = str(Comparison([compressed]))
     assert not unnamed(text, "| up per client | down per client |", "| compressed bits=12 ")
-    alone, together = compare(methods=["personalised mu=0", "p-cov"], **WINE)
+    (alone,) = compare(methods="personalised mu=0", **WINE)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
-    assert together["captured variance"] <= 1
     # Of rows about the mean of all: what lies between two parties is most of their variance, and each one's first axis.
     (apart,) = compare({"north": NORTH, "south": SOUTH + [0, 0, 0, 100]}, methods=["personalised mu=0"], n_components=2)
     assert 0.99 < apart["captured variance"] < 1
-
-
-# The command
 
 
 def test_a_method_that_fails_is_a_row_and_a_status(capsys):
@@ -181,8 +174,7 @@ def test_a_method_that_fails_is_a_row_and_a_status(capsys):
 
     out, err = told("qr-pca rank=2", "--clients", "3")
     assert "1 of 2 runs failed" in err
-    assert "| p-cov |" in out
-    assert "ConfigError: 'rank' is 2" in out
+    assert not unnamed(out, "| p-cov |", "ConfigError: 'rank' is 2")
     assert not unnamed(told("--datasets", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
 
 
@@ -230,11 +222,8 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     assert page.count("<tr><td>") + page.count('<tr class="best">') == 6  # runs
     for clients, seeds in ((3, "seeds 7, 42"), (4, "seed 42")):
         assert f"<div>wine, dirichlet 0.1, {clients} clients, 3 components, {seeds}</div>" in page
-    (tmp_path / "notes.txt").write_text("mine")
     assert cli.main(["compare", "--methods", "ap-cov", "--clients", "3", *given, "--fresh"]) == 0
     assert [json.loads(line)["method"] for line in lines_of(tmp_path)] == ["ap-cov"]
-    assert len(list((tmp_path / "models").iterdir())) == 1
-    assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_an_unusable_folder_is_named_first(tmp_path, no_work, capsys):
@@ -244,9 +233,7 @@ def test_an_unusable_folder_is_named_first(tmp_path, no_work, capsys):
     for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
         assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
         said = capsys.readouterr().err
-        assert said.startswith("fedpca compare: ")
-        assert str(place) in said
-        assert said.count("\n") == 1
+        assert (said.startswith("fedpca compare: "), str(place) in said, said.count("\n")) == (True, True, 1)
     assert (tmp_path / RUNS).read_text() == text
 
 
@@ -271,19 +258,6 @@ def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatc
     assert not unnamed(capsys.readouterr().err, tmp_path)
 
 
-# Tables of one's own
-
-RNG = np.random.default_rng(3)
-NORTH, SOUTH = (pd.DataFrame(RNG.standard_normal((50, 4)) * [4, 3, 2, 1], columns=list("abcd")) for _ in "ns")
-POOLED = np.vstack([NORTH, SOUTH])
-
-
-def written(folder):
-    NORTH.to_csv(folder / "north.csv", index=False)
-    np.save(folder / "south.npy", SOUTH.to_numpy())
-    return [str(folder / "north.csv"), str(folder / "south.npy")]
-
-
 def test_tables_are_parties_in_any_order_of_columns():
     made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], n_components=2)
     assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 2
@@ -303,17 +277,6 @@ def test_files_and_their_folder_are_the_same_data(tmp_path):
     assert "<table>" in first._repr_html_()
 
 
-def test_changed_rows_in_a_file_are_another_run(tmp_path):
-    files, output = written(tmp_path), tmp_path / "out"
-    (first,) = compare(files, methods=["p-cov"], n_components=2, output=output)
-    np.save(files[1], SOUTH.to_numpy() * 2)
-    (then,) = compare(files, methods=["p-cov"], n_components=2, output=output)
-    assert then["max angle"] < 1e-6
-    sources.HELD_TABLES.clear()
-    with refused(ConfigError, f"'{first['dataset']}'"):
-        sources.load(first["dataset"], first["data root"])
-
-
 def test_files_are_read_again_in_another_process(tmp_path, monkeypatch):
     undrawn(monkeypatch)
     files, output = written(tmp_path), tmp_path / "out"
@@ -323,6 +286,13 @@ def test_files_are_read_again_in_another_process(tmp_path, monkeypatch):
     assert files[0] not in (output / "report.html").read_text()  # no heading is as long as paths are
     sources.HELD_TABLES.clear()
     assert np.array_equal(sources.load(record["dataset"], record["data root"]).all_rows(), POOLED)
+    # Rows that have changed are another run.
+    np.save(files[1], SOUTH.to_numpy() * 2)
+    (then,) = compare(files, methods=["p-cov"], n_components=2, output=output)
+    assert then["max angle"] < 1e-6
+    sources.HELD_TABLES.clear()
+    with refused(ConfigError, f"'{record['dataset']}'"):
+        sources.load(record["dataset"], record["data root"])
 
 
 def test_what_cannot_be_the_parties_is_refused(tmp_path, monkeypatch):
@@ -339,27 +309,25 @@ def test_what_cannot_be_the_parties_is_refused(tmp_path, monkeypatch):
         compare(["."], methods=["p-cov"], clients=[3], partitions=["iid"])
 
 
-TABLE = pd.concat([NORTH, SOUTH]).assign(batch=["east", "west"] * 50)
-
-
 def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
+    table = TABLE.assign(batch=["east", "west"] * 50)
     how = {"label": "batch", "partitions": "dirichlet", "alphas": [0.1, 10], "clients": [2, 4], "n_components": 2}
-    made = compare(table=TABLE, methods=["p-cov", "ap-stack"], seeds=range(2), scale=True, **how)
+    made = compare(table=table, methods=["p-cov", "ap-stack"], seeds=range(2), scale=True, **how)
     assert len(made) == 2 * 2 * 2 * 2
     exact = [run for run in made if run["method"] == "p-cov"]
     assert max(run["max angle"] for run in exact) < 1e-6
     expected = pooled_pca(POOLED, 2, scale=True).explained_variance_ratio_.sum()
     np.testing.assert_allclose([run["explained variance"] for run in exact], expected)
     assert min(run["captured variance"] for run in made) > 0.9 * expected  # not of the feature with the largest unit
-    (other,) = compare(table=POOLED, methods="p-cov", **{**how, "label": TABLE["batch"], "alphas": 10, "clients": 2})
+    (other,) = compare(table=POOLED, methods="p-cov", **{**how, "label": table["batch"], "alphas": 10, "clients": 2})
     assert f"{other['dataset']}, scaled" == exact[0]["dataset"]
     assert compare(table=NORTH, methods="p-cov", n_components=2)[0]["partition"] == "iid"
     for arguments, named in (
-        ({"table": TABLE, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
+        ({"table": table, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
         ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
         ({"table": NORTH, "partitions": ["iid", "shards"]}, ["'partitions'", "shards", "'label'"]),
         ({"label": "batch"}, ["'table'"]),
-        ({"table": TABLE, "datasets": "wine"}, ["'table'", "datasets"]),
+        ({"table": table, "datasets": "wine"}, ["'table'", "datasets"]),
         ({"parties": [POOLED[:, :1], POOLED[:, 1:]], "methods": "vertical"}, ["1, 3", "table"]),
     ):
         with refused(ConfigError, *named):

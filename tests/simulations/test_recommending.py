@@ -16,7 +16,7 @@ from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.recommending import Choice, choices
 from fedpca_flwr.simulations.records import run_identity
 from fedpca_flwr.simulations.runs_file import RUNS, append_record, read_records, remove_runs
-from fedpca_flwr.simulations.seed_means import average_seeds, count_runs, interval, runs_text
+from fedpca_flwr.simulations.seed_means import average_seeds
 from tests.refusals import refused
 from tests.simulations.test_compare import WINE, undrawn
 
@@ -191,28 +191,6 @@ def several(tmp_path_factory):
     return compare(methods=["p-cov", "ap-cov"], seeds=range(4), output=tmp_path_factory.mktemp("seeds"), **many)
 
 
-@pytest.mark.parametrize(
-    ("record", "completed", "text"),
-    [
-        ({"seed": 3}, 1, "1"),
-        ({"seed": 3, "error": "no rows"}, 0, "0 of 1"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {}}, 2, "2"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows"}}, 1, "1 of 2"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows", 2: "no rows"}, "error": "no rows"}, 0, "0 of 2"),
-    ],
-)
-def test_runs_are_counted_with_those_that_failed(record, completed, text):
-    assert (count_runs(record), runs_text(record)) == (completed, text)
-
-
-def test_an_interval_is_that_of_students_t():
-    values = [1.0, 2.0, 4.0, 8.5]
-    mean, half_width = interval(values)
-    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    assert (mean, half_width) == pytest.approx((np.mean(values), (high - low) / 2), rel=1e-12)
-    assert interval([3.0]) == (3.0, None)
-
-
 def test_means_are_of_the_seeds_of_a_method_and_setting(several):
     frame, means = several.frame(), several.means()
     assert len(frame) == 2 * 2 * 2 * 4
@@ -244,11 +222,18 @@ def test_recommended_within_an_angle_is_what_every_seed_keeps():
 
 def test_seeds_that_failed_are_counted_and_told(several):
     runs = [run for run in several if (run["method"], run["alpha"], run["clients"]) == ("ap-cov", 0.1, 2)]
-    results = {key: value for key, value in runs[0].items() if key not in ("max angle", "rounds", "measured")}
-    made = Comparison([{**results, "error": "DataError: a site is away"}, *runs[1:]])
-    assert made.means()["runs"].tolist() == [3]
-    assert "runs: 3 of 4\n" in str(made)
-    assert "ap-cov, seed 0 failed: DataError: a site is away" in str(made)
+    left_out = ("max angle", "rounds", "measured")
+    away = [
+        {key: run[key] for key in run if key not in left_out} | {"error": "DataError: a site is away"} for run in runs
+    ]
+    for failed, seeds in ((1, "0"), (3, "0, 1, 2"), (4, None)):
+        made = Comparison([*away[:failed], *runs[failed:]])
+        assert made.means()["runs"].tolist() == [4 - failed]
+        assert f"runs: {4 - failed} of 4\n" in str(made)
+        assert (f"ap-cov, seed {seeds} failed: DataError: a site is away" in str(made)) == (failed < 4)
+    assert "| DataError: a site is away |" in str(made)
+    assert Comparison([*away[:3], runs[3]]).means()["max angle"].tolist() == [runs[3]["max angle"]]
+    assert "runs: 0 of 1\n" in str(Comparison(away[:1]))
 
 
 @pytest.mark.parametrize(
