@@ -120,14 +120,9 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
 
 
 def test_lines_are_on_the_front():
-    angles = np.zeros(1)
-    lines = [
-        messages.Cost("one round", 1, 9.0, 0.0, angles, "exact", exact=True),
-        messages.Cost("few bytes up", 4, 2.0, 9.0, angles, "1e-07", exact=True),
-        messages.Cost("dearer up, cheaper in all", 4, 3.0, 1.0, angles, "1e-07", exact=True),
-        messages.Cost("one more round than that", 5, 3.0, 1.0, angles, "1e-07", exact=True),
-        messages.Cost("not exact, for nothing", 1, 0.0, 0.0, angles, "-", exact=False),
-    ]
+    """Few bytes up, fewer in all, the same in one more round, and no bytes for nothing exact."""
+    costs = [(1, 9.0, 0.0), (4, 2.0, 9.0), (4, 3.0, 1.0), (5, 3.0, 1.0), (1, 0.0, 0.0)]
+    lines = [messages.Cost("", *cost, np.zeros(1), "", exact=cost[1] > 0) for cost in costs]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
 
 

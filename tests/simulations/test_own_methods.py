@@ -60,13 +60,9 @@ def test_a_class_runs_as_the_methods_do_and_then_by_name():
     assert run(own, PARTIES, n_components=2, unused_rank=7).log["options"]["unused-rank"] == 7
     with refused(ConfigError, "'unused_rank'", "'x'"):
         run(own, PARTIES, n_components=2, unused_rank="x")
-
-
-def test_a_class_that_is_defined_again_takes_the_place_of_the_first():
-    first, second = make(), make(power=-1.0)
-    models = [run(own, PARTIES, n_components=2) for own in (first, second, first)]
-    np.testing.assert_array_equal(models[0].components_, -models[1].components_)
-    np.testing.assert_array_equal(models[0].components_, models[2].components_)
+    # A class that is defined again takes the place of the first.
+    again, first = (run(one, PARTIES, n_components=2) for one in (make(power=-1.0), own))
+    np.testing.assert_array_equal([again.components_, first.components_], [-model.components_, model.components_])
 
 
 @pytest.mark.parametrize("options", [{}, {"clusters": 2}, {"adjust_for": "0"}, {"outliers": "counts"}], ids=str)
@@ -97,27 +93,15 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     assert (tmp_path / RUNS).exists()
 
 
-def test_flower_apps_take_a_class():
-    own = make()
-    strategy = FedPCA(own, n_components=2, clients=3)
-    app = client_app(lambda context: PARTIES[int(context.node_config["partition-id"])], own, n_components=2)
-    assert strategy.start(LocalGrid(app, 3)).arrays["components"].shape == (2, PARTIES[0].shape[1])
-
-
-class NoCard(method.Strategy):
-    def aggregate(self):
-        yield method.Round("moments")
-
-
-class NoAggregate(method.Strategy):
-    card = PooledCovariance.card
+NO_CARD = type("NoCard", (method.Strategy,), {"aggregate": lambda self: iter(())})
+NO_AGGREGATE = type("NoAggregate", (method.Strategy,), {"card": PooledCovariance.card})
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        *((dict, ["dict", "'aggregate'"]), (NoCard, ["NoCard", "'card'"])),
-        (NoAggregate, ["NoAggregate", "'aggregate'"]),
+        *((dict, ["dict", "'aggregate'"]), (NO_CARD, ["NoCard", "'card'"])),
+        (NO_AGGREGATE, ["NoAggregate", "'aggregate'"]),
         *((make(name), ["OwnCovariance", f"'{name}'"]) for name in ("My Method", "sub-it")),
     ],
     ids=str,
@@ -128,9 +112,6 @@ def test_a_class_that_is_no_method_is_refused(wrong, named):
     with refused(ConfigError, *named):
         compare(PARTIES, methods=["p-cov", wrong], n_components=2)
     assert FACTORY.methods is METHODS
-
-
-# The battery: our methods pass it, and each of its checks finds what it is there for
 
 
 BY_DAY = {"p-cov", "ap-cov", "dp-pca", "streaming", "vertical"}
@@ -144,8 +125,7 @@ BY_DAY = {"p-cov", "ap-cov", "dp-pca", "streaming", "vertical"}
 def test_our_methods_pass(method, monkeypatch):
     monkeypatch.setattr(*CLUSTER_STEPS)
     few = {key: value for key, value in own(method).items() if key in ("iterations", "graph", "noise_seed")}
-    if method == "compressed":  # in fewer bits it rounds otherwise where codes must add up
-        few = {"bits": 32}
+    few |= {"bits": 32} if method == "compressed" else {}  # in fewer it rounds otherwise where codes must add up
     checks = battery(method, **few)
     assert "options" in checks
     for check in checks.values():
@@ -172,7 +152,7 @@ def altered(change, in_sums=False):
 
 
 def turned(pairs):
-    pairs.vectors[:] = np.linalg.qr(pairs.vectors + [[1e-4]] * 6)[0]
+    pairs.vectors[:] = np.linalg.qr(pairs.vectors + 1e-4)[0]
 
 
 def larger(pairs):
@@ -201,24 +181,15 @@ class Loose(METHODS["p-cov"].strategy.card.options):
         return super().parse({key: cls.taken(key, value) for key, value in values.items()}, **given)
 
 
-def without_a_name(key, value):
-    if value == -1:
-        raise ConfigError("a value is not allowed")
-    return value
-
-
 def failing(strategy, client=METHODS["p-cov"].client, *, stages=False):
     """Make a class the method `foreign`, and return the checks that it fails, those of stages only on demand."""
-    checks = battery(type("Foreign", (strategy,), {"party": client})).items()
-    return {name for name, check in checks if (stages or not name.startswith("stage")) and fails(check)}
-
-
-def fails(check):
-    try:
-        check()
-    except (AssertionError, FedPCAError):
-        return True
-    return False
+    failed = set()
+    for name, check in battery(type("Foreign", (strategy,), {"party": client})).items():
+        try:
+            _ = (stages or not name.startswith("stage")) and check()
+        except (AssertionError, FedPCAError):
+            failed.add(name)
+    return failed
 
 
 @pytest.mark.engine
@@ -233,6 +204,12 @@ def test_methods_that_hold_their_card_pass(monkeypatch):
     for change, failed in ((turned, set()), (larger, stages)):
         assert failing(altered(change, in_sums=True), stages=change is larger) == {"masked", "surviving", *failed}
     assert "order of parties" in failing(Foreign, FirstCounts)
+
+
+def without_a_name(key, value):
+    if value == -1:
+        raise ConfigError("a value is not allowed")
+    return value
 
 
 @pytest.mark.engine
@@ -257,18 +234,14 @@ def test_replies_that_no_limit_holds_are_found(monkeypatch):
     assert failing(Foreign) == {"bytes"}
 
 
-def third_of_rows(context):
-    return PARTIES[context.node_config["partition-id"]]
-
-
 @pytest.mark.engine
 def test_a_class_is_a_method_in_another_process_too(monkeypatch):
     """The fault: Flower's workers get an app as a pickle, and know no class that this process has met."""
     from ray import cloudpickle  # which takes a second
 
     own, reference = make(), run("p-cov", PARTIES, n_components=2)
-    app, strategy = client_app(third_of_rows, own, n_components=2), FedPCA(own, n_components=2, clients=3)
-    pickled = cloudpickle.dumps(app)
+    app = client_app(lambda context: PARTIES[context.node_config["partition-id"]], own, n_components=2)
+    strategy, pickled = FedPCA(own, n_components=2, clients=3), cloudpickle.dumps(app)
     forget_classes(monkeypatch)
-    strategy.start(LocalGrid(cloudpickle.loads(pickled), 3))
-    np.testing.assert_allclose(strategy.model.components_, reference.components_, atol=1e-12)
+    found = strategy.start(LocalGrid(cloudpickle.loads(pickled), 3)).arrays["components"].numpy()
+    np.testing.assert_allclose([found, strategy.model.components_], [reference.components_] * 2, atol=1e-12)
