@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpca_flwr import cli
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.simulations import engines, measuring, records
 from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.recommending import Choice, choices
@@ -18,7 +17,7 @@ from fedpca_flwr.simulations.records import run_identity
 from fedpca_flwr.simulations.runs_file import RUNS, append_record, read_records, remove_runs
 from fedpca_flwr.simulations.seed_means import average_seeds
 from tests.refusals import refused
-from tests.simulations.test_compare import WINE, undrawn
+from tests.simulations.test_compare import WINE
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -44,6 +43,10 @@ def test_exact_choices_take_fewest_rounds_or_bytes():
     found = wishes(record("streaming", rounds=10, up=0.1), light, record("qr-pca", rounds=1, up=6.0), short)
     assert found["exact, in the fewest rounds"] is short
     assert found["exact, with the fewest bytes up"] is light
+    # What failed, or has other rows, is left out.
+    for out in ({"method": "vertical"}, {"error": "DataError: a site is away"}):
+        assert not wishes({**record(), **out})
+        assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
 
 def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
@@ -55,12 +58,6 @@ def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
     cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
     assert wishes(cheap, good)["differentially private"] is good
     assert wishes(good, cheap)["differentially private"] is good
-
-
-@pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
-def test_failed_and_unlike_runs_are_not_recommended(out):
-    assert not wishes({**record(), **out})
-    assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
 
 def test_costs_and_components_of_noise_in_words():
@@ -181,9 +178,6 @@ def test_only_a_comparisons_own_files_are_removed(tmp_path):
     assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 3
 
 
-# Several seeds
-
-
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
     """Return runs over four seeds, two alphas and two numbers of clients, with their models."""
@@ -236,21 +230,15 @@ def test_seeds_that_failed_are_counted_and_told(several):
     assert "runs: 0 of 1\n" in str(Comparison(away[:1]))
 
 
-@pytest.mark.parametrize(
-    ("over", "panels"), [("alpha", ["2 clients", "4 clients"]), ("clients", ["alpha 0.1", "alpha 10"])]
-)
-def test_figures_have_a_panel_for_what_else_differs(several, over, panels):
-    figure = several.figure(over, "captured variance")
-    assert [axes.get_title() for axes in figure.axes] == panels
-    assert {axes.get_xlabel() for axes in figure.axes} == {"alpha" if over == "alpha" else "number of clients"}
-    means = several.means()
-    shown = means[(means["clients"] == 2) & (means["method"] == "ap-cov")]["captured variance"]
-    if over == "alpha":
-        (line,) = (line for line in figure.axes[0].get_lines() if line.get_label() == "ap-cov")
-        np.testing.assert_allclose(line.get_ydata(), shown)
-
-
-def test_figures_of_a_single_value_say_so(several):
+def test_figures_have_a_panel_for_what_else_differs(several):
+    over_clients, over_alpha = (several.figure(over, "captured variance").axes for over in ("clients", "alpha"))
+    titles = [[axes.get_title() for axes in panels] for panels in (over_clients, over_alpha)]
+    assert titles == [["alpha 0.1", "alpha 10"], ["2 clients", "4 clients"]]
+    labels = [axes.get_xlabel() for axes in (*over_clients, *over_alpha)]
+    assert labels == ["number of clients", "number of clients", "alpha", "alpha"]
+    (line,) = (line for line in over_alpha[0].get_lines() if line.get_label() == "ap-cov")
+    shown = several.means().query("clients == 2 and method == 'ap-cov'")["captured variance"]
+    np.testing.assert_allclose(line.get_ydata(), shown)
     single = Comparison(run for run in several if run["alpha"] == 0.1)
     with refused(ConfigError, "alpha", 0.1):
         single.figure("alpha")
@@ -260,18 +248,6 @@ def test_figures_of_a_single_value_say_so(several):
         single.figure("clients", "angle")
 
 
-def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
-    undrawn(monkeypatch)
-    given = ["compare", "--methods", "ap-cov", "--datasets", "wine", "--clients", "3", "--n-components", "2"]
-    assert cli.main([*given, "--seeds", "0", "1", "--output", str(tmp_path)]) == 0
-    assert "aggregation: in clear; runs: 2\n" in capsys.readouterr().out
-    assert [run["seed"] for run in read_records(tmp_path)] == [0, 1]
-    assert cli.main([*given, "--seeds", "0", "1", "--seed", "3"]) == 2
-
-
-# What is refused before the first run, all of a kind at once
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -279,22 +255,26 @@ def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
         ({"datasets": ["digit", "wine"]}, ["'datasets'", "'digit'", "'digits'", "openml:NAME"]),
         ({"alphas": [-1, "a"]}, ["'alphas'", -1, "'a'"]),
         ({"clients": [3.5, 0]}, ["'clients'", 3.5, 0]),
-        ({"n_components": 0}, ["'n_components'", 0]),
-        ({"n_components": "x"}, ["'n_components'", "'x'"]),
+        *(({"n_components": value}, ["'n_components'", repr(value)]) for value in (0, "x")),
         ({"seeds": [1.5, -2]}, ["'seeds'", 1.5, -2]),
         ({"engine": "rays"}, ["'engine'", "'rays'", "loopback"]),
+        *(({"methods": f"sub-it {word}"}, [f"'{word}'", "key=value"]) for word in ("block-size", "=3", "block-size=")),
+        ({"alphas": np.nan, "bounds": -2, "seeds": -1}, ["'alphas'", np.nan, "'bounds'", -2, "'seeds'", -1]),
+        *(({"methods": "p-cov engine=ray"}, ["'engine'"]), ({"methods": "p-cov dataset=wine"}, ["--datasets"])),
+        ({"methods": "p-cov bound=16 n_components=5"}, ["'bound'", "--bounds", "--n-components"]),
+        ({"methods": "p-cov secure-aggregation=true bound=16"}, ["secure-aggregation", "'bound'", "--bounds"]),
         ({"methods": ["p-covv", "sub-itt", 3]}, ["'p-covv'", "'sub-itt'", 3]),
-        ({"methods": None}, ["'methods'", None]),
-        ({"methods": []}, ["'methods'", "empty"]),
+        *(({"methods": value}, ["'methods'", named]) for value, named in ((None, None), ([], "empty"), ("", "p-cov"))),
         ({"clients": [], "engine": 1}, ["'clients'", "empty", "'engine'"]),
         ({"datasets": ["wine", "digits"], "n_components": 100}, ["'n_components'", 100, "wine", "digits"]),
         ({"datasets": "wine", "clients": [1000, 500]}, ["'clients'", 500, 1000, 178, "wine"]),
         ({"datasets": ["mnist", "cifar10"], "data_root": "/nowhere"}, ["'mnist'", "cifar10"]),
+        ({"datasets": "images", "data_root": "~nobody:."}, ["data-root"]),
         ({"parties": "wine"}, ["'parties'", "'wine'", "datasets"]),
     ],
     ids=str,
 )
 def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.simulations.measuring.run", lambda *_, **__: pytest.fail("there was work"))
-    with refused(Exception, *named):
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+    with refused(FedPCAError, *named):
         compare(**{"methods": "p-cov", "n_components": 2, **arguments})
