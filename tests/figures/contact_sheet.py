@@ -7,6 +7,7 @@ FOLDER gets a PNG file for each figure, with a picture for each input.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ MODEL = run("p-cov", PARTIES, n_components=4)
 
 
 def classes(parties: dict[str, Any], count: int) -> list[list[str]]:
-    """Return a label of so many for each row of the parties, in turn."""
     return [[f"class {i % count}" for i in range(len(part))] for part in parties.values()]
 
 
@@ -90,11 +90,11 @@ def models(names: list[str]) -> dict[str, PCAModel]:
 
 
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
+UNORDERED = {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
 
 
-def overlay(model: Any, data: Any = X, reference: PCAModel = MODEL, **more: Any) -> Figure:
-    return plots.projection_overlay(model, data, reference=reference, **more)
+overlay = partial(plots.projection_overlay, parties=X, reference=MODEL)
 
 
 def results_over(methods: list[str], panels: list[str]) -> Figure:
@@ -135,7 +135,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: overlay(MODEL, labels=long_names("kind", 3) * 100, title=METHODS[0] * 3),
         "30 classes": lambda: overlay(MODEL, labels=[f"kind {i % 30}" for i in range(300)]),
         "one component": lambda: overlay(ONE_MODEL, reference=ONE_MODEL),
-        "three clouds": lambda: overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
+        "three clouds": lambda: overlay(CLOUDS_MODEL, parties=CLOUDS["north"], reference=CLOUDS_MODEL),
         "two models": lambda: overlay(models(["p-cov", "qr-pca"]), labels=np.arange(300) % 3),
         "one model": lambda: overlay(models(["p-cov"])),
         "names of 58 letters, four models": lambda: overlay(models(LONG_METHODS[:4]), labels=np.arange(300) % 10),
@@ -162,7 +162,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
         "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
         "means of few runs": lambda: plots.bytes_against_error(
-            {"p-cov": [(0.4, 0.0, 0.0)], "sub-it": [(0.1, 9.0, 3.0), (0.2, 0.7, 0.9)]}
+            {"a": [(0.4, 0.0, 0.0)], "b": [(0.1, 9, 3), (0.2, 0.7, 1)]}
         ),
         "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
     },
@@ -170,9 +170,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "plain": lambda: results_over(["p-cov", "sub-it"], ["4 clients"]),
         "names of 58 letters": lambda: results_over(LONG_METHODS, ["4 clients", "8 clients"]),
         "30 methods": lambda: results_over(METHODS, ["4 clients"]),
-        "methods without order": lambda: plots.results_over(
-            {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}, xlabel="", ylabel="s", ticks=LONG_METHODS
-        ),
+        "methods without order": lambda: plots.results_over(UNORDERED, xlabel="", ylabel="s", ticks=LONG_METHODS),
         "six panels": lambda: results_over(METHODS[:3], [f"{count} clients" for count in range(2, 14, 2)]),
     },
     "heterogeneity": {
@@ -201,9 +199,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     },
     "biplot": {
         "plain": lambda: plots.biplot(analyses.read(MOMENTS, 2), X),
-        "classes, components 1 and 3": lambda: plots.biplot(
-            KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)
-        ),
+        "classes": lambda: plots.biplot(KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)),
         "numbers": lambda: plots.biplot(KEPT, AGED, labels="age"),
         "names of 58 letters": lambda: plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
         "30 like features": lambda: plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),

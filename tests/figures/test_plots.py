@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from matplotlib import markers, patches, path
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.markers import CARETDOWN, CARETDOWNBASE
-from matplotlib.patches import Patch
-from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, analyses, run
@@ -85,7 +83,7 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
     figure = plots.scores(MODEL, dict(zip(names, PARTS, strict=True)), labels=PER_PARTY)
     entries, handles = [" ".join(text.split()) for text in legend_of(figure)], figure.legends[0].legend_handles
     assert entries[3:6] == [f"{name} ({count} rows)" for name, count in zip(names, (180, 100, 20), strict=True)]
-    assert [isinstance(handle, Patch) for handle in handles[:6]] == [True] * 3 + [False] * 3
+    assert [isinstance(handle, patches.Patch) for handle in handles[:6]] == [True] * 3 + [False] * 3
     (axes,) = figure.axes
     colours = np.concatenate([mark.get_facecolor() for mark in axes.collections])
     pairs = {(label, colour.tobytes()) for label, colour in zip(LABELS, colours, strict=True)}
@@ -95,12 +93,12 @@ def test_with_labels_colours_are_of_the_classes_of_all_parties():
 
 def test_ellipses_are_of_rows_or_of_means_and_say_which():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
-    outline = MatplotlibPath(np.asarray(plots.scores(None, {"all": turned}).axes[0].lines[0].get_xydata()))
+    outline = path.Path(np.asarray(plots.scores(None, {"all": turned}).axes[0].lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert sum(map(len, points(plots.scores(None, [turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
     normal = np.random.default_rng(0).standard_normal((10, 10, 20, 2))
     figures = [plots.scores(None, list(tens), ellipses="mean") for tens in normal]
-    outlines = [MatplotlibPath(np.asarray(line.get_xydata())) for figure in figures for line in figure.axes[0].lines]
+    outlines = [path.Path(np.asarray(line.get_xydata())) for figure in figures for line in figure.axes[0].lines]
     assert len(outlines) == 100
     assert 0.91 <= np.mean([outline.contains_point((0, 0)) for outline in outlines]) <= 0.99
     for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
@@ -178,8 +176,8 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
     model = run("p-cov", PARTS[:2], n_components=4, scores=paths)
     of_files, of_rows = plots.scores(model, paths), plots.scores(model, PARTS[:2])
-    for one, other in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
-        np.testing.assert_allclose(one, other)
+    for drawn, expected in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
+        np.testing.assert_allclose(drawn, expected)
     assert legend_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
@@ -318,10 +316,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert legend_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
     looser = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
     assert legend_of(looser)[2] == "limits of 95 % of new rows"
-
-
-def test_numbers_at_the_axes_of_a_map_of_outliers_do_not_overprint():
-    """Over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
+    # Over less than a power of ten, each of 2 to 9 had a number of three letters' width, over the next.
     figure = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
@@ -359,14 +354,12 @@ def test_a_biplot_has_arrows_of_correlations():
         plots.biplot(analyses.read(MOMENTS, 1), X)
     with refused(DataError, 12, 3):  # scores are no rows
         plots.biplot(found, found.scores(X))
-
-
-def test_a_correlation_circle_has_an_arrow_for_each_feature():
+    # So has a correlation circle.
     found = analyses.read(MOMENTS, 3, supplementary=[0])
     (axes,) = plots.variables(found).axes
     np.testing.assert_allclose(np.hypot(*axes.lines[0].get_data()), 1)
     assert tips_of(axes) == set(map(tuple, found.correlations[:2].T))
-    arrows: list[Any] = [text for text in axes.texts if not text.get_text()]
+    arrows = [text for text in axes.texts if not text.get_text()]
     dashed = [tuple(arrow.xy) for arrow in arrows if arrow.arrow_patch.get_linestyle() == "--"]
     assert dashed == [tuple(found.correlations[:2, -1])]
 
@@ -469,10 +462,12 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
     """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
     lines = ({"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]} for half_width in (4.0, 40.0))
     above, reaching = (plots.results_over({"": line}, xlabel="", ylabel="angle", angles=True) for line in lines)
-    carets = [line for line in reaching.axes[0].lines if line.get_marker() in (CARETDOWN, CARETDOWNBASE)]
+    carets = [
+        line for line in reaching.axes[0].lines if line.get_marker() in (markers.CARETDOWN, markers.CARETDOWNBASE)
+    ]
     assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
     bars = [item for item in reaching.axes[0].collections if isinstance(item, LineCollection)]
-    ends = {end for item in bars for path in item.get_segments() for end in path[:, 1]}
+    ends = {end for item in bars for segment in item.get_segments() for end in segment[:, 1]}
     np.testing.assert_allclose(sorted(ends), [2, 4, 10, 30, 70])
     assert legend_of(above) == ["fast-pca", "bar: 95 % interval\nof the mean"]
     assert legend_of(reaching) == [*legend_of(above), "the interval reaches 0"]
@@ -510,6 +505,10 @@ def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():
 
 
 def test_each_mark_has_the_name_of_its_row(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "plotly", None)
+        with pytest.raises(ConfigError, match="pip install plotly"):
+            plots.hover(MODEL, NAMED)
     pytest.importorskip("plotly", reason="draws the figure")
     figure = plots.hover(MODEL, NAMED, components=(3, 1))
     north, south, _ = figure.data
@@ -520,6 +519,3 @@ def test_each_mark_has_the_name_of_its_row(monkeypatch):
     assert "%" in figure.layout.xaxis.title.text
     with refused(ConfigError, "'components'", 5, 4):
         plots.hover(MODEL, NAMED, components=(1, 5))
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(ConfigError, match="pip install plotly"):
-        plots.hover(MODEL, NAMED)

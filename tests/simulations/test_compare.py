@@ -36,12 +36,12 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(report, "figures", lambda *_: [])
 
 
-def draw_pictures(folder, labels=("one", "two"), *, count=8, seed=0, step=0, most=256):
+def draw_pictures(folder, seed, step=0, most=120):
     """Return an image folder of random pixels; those of the i-th label begin at i times a step."""
-    for i, label in enumerate(labels):
+    for i, label in enumerate(("one", "two")):
         (folder / label).mkdir(parents=True)
         rng = np.random.default_rng(seed)
-        for number in range(count):
+        for number in range(8):
             pixels = rng.integers(step * i, step * i + most, (4, 4), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / label / f"{number}.png")
 
@@ -54,11 +54,6 @@ def written(folder):
     NORTH.to_csv(folder / "north.csv", index=False)
     np.save(folder / "south.npy", SOUTH.to_numpy())
     return [str(folder / "north.csv"), str(folder / "south.npy")]
-
-
-@pytest.fixture
-def no_work(monkeypatch):
-    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
 
 
 @pytest.mark.engine
@@ -83,10 +78,6 @@ def test_every_combination_is_one_record():
     assert exact == {"sapca", *(name for name, card in cards.items() if card.exact)}  # sapca tracks all 13 directions
     (off,) = [record for record in records if record["method"] == "ap-cov"]
     assert 0 < off["mean angle"] < off["max angle"]
-
-
-@pytest.mark.engine
-def test_kernels_are_compared_with_scikit_learns():
     kernels = ("kernel=polynomial degree=2 coef0=2 center=true", "kernel=sigmoid gamma=1e-6", "kernel=linear")
     one = {**WINE, "clients": [1], "n_components": 1}  # a single party's kernel is that of all columns
     for record in compare(methods=[f"vfedakpca {kernel}" for kernel in kernels], **one):
@@ -110,8 +101,8 @@ def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
 
 
 def test_another_folder_of_data_is_another_run(tmp_path):
-    draw_pictures(tmp_path / "a", seed=1, most=80, count=4)
-    draw_pictures(tmp_path / "b", seed=3, most=240, count=4)
+    draw_pictures(tmp_path / "a", seed=1, most=80)
+    draw_pictures(tmp_path / "b", seed=3, most=240)
     common = {"methods": ["p-cov"], "clients": [2], "n_components": 2, "output": tmp_path}
     results = [compare(datasets=["wine", "images"], data_root=tmp_path / name, **common) for name in ("a", "b", "a")]
     ratios = [images["explained variance"] for _, images in results]
@@ -122,7 +113,7 @@ def test_another_folder_of_data_is_another_run(tmp_path):
 
 def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     for part, seed in (("train", 0), ("test", 1)):
-        draw_pictures(tmp_path / part, seed=seed, step=40, most=120)
+        draw_pictures(tmp_path / part, seed, step=40)
     images = {"datasets": ["images"], "data_root": tmp_path, "clients": [2], "n_components": 2}
     exact, other = compare(methods=["p-cov", "ap-cov"], **images, knn=True)
     assert 0.5 < exact["knn accuracy"] == exact["pooled knn accuracy"] == other["pooled knn accuracy"] <= 1
@@ -132,15 +123,15 @@ def test_pooled_accuracy_stands_beside_the_models(tmp_path):
 def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypatch):
     """dp-pca's model counts its own noise as variance, and says nothing of variance where all components are noise."""
     rows, joint = load("digits").all_rows(), "release=joint clip=60 noise-seed=1"
-    noise, noisy = compare(methods=[f"dp-pca epsilon={epsilon} {joint}" for epsilon in (1, 10)], output=tmp_path)
-    for record in (noise, noisy):
+    noise, noisy = made = compare(methods=[f"dp-pca epsilon={epsilon} {joint}" for epsilon in (1, 10)], output=tmp_path)
+    for record in made:
         components = PCAModel.load(tmp_path / record["model"]).components_
         captured = np.var(rows @ components.T, axis=0).sum() / np.var(rows, axis=0).sum()
         np.testing.assert_allclose(record["captured variance"], captured, rtol=1e-9)
     assert noise["measured"]["components_above_noise"] == 0
     assert noise["explained variance"] is None
     assert noisy["captured variance"] < 0.96 * noisy["explained variance"]
-    head, _, unknown, line = str(Comparison([noise, noisy])).splitlines()[2:6]
+    head, _, unknown, line = str(made).splitlines()[2:6]
     assert "| captured variance | explained variance |" in head
     assert f"| {noise['captured variance']:.2%} |  |" in unknown
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
@@ -167,15 +158,16 @@ def test_captured_variance_is_of_each_client():
     assert 0.99 < apart["captured variance"] < 1
 
 
-def test_a_method_that_fails_is_a_row_and_a_status(capsys):
-    def told(*arguments, status=1):
-        assert cli.main(["compare", "--methods", "p-cov", *arguments]) == status
-        return capsys.readouterr()
-
-    out, err = told("qr-pca rank=2", "--clients", "3")
+def test_a_method_that_fails_is_a_row_and_a_status(tmp_path, monkeypatch, capsys):
+    """A comparison that is interrupted says what is kept."""
+    given = ["compare", "--methods", "p-cov", "qr-pca rank=2", "--clients", "3"]
+    assert cli.main(given) == 1
+    out, err = capsys.readouterr()
     assert "1 of 2 runs failed" in err
     assert not unnamed(out, "| p-cov |", "ConfigError: 'rank' is 2")
-    assert not unnamed(told("--datasets", "wine", "--clients", "3", "0", "-2", status=2).err, "'clients'", 0, -2)
+    monkeypatch.setattr(measuring, "run", Mock(side_effect=KeyboardInterrupt))
+    assert cli.main([*given, "--output", str(tmp_path)]) == 130
+    assert not unnamed(capsys.readouterr().err, tmp_path)
 
 
 def test_keys_of_the_run_are_flags_of_the_comparison():
@@ -206,7 +198,8 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
     assert [json.loads(line)["method"] for line in lines_of(tmp_path)] == ["ap-cov"]
 
 
-def test_an_unusable_folder_is_named_first(tmp_path, no_work, capsys):
+def test_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
     text = "precious line one\nprecious last line without newline"
     (tmp_path / RUNS).write_text(text)
     (tmp_path / "file").touch()
@@ -230,12 +223,6 @@ def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     said = capsys.readouterr().out.splitlines()[-1]
     warning = r"kB up; none of 10 components above the noise, largest angle \d\d°\)\."
     assert re.fullmatch(r"Differentially private: dp-pca [^(]*\(6 rounds, mean [\d.]+ " + warning, said)
-
-
-def test_a_comparison_that_is_interrupted_says_what_is_kept(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(measuring, "run", Mock(side_effect=KeyboardInterrupt))
-    assert cli.main(["compare", "--methods", "p-cov", "--clients", "3", "--output", str(tmp_path)]) == 130
-    assert not unnamed(capsys.readouterr().err, tmp_path)
 
 
 def test_tables_are_parties_in_any_order_of_columns():

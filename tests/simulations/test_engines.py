@@ -95,8 +95,6 @@ def test_errors_in_python_show_no_row(given, options, named):
 
 def test_words_numbers_and_keys_that_stand_alone_are_told():
     assert value_text(np.nan) == "nan"
-    assert value_text(["a", "b"]) == "['a', 'b']"
-    assert len(value_text("a" * 500)) < 220
     kept = "dp-pca in /home/block-size/client/site.csv and min-rows-x; outliers=sites, client_app, 'clients', 'my site'"
     assert python_words(kept) == kept
     sea = python_words("client 3 (at sea): this site's node-config 'data' is not that of the other clients")

@@ -164,12 +164,9 @@ def test_graphs_are_drawn_by_rounds_and_bytes_beside_one_round(tmp_path, monkeyp
     assert is_png(tmp_path / "decentralised.png")
 
 
-# Cheung et al. 2022
-
-
 @pytest.mark.nightly
 def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
-    """The authors' program adds vectors of arbitrary sign: a figure of its own says what that costs."""
+    """Of Cheung et al. 2022, whose program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     drawn, steps = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9"), tmp_path / "steps"
     drawn += ("images-digits-3", "12-", "14-")  # one of each kind: to draw figures is most of the work
     honest = vertical._draw
@@ -245,11 +242,9 @@ def test_variants_are_compared_with_the_exact_pca():
     assert rows["ours"]["most"] < 45 < rows["as published"]["least"]
 
 
-# Grammenos et al. 2019
-
-
 @pytest.mark.nightly
 def test_a_quick_look_draws_every_figure(tmp_path):
+    """Of Grammenos et al. 2019."""
     readings = np.random.default_rng(0).standard_normal((120, 12)) * np.arange(1, 13) + 100
     np.savetxt(tmp_path / "q8calibLight.dat", readings)
     assert main(["adaptive-rank", "--output", str(tmp_path / "out"), "--shrink", "40", "--motes", str(tmp_path)]) == 0
@@ -322,8 +317,6 @@ def test_spirit_follows_a_hidden_variable():
     assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
     assert feed(Spirit(30, 1), low_rank(100)[0]).rank > 1
 
-
-# The page of what all seeds show
 
 HERE = Path(published.__file__).resolve().parent
 NUMBERS = json.loads((HERE / "numbers.json").read_text(encoding="utf-8"))

@@ -53,8 +53,6 @@ def test_secure_runs_say_what_the_server_saw(tmp_path, monkeypatch):
     assert "each party&#x27;s covariance" not in secure
 
 
-# Folders of somebody else
-
 PAYLOAD = """"'><img src=x onerror="document.title='run'"><script>document.title='run'</script>\u202e\x1b[2J"""
 
 

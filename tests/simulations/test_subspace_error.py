@@ -26,10 +26,6 @@ def components(X, k, scale=False):
     return PCA(k, svd_solver="covariance_eigh").fit(StandardScaler().fit_transform(X) if scale else X).components_.T
 
 
-def distance(V, W):
-    return np.sqrt(np.sum(np.sin(subspace_angles(V, W)) ** 2))
-
-
 def drawn(draw, V, n, *, scale=False, population=np.inf, draws=200, parties=(1, 2, 5, 10), max_refused=0.1):
     """Hold the medians foretold and how often intervals hold against draws; return the median of n rows."""
     lines, refused = [], 0
@@ -40,10 +36,9 @@ def drawn(draw, V, n, *, scale=False, population=np.inf, draws=200, parties=(1, 
         except DataError:
             refused += 1
             continue
-        drawn = (components(X[: n * m], V.shape[1], scale) for m in parties)
-        lines.append(
-            [(distance(V, W), *error.distance(n * m, population)) for W, m in zip(drawn, parties, strict=True)]
-        )
+        own = [components(X[: n * m], V.shape[1], scale) for m in parties]
+        true = [np.linalg.norm(np.sin(subspace_angles(V, W))) for W in own]
+        lines.append(np.column_stack([true, [error.distance(n * m, population) for m in parties]]))
     assert refused < max_refused * draws
     true, median, low, high = np.array(lines).T
     np.testing.assert_allclose(np.median(median, axis=1), np.median(true, axis=1), rtol=0.1)
