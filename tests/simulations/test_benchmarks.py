@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,8 +15,6 @@ pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts"
 from fedpca_flwr.simulations.benchmarks import harness, memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, main
 from tests.refusals import unnamed
-
-ROOT = Path(__file__).parents[2]
 
 
 def cells(out: str) -> list[list[str]]:
@@ -46,7 +45,7 @@ def test_every_benchmark_is_quoted_by_its_page(name, capsys):
     text = printed(capsys, name, "--help")
     assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in text
     page = re.search(r"Quoted in (\S+)\.\n", text)[1]
-    assert re.search(rf"(?:benchmarks\s+|`){name}\b", (ROOT / page).read_text()), page
+    assert re.search(rf"(?:benchmarks\s+|`){name}\b", Path(__file__).parents[2].joinpath(page).read_text()), page
 
 
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
@@ -77,11 +76,8 @@ def test_a_quick_benchmark_has_a_table(name, capsys):
 
 @pytest.mark.engine
 def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
-    def missing(rows, k):
-        raise ImportError
-
     name = "scikit-learn, `IncrementalPCA`"
-    monkeypatch.setattr(speed, "RIVALS", {name: speed.RIVALS[name], "missing": missing})
+    monkeypatch.setattr(speed, "RIVALS", {name: speed.RIVALS[name], "missing": Mock(side_effect=ImportError)})
     given = ["--components", "5", "--methods", "p-cov", "--repeats", "1"]
     ours, theirs, none = cells(printed(capsys, "rivals", *given))
     assert float(ours[3]) < 1e-6 < float(theirs[3])

@@ -225,12 +225,6 @@ def test_a_recommendation_is_cheap_and_good_and_warns_of_noise(capsys):
     assert re.fullmatch(r"Differentially private: dp-pca [^(]*\(6 rounds, mean [\d.]+ " + warning, said)
 
 
-def test_tables_are_parties_in_any_order_of_columns():
-    made = compare({"north": NORTH, "south": SOUTH[list("dcba")]}, methods=["p-cov", "vertical"], n_components=2)
-    assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 2
-    assert max(one["max angle"] for one in made) < 1e-6
-
-
 def test_files_and_their_folder_are_the_same_data(tmp_path):
     files = written(tmp_path)
     (tmp_path / "notes.txt").write_text("of no party")
@@ -316,26 +310,27 @@ def test_notes_are_beside_the_results_of_their_runs(tmp_path, monkeypatch):
 
 
 def test_results_of_given_parties_are_drawn_by_method_and_written_in_latex():
-    made = compare([NORTH, SOUTH], methods=["p-cov", "ap-cov"], n_components=2)
+    tables = {"north": NORTH, "south": SOUTH[list("dcba")]}  # in any order of columns
+    made = compare(tables, methods=["p-cov", "ap-cov", "vertical"], n_components=2)
+    assert [(one["clients"], one["partition"]) for one in made] == [(2, AS_GIVEN)] * 3
+    assert max(made[0]["max angle"], made[2]["max angle"]) < 1e-6 < made[1]["max angle"]
     (axes,) = made.figure("methods", "max angle").axes
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov"]
-    assert next(line for line in axes.lines if len(line.get_xdata()) == 2).get_ydata()[1] == made[1]["max angle"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["p-cov", "ap-cov", "vertical"]
+    assert next(line for line in axes.lines if len(line.get_xdata()) == 3).get_ydata()[1] == made[1]["max angle"]
     head, *lines = [line for line in made.to_latex().splitlines() if "&" in line]
     assert head == r"method & max angle (degrees) & captured variance & rounds & up per client \\"
-    assert [line.split(" & ")[0] for line in lines] == ["p-cov", r"ap-cov \textsuperscript{1}"]
+    assert [line.split(" & ")[0] for line in lines] == ["p-cov", r"ap-cov \textsuperscript{1}", "vertical"]
     assert all(r"\%" in line for line in lines)
     assert made.figure("MB up").axes[0].get_xlabel() == "kB up per client"
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "half_width", "text"),
-    [
-        ("MB up", 0.999, 0.1, "999 kB ± 100 kB"),
-        ("seconds", 1.0, 3.0, "1 (0 to 4)"),
-        ("captured variance", 0.5, 0.75, "50.00% (0 to 100.00%)"),
-        ("max angle", 7.4e-14, 1e-14, "7.4e-14 ± 1e-14"),
-        ("max angle", 53.7, 86.0, "53.7 (0 to 90)"),
-    ],
-)
-def test_no_interval_has_impossible_values(key, value, half_width, text):
-    assert format_result({key: value, "intervals": {key: half_width}}, key) == text
+def test_no_interval_has_impossible_values():
+    texts = {
+        ("MB up", 0.999, 0.1): "999 kB ± 100 kB",
+        ("seconds", 1.0, 3.0): "1 (0 to 4)",
+        ("captured variance", 0.5, 0.75): "50.00% (0 to 100.00%)",
+        ("max angle", 7.4e-14, 1e-14): "7.4e-14 ± 1e-14",
+        ("max angle", 53.7, 86.0): "53.7 (0 to 90)",
+    }
+    for (key, value, half_width), text in texts.items():
+        assert format_result({key: value, "intervals": {key: half_width}}, key) == text

@@ -210,14 +210,11 @@ def test_images_have_every_pixel():
     assert np.corrcoef(kernels["KPCA, all columns"], X.mean(axis=0))[0, 1] > 0.9
 
 
-def test_synthetic_data_are_densities_and_the_same_each_time():
+def test_synthetic_data_are_densities_and_missing_data_are_named(tmp_path, capsys):
     single = densities("single", 30, 20)
     assert single.shape == (20, 30)
     assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
     assert densities("mixture", 30, 20).tobytes() == densities("mixture", 30, 20).tobytes()
-
-
-def test_missing_tables_of_numbers_are_named(tmp_path, capsys):
     assert main(["adaptive-rank", "--output", str(tmp_path / "out"), "--motes", str(tmp_path)]) == 2
     assert not unnamed(capsys.readouterr().err, tmp_path, "q8calibHumid.dat")
     with refused(ConfigError, "--tables", str(tmp_path), "Sonar.csv"):
