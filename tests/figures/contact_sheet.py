@@ -6,7 +6,8 @@ FOLDER gets a PNG file for each figure, with a picture for each input.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ MODEL = run("p-cov", PARTIES, n_components=4)
 
 
 def classes(parties: dict[str, Any], count: int) -> list[list[str]]:
-    """Return a label of so many for each row of the parties, in turn."""
     return [[f"class {i % count}" for i in range(len(part))] for part in parties.values()]
 
 
@@ -63,7 +63,8 @@ HUNDRED = {f"clinic {i}": X[i::100] for i in range(100)}
 
 MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
 WIDE_MOMENTS = SecondMoments.of(pd.concat(WIDE.values()))
-ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)), columns=long_names("serum level", 30))
+ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)))
+ALIKE.columns = [*(f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)), "f" * 60]
 ALIKE_MOMENTS = SecondMoments.of(ALIKE)
 ODD = X * np.where(np.arange(300) % 50 == 0, 12.0, 1.0)[:, None]
 
@@ -89,11 +90,11 @@ def models(names: list[str]) -> dict[str, PCAModel]:
 
 
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
+UNORDERED = {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
 
 
-def overlay(model: Any, data: Any = X, reference: PCAModel = MODEL, **more: Any) -> Figure:
-    return plots.projection_overlay(model, data, reference=reference, **more)
+overlay = partial(plots.projection_overlay, parties=X, reference=MODEL)
 
 
 def results_over(methods: list[str], panels: list[str]) -> Figure:
@@ -134,7 +135,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: overlay(MODEL, labels=long_names("kind", 3) * 100, title=METHODS[0] * 3),
         "30 classes": lambda: overlay(MODEL, labels=[f"kind {i % 30}" for i in range(300)]),
         "one component": lambda: overlay(ONE_MODEL, reference=ONE_MODEL),
-        "three clouds": lambda: overlay(CLOUDS_MODEL, CLOUDS["north"], reference=CLOUDS_MODEL),
+        "three clouds": lambda: overlay(CLOUDS_MODEL, parties=CLOUDS["north"], reference=CLOUDS_MODEL),
         "two models": lambda: overlay(models(["p-cov", "qr-pca"]), labels=np.arange(300) % 3),
         "one model": lambda: overlay(models(["p-cov"])),
         "names of 58 letters, four models": lambda: overlay(models(LONG_METHODS[:4]), labels=np.arange(300) % 10),
@@ -161,7 +162,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
         "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
         "means of few runs": lambda: plots.bytes_against_error(
-            {"p-cov": [(0.4, 0.0, 0.0)], "sub-it": [(0.1, 9.0, 3.0), (0.2, 0.7, 0.9)]}
+            {"a": [(0.4, 0.0, 0.0)], "b": [(0.1, 9, 3), (0.2, 0.7, 1)]}
         ),
         "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
     },
@@ -169,9 +170,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "plain": lambda: results_over(["p-cov", "sub-it"], ["4 clients"]),
         "names of 58 letters": lambda: results_over(LONG_METHODS, ["4 clients", "8 clients"]),
         "30 methods": lambda: results_over(METHODS, ["4 clients"]),
-        "methods without order": lambda: plots.results_over(
-            {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}, xlabel="", ylabel="s", ticks=LONG_METHODS
-        ),
+        "methods without order": lambda: plots.results_over(UNORDERED, xlabel="", ylabel="s", ticks=LONG_METHODS),
         "six panels": lambda: results_over(METHODS[:3], [f"{count} clients" for count in range(2, 14, 2)]),
     },
     "heterogeneity": {
@@ -200,9 +199,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
     },
     "biplot": {
         "plain": lambda: plots.biplot(analyses.read(MOMENTS, 2), X),
-        "classes, components 1 and 3": lambda: plots.biplot(
-            KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)
-        ),
+        "classes": lambda: plots.biplot(KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)),
         "numbers": lambda: plots.biplot(KEPT, AGED, labels="age"),
         "names of 58 letters": lambda: plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
         "30 like features": lambda: plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),
@@ -233,27 +230,18 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
 """Functions that draw, by the figure's name and by what is hard about the input."""
 
 
-def pictures(inputs: dict[str, Callable[[], Figure]]) -> Iterator[tuple[str, Image.Image]]:
-    """Yield what is hard about each input, and the picture."""
-    for what, draw in inputs.items():
-        stream = BytesIO()
-        draw().savefig(stream, format="png", dpi=80)
-        yield what, Image.open(stream)
-
-
 def sheet(inputs: dict[str, Callable[[], Figure]], width: int = 1900) -> Image.Image:
     """Lay pictures in lines on a grey page, so that the edges of each are seen, with a text above each."""
-    places, x, y, height = [], 0, 0, 0
-    for what, picture in pictures(inputs):
-        if x and x + picture.width > width:
+    page, x, y, height = Image.new("RGB", (width, 10_000), "#999999"), 0, 0, 0
+    for what, draw in inputs.items():
+        draw().savefig(stream := BytesIO(), format="png", dpi=80)
+        picture = Image.open(stream)
+        if x + picture.width > width:
             x, y, height = 0, y + height, 0
-        places.append((what, picture, (x + 5, y + 20)))
+        ImageDraw.Draw(page).text((x + 5, y + 4), f"{what} ({picture.width} x {picture.height})", "black")
+        page.paste(picture, (x + 5, y + 20))
         x, height = x + picture.width + 10, max(height, picture.height + 30)
-    page = Image.new("RGB", (max(at[0] + picture.width for _, picture, at in places) + 5, y + height), "#999999")
-    for what, picture, (left, top) in places:
-        ImageDraw.Draw(page).text((left, top - 16), f"{what} ({picture.width} x {picture.height})", "black")
-        page.paste(picture, (left, top))
-    return page
+    return page.crop((0, 0, width, y + height))
 
 
 def main(folder: str, *figures: str) -> None:

@@ -6,11 +6,10 @@ It writes all of them, or those named, into docs. The benchmarks of their pages 
 picture is written by hand.
 """
 
-import os
 import re
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,14 +34,9 @@ def of_page(page: str, saved: str) -> str:
     """Return the figure that an example of a page saves."""
     examples = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.S | re.M)
     (example,) = [text for text in examples if saved in text]
-    before = Path.cwd()
-    with TemporaryDirectory() as folder, matplotlib.rc_context(SVG), redirect_stdout(StringIO()):
-        os.chdir(folder)
-        try:
-            exec(compile(example, page, "exec"), {})
-            return Path(saved).read_text(encoding="utf-8")
-        finally:
-            os.chdir(before)
+    with TemporaryDirectory() as folder, chdir(folder), matplotlib.rc_context(SVG), redirect_stdout(StringIO()):
+        exec(compile(example, page, "exec"), {})
+        return Path(saved).read_text(encoding="utf-8")
 
 
 def as_svg(figure: Figure) -> str:
@@ -58,9 +52,7 @@ def genotypes() -> str:
     ancestral = rng.uniform(0.1, 0.9, 2000)
     frequencies = rng.beta(19 * ancestral, 19 * (1 - ancestral), (3, 2000))  # Fst 0.05
     shares = {"north": (40, 10, 10), "south": (10, 30, 5), "east": (15, 10, 25)}
-    sites = {
-        name: rng.binomial(2, np.repeat(frequencies, counts, axis=0)).astype(float) for name, counts in shares.items()
-    }
+    sites = {name: rng.binomial(2, np.repeat(frequencies, counts, 0)).astype(float) for name, counts in shares.items()}
     return as_svg(plots.scores(run("qr-pca", sites, n_components=2, genotypes=True), sites))
 
 
@@ -91,9 +83,8 @@ def single_cells() -> str:
 def forecast() -> str:
     """Return the figure of the page that `site worth` writes for a tenth of the digits."""
     with TemporaryDirectory() as folder:
-        page = Path(folder) / "worth.html"
-        site = "partition-id=0 num-partitions=10"
-        worth.main(5000, node_config=site, run_config="n-components=4 partition='iid'", output=page)
+        site, run_config = "partition-id=0 num-partitions=10", "n-components=4 partition='iid'"
+        worth.main(5000, node_config=site, run_config=run_config, output=(page := Path(folder) / "worth.html"))
         text = page.read_text(encoding="utf-8")
         return text[text.index("<svg") : text.index("</svg>")] + "</svg>\n"
 

@@ -9,18 +9,16 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from matplotlib import markers, patches, path
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.markers import CARETDOWN, CARETDOWNBASE
-from matplotlib.patches import Patch
-from matplotlib.path import Path as MatplotlibPath
 from scipy import sparse
 
 from fedpca_flwr import FederatedPCA, analyses, run
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.figures import analysis_plots, markdown, plots, score_plots, style
-from fedpca_flwr.figures.style import COLOURS, GREY, MAX_NAME_LETTERS
+from fedpca_flwr.figures import plots, score_plots, style
+from fedpca_flwr.figures.style import COLOURS, GREY
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.families import cut, rows
@@ -64,9 +62,6 @@ def overlap(boxes):
     return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
 
 
-# Scores, loadings and heterogeneity of parties
-
-
 def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     figure = plots.scores(MODEL, NAMED, components=(2, 4))
     (axes,) = figure.axes
@@ -83,18 +78,34 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
-    axes = plots.scores(MODEL, PARTS, labels=PER_PARTY).axes[0]
+    """The legend has whole names of parties, and no mark of a party for a class."""
+    names = [f"Hospital of the University of the {part} of the Country" for part in ("North", "South", "West")]
+    figure = plots.scores(MODEL, dict(zip(names, PARTS, strict=True)), labels=PER_PARTY)
+    entries, handles = [" ".join(text.split()) for text in legend_of(figure)], figure.legends[0].legend_handles
+    assert entries[3:6] == [f"{name} ({count} rows)" for name, count in zip(names, (180, 100, 20), strict=True)]
+    assert [isinstance(handle, patches.Patch) for handle in handles[:6]] == [True] * 3 + [False] * 3
+    (axes,) = figure.axes
     colours = np.concatenate([mark.get_facecolor() for mark in axes.collections])
     pairs = {(label, colour.tobytes()) for label, colour in zip(LABELS, colours, strict=True)}
     assert [len(set(kind)) for kind in (pairs, *zip(*pairs, strict=True))] == [3, 3, 3]
     assert len(axes.lines) == 3  # an ellipse for each class
 
 
-def test_ellipses_hold_95_percent_of_rows_and_few_marks_are_drawn():
+def test_ellipses_are_of_rows_or_of_means_and_say_which():
     turned = np.random.default_rng(0).standard_normal((4000, 2)) @ [[3.0, 1.0], [0.0, 0.5]] + [10.0, -5.0]
-    outline = MatplotlibPath(np.asarray(plots.scores(None, {"all": turned}).axes[0].lines[0].get_xydata()))
+    outline = path.Path(np.asarray(plots.scores(None, {"all": turned}).axes[0].lines[0].get_xydata()))
     assert np.mean(outline.contains_points(turned)) == pytest.approx(0.95, abs=0.01)
     assert sum(map(len, points(plots.scores(None, [turned] * 3).axes[0]))) <= score_plots.MAX_SCORE_MARKS
+    normal = np.random.default_rng(0).standard_normal((10, 10, 20, 2))
+    figures = [plots.scores(None, list(tens), ellipses="mean") for tens in normal]
+    outlines = [path.Path(np.asarray(line.get_xydata())) for figure in figures for line in figure.axes[0].lines]
+    assert len(outlines) == 100
+    assert 0.91 <= np.mean([outline.contains_point((0, 0)) for outline in outlines]) <= 0.99
+    for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
+        entries = legend_of(plots.scores(None, {"all": normal[0, 0]}, ellipses=kind))
+        assert [text in entry for entry in entries[1:]] == [True] * (kind != "none")
+    with refused(ConfigError, "'ellipses'", "'all'", "'mean'"):
+        plots.scores(MODEL, PARTS, ellipses="all")
 
 
 def test_loadings_are_bars_of_the_largest():
@@ -127,19 +138,6 @@ def test_more_parties_than_colours_have_a_panel_each():
     assert titles == [f"kind {i}" for i in range(12)]
 
 
-def test_ellipses_are_of_rows_or_of_means_and_say_which():
-    normal = np.random.default_rng(0).standard_normal((10, 10, 20, 2))
-    figures = [plots.scores(None, list(tens), ellipses="mean") for tens in normal]
-    outlines = [MatplotlibPath(np.asarray(line.get_xydata())) for figure in figures for line in figure.axes[0].lines]
-    assert len(outlines) == 100
-    assert 0.91 <= np.mean([outline.contains_point((0, 0)) for outline in outlines]) <= 0.99
-    for kind, text in (("rows", "95 % of rows"), ("mean", "mean"), ("none", "")):
-        entries = legend_of(plots.scores(None, {"all": normal[0, 0]}, ellipses=kind))
-        assert [text in entry for entry in entries[1:]] == [True] * (kind != "none")
-    with refused(ConfigError, "'ellipses'", "'all'", "'mean'"):
-        plots.scores(MODEL, PARTS, ellipses="all")
-
-
 @pytest.mark.parametrize("clouds", [2, 3])
 def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
     rng = np.random.default_rng(0)
@@ -161,11 +159,8 @@ def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
 def test_classes_are_a_column_of_the_parties_tables(library):
     wards = [[f"ward {i % 2}" for i in range(len(part))] for part in PARTS]
     columns = [{"age": part[:, 0], "mass": part[:, 1]} for part in PARTS]
-    plain, tables = (
-        map(library, columns),
-        [library({**own, "ward": ward}) for own, ward in zip(columns, wards, strict=True)],
-    )
-    parties = list(plain)
+    parties = [library(own) for own in columns]
+    tables = [library({**own, "ward": ward}) for own, ward in zip(columns, wards, strict=True)]
     model = run("p-cov", parties, n_components=2)
     by_column, by_lists = plots.scores(model, tables, labels="ward"), plots.scores(model, parties, labels=wards)
     assert legend_of(by_column) == legend_of(by_lists)
@@ -181,8 +176,8 @@ def test_scores_of_sites_files_are_those_of_their_rows(tmp_path):
     paths = [str(tmp_path / "north.csv"), str(tmp_path / "south.npy")]
     model = run("p-cov", PARTS[:2], n_components=4, scores=paths)
     of_files, of_rows = plots.scores(model, paths), plots.scores(model, PARTS[:2])
-    for one, other in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
-        np.testing.assert_allclose(one, other)
+    for drawn, expected in zip(points(of_files.axes[0]), points(of_rows.axes[0]), strict=True):
+        np.testing.assert_allclose(drawn, expected)
     assert legend_of(of_files)[:2] == ["north (180 rows)", "south (100 rows)"]
     (tmp_path / "other.csv").write_text("age\nold\n")
     with refused(DataError, "'other'"):
@@ -286,12 +281,6 @@ def test_components_as_images():
         plots.component_images(MODEL, (5, 5))
 
 
-def test_a_table_in_markdown_is_its_head_and_its_lines():
-    text = "| name | number |\n| --- | --- |\n| a | 1 |\n| b | 2.5 |"
-    assert markdown.table(["name", "number"], [["a", 1], ["b", 2.5]]) == text
-    assert "\n".join([markdown.head(["name", "number"]), markdown.row(["a", 1]), markdown.row(["b", 2.5])]) == text
-
-
 def test_a_scree_has_the_band_and_a_line_for_each_rule():
     found = analyses.how_many(MOMENTS)
     figure = plots.how_many(found)
@@ -327,10 +316,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert legend_of(figure)[1:] == [f"odd rows: {found.odd.sum()} of 300", "limits of 99 % of new rows"]
     looser = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), odd, level=0.95))
     assert legend_of(looser)[2] == "limits of 95 % of new rows"
-
-
-def test_numbers_at_the_axes_of_a_map_of_outliers_do_not_overprint():
-    """Over less than a power of ten, each of 2 to 9 had a number of three letters' width."""
+    # Over less than a power of ten, each of 2 to 9 had a number of three letters' width, over the next.
     figure = plots.outlier_map(analyses.outliers(analyses.pca(MOMENTS, 3), X))
     figure.draw_without_rendering()
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
@@ -338,23 +324,6 @@ def test_numbers_at_the_axes_of_a_map_of_outliers_do_not_overprint():
         assert len(boxes) > 1
         assert not overlap(boxes)
         assert not any(texts(axis.get_minorticklabels()))
-
-
-@pytest.mark.engine
-def test_names_of_arrows_do_not_overprint():
-    """30 features that go with the first component, with names of different lengths, some longer than is shown."""
-    alike = pd.DataFrame(X[:, :1] + 0.01 * np.random.default_rng(0).standard_normal((300, 30)))
-    alike.columns = [f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)] + ["f" * 60]
-    figure = plots.biplot(analyses.read(SecondMoments.of(alike), 2), alike)
-    figure.draw_without_rendering()
-    (axes,) = figure.axes
-    inside = axes.get_window_extent()
-    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
-    assert len(boxes) == 30
-    assert max(map(len, texts(axes.texts))) == MAX_NAME_LETTERS
-    assert all(inside.x0 <= box.x0 and box.x1 <= inside.x1 for box in boxes)
-    assert all(inside.y0 <= box.y0 and box.y1 <= inside.y1 for box in boxes)
-    assert not overlap(boxes)
 
 
 @pytest.mark.engine
@@ -368,45 +337,31 @@ def test_of_many_features_the_longest_arrows_are_shown(turn):
     longest = {j for j in range(40) if lengths[j] > 10 / 40}
     assert set(texts(axes.texts)) == {"", *(f"f{j}" for j in longest)}
     assert tips_of(axes) == {tuple(correlations[:, j]) for j in longest}
-
-
-def test_arrows_are_of_the_first_two_components(monkeypatch):
-    found = analyses.read(MOMENTS, 3)
-    for figure in (plots.biplot(found, X[:5]), plots.variables(found)):
-        assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:2].T))
-    # Of many features those of the largest correlations.
-    monkeypatch.setattr(analysis_plots, "SHOWN", 3)
-    found = analyses.read(MOMENTS, 2)
-    longest = np.argsort(-(found.correlations**2).sum(axis=0))[:3]
-    figure = plots.variables(found)
-    assert tips_of(figure.axes[0]) == set(map(tuple, found.correlations[:, longest].T))
-    assert legend_of(figure)[1] == "features (3 of 12): correlations"
-    assert plots.contributions(found).axes[0].get_ylabel() == "the largest 3 of 12 features"
+    assert legend_of(axes.figure)[1] == "features (30 of 40): correlations"
+    assert plots.contributions(wide).axes[0].get_ylabel() == "the largest 30 of 40 features"
 
 
 def test_a_biplot_has_arrows_of_correlations():
     """The fault: arrows of a rotated reading over the scores of a PCA that is not rotated."""
-    found = analyses.read(MOMENTS, 2, rotation="varimax")
+    found = analyses.read(MOMENTS, 3, rotation="varimax")
     (axes,) = plots.biplot(found, {"north": X[:20], "south": X[20:]}).axes
     (drawn,) = points(axes)
     np.testing.assert_allclose(np.abs(drawn).max(axis=0), 1)
-    np.testing.assert_allclose(np.corrcoef(np.c_[drawn, X].T)[:2, 2:], found.correlations, atol=1e-9)
-    assert tips_of(axes) == set(map(tuple, found.correlations.T))
+    np.testing.assert_allclose(np.corrcoef(np.c_[drawn, X].T)[:2, 2:], found.correlations[:2], atol=1e-9)
+    assert tips_of(axes) == set(map(tuple, found.correlations[:2].T))
     assert set(texts(axes.texts)) == {"", *map(str, range(12))}
     with refused(ConfigError, "'components'", (1, 2)):
         plots.biplot(analyses.read(MOMENTS, 1), X)
-    with refused(DataError, 12, 2):  # scores are no rows
+    with refused(DataError, 12, 3):  # scores are no rows
         plots.biplot(found, found.scores(X))
-
-
-def test_a_correlation_circle_has_an_arrow_for_each_feature():
-    found = analyses.read(MOMENTS, 2, supplementary=[0])
+    # So has a correlation circle.
+    found = analyses.read(MOMENTS, 3, supplementary=[0])
     (axes,) = plots.variables(found).axes
     np.testing.assert_allclose(np.hypot(*axes.lines[0].get_data()), 1)
-    assert tips_of(axes) == set(map(tuple, found.correlations.T))
-    arrows: list[Any] = [text for text in axes.texts if not text.get_text()]
+    assert tips_of(axes) == set(map(tuple, found.correlations[:2].T))
+    arrows = [text for text in axes.texts if not text.get_text()]
     dashed = [tuple(arrow.xy) for arrow in arrows if arrow.arrow_patch.get_linestyle() == "--"]
-    assert dashed == [tuple(found.correlations[:, -1])]
+    assert dashed == [tuple(found.correlations[:2, -1])]
 
 
 def test_levels_are_drawn_at_their_coordinates():
@@ -503,26 +458,16 @@ def test_an_argument_of_another_type_is_named(draw, given, named):
         draw(*given)
 
 
-def test_the_names_of_a_module_of_plots_are_its_plots():
-    assert dir(plots) == sorted(plots.__all__)
-    assert all(callable(getattr(plots, name)) for name in dir(plots))
-
-
 def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logarithmic_axis():
     """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
-    above, reaching = (
-        plots.results_over(
-            {"4 clients": {"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]}},
-            xlabel="alpha",
-            ylabel="largest angle",
-            angles=True,
-        )
-        for half_width in (4.0, 40.0)
-    )
-    carets = [line for line in reaching.axes[0].lines if line.get_marker() in (CARETDOWN, CARETDOWNBASE)]
+    lines = ({"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]} for half_width in (4.0, 40.0))
+    above, reaching = (plots.results_over({"": line}, xlabel="", ylabel="angle", angles=True) for line in lines)
+    carets = [
+        line for line in reaching.axes[0].lines if line.get_marker() in (markers.CARETDOWN, markers.CARETDOWNBASE)
+    ]
     assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
     bars = [item for item in reaching.axes[0].collections if isinstance(item, LineCollection)]
-    ends = {end for item in bars for path in item.get_segments() for end in path[:, 1]}
+    ends = {end for item in bars for segment in item.get_segments() for end in segment[:, 1]}
     np.testing.assert_allclose(sorted(ends), [2, 4, 10, 30, 70])
     assert legend_of(above) == ["fast-pca", "bar: 95 % interval\nof the mean"]
     assert legend_of(reaching) == [*legend_of(above), "the interval reaches 0"]
@@ -535,16 +480,6 @@ def test_a_figure_counts_what_it_shows():
     assert entries == ["m39", "and 1 more", "and 2 more"]
     for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
         assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
-
-
-def test_a_legend_has_whole_names_of_parties_and_no_mark_of_a_party_for_a_class():
-    names = [f"Hospital of the University of the {part} of the Country" for part in ("North", "South", "West")]
-    parties = dict(zip(names, PARTS, strict=True))
-    figure = plots.scores(MODEL, parties, labels=PER_PARTY)
-    entries = [" ".join(text.split()) for text in legend_of(figure)]
-    assert entries[3:6] == [f"{name} ({len(part)} rows)" for name, part in parties.items()]
-    (legend,) = figure.legends
-    assert [isinstance(handle, Patch) for handle in legend.legend_handles[:6]] == [True] * 3 + [False] * 3
 
 
 def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():
@@ -569,10 +504,11 @@ def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():
         plots.scores(MODEL, [X[i::11] for i in range(11)], ax=given)
 
 
-# The figure of scores that names the row under the mouse
-
-
-def test_each_mark_has_the_name_of_its_row():
+def test_each_mark_has_the_name_of_its_row(monkeypatch):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "plotly", None)
+        with pytest.raises(ConfigError, match="pip install plotly"):
+            plots.hover(MODEL, NAMED)
     pytest.importorskip("plotly", reason="draws the figure")
     figure = plots.hover(MODEL, NAMED, components=(3, 1))
     north, south, _ = figure.data
@@ -583,10 +519,3 @@ def test_each_mark_has_the_name_of_its_row():
     assert "%" in figure.layout.xaxis.title.text
     with refused(ConfigError, "'components'", 5, 4):
         plots.hover(MODEL, NAMED, components=(1, 5))
-
-
-def test_without_plotly_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(ConfigError) as caught:
-        plots.hover(MODEL, NAMED)
-    assert "pip install plotly" in str(caught.value)

@@ -16,7 +16,8 @@ X = np.random.default_rng(0).standard_normal((60, 4)) * [4, 3, 2, 1]
 A, B, XA = X[:40], X[40:], np.vstack([X, X[:40]])
 F = [pd.DataFrame(A, columns=[*"abcd"]), pd.DataFrame(B, columns=[*"abcd"])]
 G = pd.concat(F, ignore_index=True).assign(site=np.repeat(["north", "south"], [40, 20]))
-H, T = [G[::2], G[1::2]], np.array([["x", 1.0], ["y", 2.0], ["y", 0.0]] * 10, dtype=object)
+H, C = [G[::2], G[1::2]], [rows.astype({"site": "category"}) for rows in (G[::2], G[1::2])]
+T = np.array([["x", 1.0], ["y", 2.0], ["y", 0.0]] * 10, dtype=object)
 NAN, INFINITE = ([F[0].assign(c=[value, *A[1:, 2]]), F[1]] for value in (np.nan, np.inf))
 
 
@@ -51,14 +52,10 @@ CASES = {
     "series": case([f.a for f in F], "df[['name']] -> * f.to_frame()", right=X[:, :1], n_components=1),
     "images": case([A.reshape(40, 2, 2)], "X.reshape(len(X), -1) -> * f.reshape(len(f), -1)", right=A),
     "numbers in words": case([f.astype({"d": str}) for f in F], "pandas.to_numeric -> * f.apply(pd.to_numeric)"),
-    "categories": case(
-        [f.astype({"site": "category"}) for f in H], "pandas.get_dummies -> H", "'levels' => levels='a'"
-    ),
+    "categories": case(C, "pandas.get_dummies -> H", "'levels' => levels='a'"),
     "words": case(G, "'levels' => levels='site', scale=True", right=None, call=fit, groups=G.site),
     "levels": case(H, right=None, levels="site"),
-    "levels of arrays": case(
-        [T, T], "pandas.DataFrame(X, columns=names) -> * pd.DataFrame(f, columns=[*'ab'])", levels=["a"]
-    ),
+    "levels of arrays": case([T, T], "pandas.DataFrame(X -> * pd.DataFrame(f, columns=[*'ab'])", levels=["a"]),
     "levels of numbers": case(H, "lower 'min_rows' => min_rows=1", levels=["a"]),
     "another name": case([F[0], F[1].set_axis([*"abce"], axis=1)], "Rename -> F"),
     "a column less": case([F[0], F[1][[*"abc"]]], "NaN and run 'em' -> F => method='em'"),

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,11 +16,10 @@ from fedpca_flwr.simulations.benchmarks import harness, memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, main
 from tests.refusals import unnamed
 
-ROOT = Path(__file__).parents[2]
-
 
 def cells(out: str) -> list[list[str]]:
     table = out.rstrip().split("\n\n")[-1].splitlines()
+    assert table[1] == "| --- " * (table[0].count("|") - 1) + "|"
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
@@ -45,7 +45,7 @@ def test_every_benchmark_is_quoted_by_its_page(name, capsys):
     text = printed(capsys, name, "--help")
     assert f"python -m fedpca_flwr.simulations.benchmarks {name}" in text
     page = re.search(r"Quoted in (\S+)\.\n", text)[1]
-    assert re.search(rf"(?:benchmarks\s+|`){name}\b", (ROOT / page).read_text()), page
+    assert re.search(rf"(?:benchmarks\s+|`){name}\b", Path(__file__).parents[2].joinpath(page).read_text()), page
 
 
 def test_an_unknown_benchmark_is_answered_by_all_names(capsys):
@@ -76,11 +76,8 @@ def test_a_quick_benchmark_has_a_table(name, capsys):
 
 @pytest.mark.engine
 def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
-    def missing(rows, k):
-        raise ImportError
-
     name = "scikit-learn, `IncrementalPCA`"
-    monkeypatch.setattr(speed, "RIVALS", {name: speed.RIVALS[name], "missing": missing})
+    monkeypatch.setattr(speed, "RIVALS", {name: speed.RIVALS[name], "missing": Mock(side_effect=ImportError)})
     given = ["--components", "5", "--methods", "p-cov", "--repeats", "1"]
     ours, theirs, none = cells(printed(capsys, "rivals", *given))
     assert float(ours[3]) < 1e-6 < float(theirs[3])
@@ -119,14 +116,9 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
 
 
 def test_lines_are_on_the_front():
-    angles = np.zeros(1)
-    lines = [
-        messages.Cost("one round", 1, 9.0, 0.0, angles, "exact", exact=True),
-        messages.Cost("few bytes up", 4, 2.0, 9.0, angles, "1e-07", exact=True),
-        messages.Cost("dearer up, cheaper in all", 4, 3.0, 1.0, angles, "1e-07", exact=True),
-        messages.Cost("one more round than that", 5, 3.0, 1.0, angles, "1e-07", exact=True),
-        messages.Cost("not exact, for nothing", 1, 0.0, 0.0, angles, "-", exact=False),
-    ]
+    """Few bytes up, fewer in all, the same in one more round, and no bytes for nothing exact."""
+    costs = [(1, 9.0, 0.0), (4, 2.0, 9.0), (4, 3.0, 1.0), (5, 3.0, 1.0), (1, 0.0, 0.0)]
+    lines = [messages.Cost("", *cost, np.zeros(1), "", exact=cost[1] > 0) for cost in costs]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
 
 

@@ -50,12 +50,8 @@ def test_a_wrong_command_line_is_one_line(words, named, capsys):
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert not unnamed(printed.err, *named)
-
-
-@pytest.mark.parametrize("words", ["nothing", "site nothing", "site", "compare --clients many", "methods read"])
-def test_a_wrong_command_line_is_told_where_all_are_listed(words, capsys):
-    cli.main(words.split())
-    assert "-h' lists" in capsys.readouterr().err
+    wrong_value = {"p-cow", "none", "a/north.bed"} & {*words.split()}
+    assert ("-h' lists" in printed.err) != bool(wrong_value)
 
 
 @pytest.mark.parametrize(
@@ -119,10 +115,6 @@ def test_a_fault_shows_no_value_of_a_variable():
     assert ended.stderr.isascii()
 
 
-# The questions of a run, what travels, and the code that answers
-
-ROOT = Path(__file__).parents[2]
-ANSWER = re.compile(r"^  answered by   (\S+) \((\S+):(\d+)\)$", re.M)
 ARRAY = re.compile(r"^  (request|reply) +(\w+) +(\(.*?\)) +(\w+) +([\d,]+) bytes$", re.M)
 
 
@@ -130,10 +122,10 @@ ARRAY = re.compile(r"^  (request|reply) +(\w+) +(\(.*?\)) +(\w+) +([\d,]+) bytes
 def test_every_question_names_the_function_that_answers(capsys, method):
     assert cli.main(["trace", method]) == 0
     shown = capsys.readouterr().out
-    answers = ANSWER.findall(shown)
+    answers = re.findall(r"^  answered by   (\S+) \((\S+):(\d+)\)$", shown, re.M)
     assert len(answers) == shown.count("\nround ") >= 2
     for name, path, line in answers:
-        code = (ROOT / path).read_text().splitlines()[int(line) - 1]
+        code = Path(__file__).parents[2].joinpath(path).read_text().splitlines()[int(line) - 1]
         assert name.split(".")[-1] in code or "lambda" in code
 
 

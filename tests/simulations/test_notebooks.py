@@ -10,7 +10,6 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = Path(__file__).parents[2] / "simulations" / "notebooks"
 WRITE = "run `.ci/notebooks` in the repository's folder"
-
 NAMES = sorted(path.name for path in NOTEBOOKS.glob("*.ipynb"))
 
 

@@ -14,7 +14,7 @@ from fedpca_flwr.simulations import battery as checks_of_a_method
 from fedpca_flwr.simulations import engines
 from fedpca_flwr.simulations.records import card_of
 from fedpca_flwr.simulations.report import write_report
-from fedpca_flwr.simulations.runs_file import RUNS, read_records
+from fedpca_flwr.simulations.runs_file import read_records
 from fedpca_flwr.strategies import FACTORY
 from tests.families import cut, rows
 from tests.harness import CLUSTER_STEPS, forget_classes, own
@@ -24,14 +24,17 @@ from tests.simulations.test_compare import lines_of, undrawn
 PARTIES = cut(rows(60), 25, 20, 15)
 
 
-def make(name="own-cov", power=1.0, **more):
+def make(name="own-cov", power=1.0):
     """Return a class that is P-COV of another name, with scatters to a power of which an option can be 1."""
 
     class Options(method.ScaledOptions):
         unused_rank: int = 3
 
+    def script(config, options):
+        return {**method.moments_questions(config), **method.projection_questions()}
+
     class OwnCovariance(PooledCovariance):
-        card = replace(PooledCovariance.card, name=name, title="Mine", options=Options, script=own_script, **more)
+        card = replace(PooledCovariance.card, name=name, title="Mine", options=Options, script=script)
 
         def aggregate(self):
             pooling = yield from method.pooled_moments(self)
@@ -40,10 +43,6 @@ def make(name="own-cov", power=1.0, **more):
             return replace(solution, pairs=replace(solution.pairs, vectors=vectors / np.linalg.norm(vectors, axis=0)))
 
     return OwnCovariance
-
-
-def own_script(config, options):
-    return {**method.moments_questions(config), **method.projection_questions()}
 
 
 @pytest.fixture(autouse=True)
@@ -60,13 +59,9 @@ def test_a_class_runs_as_the_methods_do_and_then_by_name():
     assert run(own, PARTIES, n_components=2, unused_rank=7).log["options"]["unused-rank"] == 7
     with refused(ConfigError, "'unused_rank'", "'x'"):
         run(own, PARTIES, n_components=2, unused_rank="x")
-
-
-def test_a_class_that_is_defined_again_takes_the_place_of_the_first():
-    first, second = make(), make(power=-1.0)
-    models = [run(own, PARTIES, n_components=2) for own in (first, second, first)]
-    np.testing.assert_array_equal(models[0].components_, -models[1].components_)
-    np.testing.assert_array_equal(models[0].components_, models[2].components_)
+    # A class that is defined again takes the place of the first.
+    again, first = (run(one, PARTIES, n_components=2) for one in (make(power=-1.0), own))
+    np.testing.assert_array_equal([again.components_, first.components_], [-model.components_, model.components_])
 
 
 @pytest.mark.parametrize("options", [{}, {"clusters": 2}, {"adjust_for": "0"}, {"outliers": "counts"}], ids=str)
@@ -94,30 +89,14 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     assert card_of("own-cov").title != "Mine"
     assert [run["method"] for run in read_records(tmp_path)] == ["p-cov", "own-cov"]
     assert "<td>own-cov</td>" in write_report(tmp_path, read_records(tmp_path)).read_text()
-    assert (tmp_path / RUNS).exists()
-
-
-def test_flower_apps_take_a_class():
-    own = make()
-    strategy = FedPCA(own, n_components=2, clients=3)
-    app = client_app(lambda context: PARTIES[int(context.node_config["partition-id"])], own, n_components=2)
-    assert strategy.start(LocalGrid(app, 3)).arrays["components"].shape == (2, PARTIES[0].shape[1])
-
-
-class NoCard(method.Strategy):
-    def aggregate(self):
-        yield method.Round("moments")
-
-
-class NoAggregate(method.Strategy):
-    card = PooledCovariance.card
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        *((dict, ["dict", "'aggregate'"]), (NoCard, ["NoCard", "'card'"])),
-        (NoAggregate, ["NoAggregate", "'aggregate'"]),
+        (dict, ["dict", "'aggregate'"]),
+        (type("NoCard", (method.Strategy,), {"aggregate": lambda self: iter(())}), ["NoCard", "'card'"]),
+        (type("NoAggregate", (method.Strategy,), {"card": PooledCovariance.card}), ["NoAggregate", "'aggregate'"]),
         *((make(name), ["OwnCovariance", f"'{name}'"]) for name in ("My Method", "sub-it")),
     ],
     ids=str,
@@ -130,22 +109,17 @@ def test_a_class_that_is_no_method_is_refused(wrong, named):
     assert FACTORY.methods is METHODS
 
 
-# The battery: our methods pass it, and each of its checks finds what it is there for
-
-
-BY_DAY = {"p-cov", "ap-cov", "dp-pca", "streaming", "vertical"}
+BY_DAY = ["p-cov", "ap-cov", "dp-pca", "streaming", "vertical"]
 """One method of each kind: exact, not exact, with noise, with a state, of columns."""
+BY_NIGHT = [pytest.param(name, marks=pytest.mark.nightly) for name in METHODS if name not in BY_DAY]
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(
-    "method", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in METHODS]
-)
+@pytest.mark.parametrize("method", [*BY_DAY, *BY_NIGHT])
 def test_our_methods_pass(method, monkeypatch):
     monkeypatch.setattr(*CLUSTER_STEPS)
     few = {key: value for key, value in own(method).items() if key in ("iterations", "graph", "noise_seed")}
-    if method == "compressed":  # in fewer bits it rounds otherwise where codes must add up
-        few = {"bits": 32}
+    few |= {"bits": 32} if method == "compressed" else {}  # in fewer it rounds otherwise where codes must add up
     checks = battery(method, **few)
     assert "options" in checks
     for check in checks.values():
@@ -172,11 +146,7 @@ def altered(change, in_sums=False):
 
 
 def turned(pairs):
-    pairs.vectors[:] = np.linalg.qr(pairs.vectors + [[1e-4]] * 6)[0]
-
-
-def larger(pairs):
-    pairs.values[:] *= 1 + 1e-3
+    pairs.vectors[:] = np.linalg.qr(pairs.vectors + 1e-4)[0]
 
 
 class FirstCounts(METHODS["p-cov"].client):
@@ -201,24 +171,15 @@ class Loose(METHODS["p-cov"].strategy.card.options):
         return super().parse({key: cls.taken(key, value) for key, value in values.items()}, **given)
 
 
-def without_a_name(key, value):
-    if value == -1:
-        raise ConfigError("a value is not allowed")
-    return value
-
-
 def failing(strategy, client=METHODS["p-cov"].client, *, stages=False):
     """Make a class the method `foreign`, and return the checks that it fails, those of stages only on demand."""
-    checks = battery(type("Foreign", (strategy,), {"party": client})).items()
-    return {name for name, check in checks if (stages or not name.startswith("stage")) and fails(check)}
-
-
-def fails(check):
-    try:
-        check()
-    except (AssertionError, FedPCAError):
-        return True
-    return False
+    failed = set()
+    for name, check in battery(type("Foreign", (strategy,), {"party": client})).items():
+        try:
+            _ = (stages or not name.startswith("stage")) and check()
+        except (AssertionError, FedPCAError):
+            failed.add(name)
+    return failed
 
 
 @pytest.mark.engine
@@ -230,9 +191,19 @@ def test_methods_that_hold_their_card_pass(monkeypatch):
     assert battery("foreign").keys() == checks | {*stages}
     assert failing(altered(turned), stages=True) == {"exact", "one party", *stages}
     stages -= {"stage Blind"}  # which decomposes the scatter in place of the method
-    for change, failed in ((turned, set()), (larger, stages)):
-        assert failing(altered(change, in_sums=True), stages=change is larger) == {"masked", "surviving", *failed}
+    assert failing(altered(turned, in_sums=True)) == {"masked", "surviving"}
+    larger = altered(lambda pairs: np.multiply(pairs.values, 1 + 1e-3, out=pairs.values), in_sums=True)
+    assert failing(larger, stages=True) == {"masked", "surviving", *stages}
     assert "order of parties" in failing(Foreign, FirstCounts)
+    honest = engines.run  # where no limit holds a reply
+    monkeypatch.setattr(checks_of_a_method, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
+    assert failing(Foreign) == {"bytes"}
+
+
+def without_a_name(key, value):
+    if value == -1:
+        raise ConfigError("a value is not allowed")
+    return value
 
 
 @pytest.mark.engine
@@ -251,24 +222,13 @@ def test_limits_of_options_are_held_by_name(taken, failed, monkeypatch):
 
 
 @pytest.mark.engine
-def test_replies_that_no_limit_holds_are_found(monkeypatch):
-    honest = engines.run
-    monkeypatch.setattr(checks_of_a_method, "run", lambda *given, max_reply_bytes=0, **more: honest(*given, **more))
-    assert failing(Foreign) == {"bytes"}
-
-
-def third_of_rows(context):
-    return PARTIES[context.node_config["partition-id"]]
-
-
-@pytest.mark.engine
 def test_a_class_is_a_method_in_another_process_too(monkeypatch):
     """The fault: Flower's workers get an app as a pickle, and know no class that this process has met."""
     from ray import cloudpickle  # which takes a second
 
     own, reference = make(), run("p-cov", PARTIES, n_components=2)
-    app, strategy = client_app(third_of_rows, own, n_components=2), FedPCA(own, n_components=2, clients=3)
-    pickled = cloudpickle.dumps(app)
+    app = client_app(lambda context: PARTIES[context.node_config["partition-id"]], own, n_components=2)
+    strategy, pickled = FedPCA(own, n_components=2, clients=3), cloudpickle.dumps(app)
     forget_classes(monkeypatch)
-    strategy.start(LocalGrid(cloudpickle.loads(pickled), 3))
-    np.testing.assert_allclose(strategy.model.components_, reference.components_, atol=1e-12)
+    found = strategy.start(LocalGrid(cloudpickle.loads(pickled), 3)).arrays["components"].numpy()
+    np.testing.assert_allclose([found, strategy.model.components_], [reference.components_] * 2, atol=1e-12)

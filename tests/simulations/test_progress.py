@@ -1,10 +1,12 @@
 """Who waits for a run is told how far it is, and nobody else."""
 
 import io
-import logging
+import logging.handlers
+import queue
 import re
 import threading
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -16,20 +18,6 @@ from tests.families import cut, rows
 from tests.harness import context_of, finish, proxy_of, server_of
 
 PARTIES = cut(rows(60), 40, 20)
-
-
-class Lines(logging.Handler):
-    """Holds the lines that were logged, and notes when one ends as a test awaits."""
-
-    def __init__(self, awaited=""):
-        super().__init__()
-        self.all, self.awaited, self.seen = [], awaited, threading.Event()
-
-    def emit(self, record):
-        line = record.getMessage()
-        self.all.append(line)
-        if line.endswith(self.awaited):
-            self.seen.set()
 
 
 class Terminal(io.StringIO):
@@ -68,10 +56,10 @@ def terminal(monkeypatch):
 
 
 def told(method, **options):
-    lines = Lines()
-    with route_to(lines):
+    records = queue.SimpleQueue()
+    with route_to(logging.handlers.QueueHandler(records)):
         run(method, PARTIES, n_components=2, **options)
-    return lines.all
+    return [records.get().getMessage() for _ in range(records.qsize())]
 
 
 def test_each_round_has_a_line_with_sizes_that_are_known():
@@ -83,18 +71,17 @@ def test_each_round_has_a_line_with_sizes_that_are_known():
     assert last.startswith("round 2 of at most 2 (project): waiting for 2 parties")
     # That of a code is known when it is made, that of masked words before.
     (coded,) = [line for line in told("compressed") if "(encoded)" in line]
-    assert "bytes" not in coded
     secure = told("p-cov", secure_aggregation=True, bound=100.0, min_parties=2)
     (masked,) = [line for line in secure if "(moments)" in line]
-    assert "each sends at most" in masked
+    assert ("bytes" in coded, "each sends at most" in masked) == (False, True)
 
 
 @pytest.mark.parametrize("method", ["sub-it", "qr-pca", "adaptive", "personalised iterations=3"])
 def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
     lines = told(method)
-    numbers = [[int(word) for word in line.split(" (")[0].split() if word.isdigit()] for line in lines]
-    assert [number for number, _ in numbers] == list(range(1, len(lines) + 1))
-    assert all(number <= most for number, most in numbers)
+    numbers = np.array([re.findall(r"\d+", line.split(" (")[0]) for line in lines], dtype=int)
+    np.testing.assert_array_equal(numbers[:, 0], np.arange(len(lines)) + 1)
+    assert (numbers[:, 0] <= numbers[:, 1]).all()
 
 
 def test_who_is_still_waited_for_is_named(monkeypatch):
@@ -102,12 +89,17 @@ def test_who_is_still_waited_for_is_named(monkeypatch):
     monkeypatch.setattr(protocol_server, "FIRST_REMINDER_SECONDS", 0.01)
     server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
     context_of(server, 2).node_config["name"] = "south"
-    slow, lines = proxy_of(server, 2), Lines("s for client 2 (south)")
-    answer = slow.fit
-    slow.fit = lambda ins, timeout, group_id: answer(ins, timeout, group_id) if lines.seen.wait(30) else None
-    with route_to(lines):
+    slow, records = proxy_of(server, 2), queue.SimpleQueue()
+    answer, reminder = slow.fit, r"round 1 \(moments\): still waiting after .*s for client 2 \(south\)"
+
+    def fit(ins, timeout, group_id):
+        while ins.config["phase"] == "moments" and not re.fullmatch(reminder, records.get(timeout=30).getMessage()):
+            pass
+        return answer(ins, timeout, group_id)
+
+    slow.fit = fit
+    with route_to(logging.handlers.QueueHandler(records)):
         finish(server)
-    assert any(line.startswith("round 1 (moments): still waiting after ") for line in lines.all)
 
 
 @pytest.mark.engine
@@ -128,32 +120,20 @@ def test_a_long_run_shows_its_latest_line(terminal):
     assert any(line.startswith("p-cov, ") and "(moments): waiting for 2 parties" in line for line in terminal.lines())
 
 
-def test_the_line_goes_away_also_when_the_run_fails(terminal):
+def test_the_line_of_a_failed_run_was_no_longer_than_the_terminal(terminal, monkeypatch):
+    """Nor was it markup."""
+    monkeypatch.setenv("COLUMNS", "20")
+
     def fail():
-        with progress.show_progress("p-cov"):
+        with progress.show_progress("[bold]" + "x" * 50):
             assert terminal.written.wait(60)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert terminal.lines()
-    assert terminal.left() == ""
-
-
-def test_a_short_run_shows_nothing(terminal, monkeypatch):
-    monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 1e6)
-    run("p-cov", PARTIES, n_components=2)
-    assert terminal.getvalue() == ""
-    monkeypatch.setattr(progress, "Console", lambda **_: pytest.fail("looked for a terminal"))
-    run("p-cov", PARTIES, n_components=2, progress=False)
-
-
-def test_a_line_is_never_longer_than_the_terminal_and_no_markup(terminal, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    with progress.show_progress("[bold]" + "x" * 50):
-        assert terminal.written.wait(60)
     assert {line[:19] for line in terminal.lines()} == {"[bold]" + "x" * 13}
     assert max(map(len, terminal.lines())) <= 20
+    assert terminal.left() == ""
 
 
 def test_a_bar_names_the_item_at_work(terminal):
@@ -164,11 +144,16 @@ def test_a_bar_names_the_item_at_work(terminal):
     assert terminal.left() == ""
 
 
-def test_nobody_is_shown_anything_in_a_file(terminal, monkeypatch):
+def test_a_short_run_shows_nothing_nor_any_run_in_a_file(terminal, monkeypatch):
     """Not even where a variable declares it a terminal, as that of a job's log."""
+    monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 1e6)
+    run("p-cov", PARTIES, n_components=2)
+    monkeypatch.setattr(progress, "FIRST_SHOW_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     with progress.show_progress("p-cov"):
         run("p-cov", PARTIES, n_components=2)
     assert list(progress.with_progress_bar([1, 2], str)) == [1, 2]
     assert terminal.getvalue() == ""
+    monkeypatch.setattr(progress, "Console", lambda **_: pytest.fail("looked for a terminal"))
+    run("p-cov", PARTIES, n_components=2, progress=False)

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpca_flwr import cli
-from fedpca_flwr.errors import ConfigError, DataError
+from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.simulations import engines, measuring, records
 from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.recommending import Choice, choices
 from fedpca_flwr.simulations.records import run_identity
 from fedpca_flwr.simulations.runs_file import RUNS, append_record, read_records, remove_runs
-from fedpca_flwr.simulations.seed_means import average_seeds, count_runs, interval, runs_text
+from fedpca_flwr.simulations.seed_means import average_seeds
 from tests.refusals import refused
-from tests.simulations.test_compare import WINE, undrawn
+from tests.simulations.test_compare import WINE
 
 
 def record(method="p-cov", *, angle=0.0, exact=True, up=1.0, rounds=1, captured=0.9, **more):
@@ -36,14 +35,17 @@ def test_exact_choices_take_fewest_rounds_or_bytes():
     by_claim = record("sub-it", angle=1e-3, exact=True, up=0.2)
     truly = record("p-cov", angle=1e-7, exact=True, up=5.0)
     found = wishes(by_luck, by_claim, truly)
-    assert found["exact, in the fewest rounds"] is truly
-    assert found["exact, with the fewest bytes up"] is truly
+    assert found["exact, in the fewest rounds"] is found["exact, with the fewest bytes up"] is truly
     assert not any(wish.startswith("exact") for wish in wishes(by_luck, by_claim))
     # Of equals in one of them, the other decides.
     short, light = record("p-cov", rounds=1, up=5.0), record("sub-it", rounds=9, up=0.1)
     found = wishes(record("streaming", rounds=10, up=0.1), light, record("qr-pca", rounds=1, up=6.0), short)
     assert found["exact, in the fewest rounds"] is short
     assert found["exact, with the fewest bytes up"] is light
+    # What failed, or has other rows, is left out.
+    for out in ({"method": "vertical"}, {"error": "DataError: a site is away"}):
+        assert not wishes({**record(), **out})
+        assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
 
 def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
@@ -55,12 +57,6 @@ def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
     cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
     assert wishes(cheap, good)["differentially private"] is good
     assert wishes(good, cheap)["differentially private"] is good
-
-
-@pytest.mark.parametrize("out", [{"method": "vertical"}, {"error": "DataError: a site is away"}])
-def test_failed_and_unlike_runs_are_not_recommended(out):
-    assert not wishes({**record(), **out})
-    assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
 
 def test_costs_and_components_of_noise_in_words():
@@ -82,28 +78,26 @@ def test_runs_of_another_setting_are_other_runs():
 
 
 def test_a_setting_has_a_title_with_all_that_it_is():
-    options = {"scale": True, "center": False}
-    source = {"dataset": "images", "data root": "/a b"}
-    setting = {**source, "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
-    one = {**record(options=options), **setting, "engine": "ray", "knn": True, "bound": 12.3456789}
+    source = {"dataset": "images", "data root": "/a b", "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
+    how = {"options": {"scale": True, "center": False}, "engine": "ray", "knn": True, "bound": 12.3456789}
+    one = {**record(), **source, **how}
     assert records.setting_title([one]) == (
         "images, quantity 0.25, 3 clients, 4 components, seed 7, features scaled, rows about zero, "
         "secure sums, bound 12.3457, with k-NN(5), engine ray (data of /a b)"
     )
-    others = [{**one, "options": {}}, {**one, "options": {"center": False}}, {**one, "options": {"scale": True}}]
+    others = [{**one, "options": options} for options in ({}, {"center": False}, {"scale": True})]
     assert len(records.group_by_setting([one, *others])) == 4
 
 
 def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
-    honest, million, about = engines.run, 10**6, {"seconds": 0.0}
+    honest, counted = engines.run, {"mean": ([1, 2, 0], [1, 2, 3]), "moments": ([0, 0, 3], [0, 0, 3])}
+    counted["project"] = [1000] * 3, [1000] * 3  # the last round, which does not count
+    megabytes = {phase: (10**6 * np.array(both)).tolist() for phase, both in counted.items()}
 
     def run(*args, **more):
         model = honest(*args, **more)
-        model.log["rounds"] = [
-            {"phase": "mean", "up": [million, 2 * million, 0], "down": [million, 2 * million, 3 * million], **about},
-            {"phase": "moments", "up": [0, 0, 3 * million], "down": [0, 0, 3 * million], **about},
-            {"phase": "project", "up": [10**9] * 3, "down": [10**9] * 3, **about},
-        ]
+        rounds = [{"phase": phase, "up": up, "down": down, "seconds": 0.0} for phase, (up, down) in megabytes.items()]
+        model.log["rounds"] = rounds
         return model
 
     setting = {"methods": ["p-cov"], "datasets": ["wine"], "clients": [3], "n_components": 2, "output": tmp_path}
@@ -125,7 +119,6 @@ RESULTS = ("max angle", "mean angle", "explained variance", "knn accuracy", "MB 
 SETTING = {"dataset": "", "data root": ".", "partition": "iid", "alpha": None, "clients": 3, "components": 2, "seed": 0}
 RUN = {"method": "p-cov", "options": {}, "engine": "loopback", "bound": 0.0, "knn": False, "exact": True}
 WHOLE = {**dict.fromkeys(RESULTS, 0.5), **SETTING, **RUN, "rounds": 2, "model": None, "measured": {}}
-
 
 MODELS = ["../models/0123456789abcdef.npz", "models/0123456789abcdef.npz/../../x.npz", "models/0123456789ABCDEF.npz"]
 MODELS += ["models/0123456789abcdef0.npz", "models/0123456789abcde.npz"]
@@ -160,17 +153,13 @@ def test_a_refused_record_names_value_and_what_is_allowed(values, named, tmp_pat
         read_records(tmp_path)
 
 
-def test_other_keys_of_a_record_are_not_read(tmp_path):
-    (tmp_path / RUNS).write_text(json.dumps({**WHOLE, "seeds": [0, 1], "intervals": 3}) + "\n")
-    assert read_records(tmp_path) == [WHOLE]
-
-
 def test_only_a_comparisons_own_files_are_removed(tmp_path):
-    append_record(tmp_path, {key: value for key, value in WHOLE.items() if key != "bound"})  # as an older version did
+    older = {key: value for key, value in WHOLE.items() if key != "bound"}
+    append_record(tmp_path, {**older, "seeds": [0, 1], "intervals": 3})  # of which other keys are not read
     (tmp_path / "models").mkdir()
     for name in ("0123456789abcdef.npz", "notes.txt"):
         (tmp_path / "models" / name).touch()
-    assert [one["bound"] for one in read_records(tmp_path)] == [0.0]
+    assert read_records(tmp_path) == [WHOLE]
     remove_runs(tmp_path)
     assert not read_records(tmp_path)
     assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["notes.txt"]
@@ -181,36 +170,11 @@ def test_only_a_comparisons_own_files_are_removed(tmp_path):
     assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == 3
 
 
-# Several seeds
-
-
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
     """Return runs over four seeds, two alphas and two numbers of clients, with their models."""
     many = {**WINE, "alphas": [0.1, 10], "clients": [2, 4]}
     return compare(methods=["p-cov", "ap-cov"], seeds=range(4), output=tmp_path_factory.mktemp("seeds"), **many)
-
-
-@pytest.mark.parametrize(
-    ("record", "completed", "text"),
-    [
-        ({"seed": 3}, 1, "1"),
-        ({"seed": 3, "error": "no rows"}, 0, "0 of 1"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {}}, 2, "2"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows"}}, 1, "1 of 2"),
-        ({"seed": 1, "seeds": [1, 2], "failures": {1: "no rows", 2: "no rows"}, "error": "no rows"}, 0, "0 of 2"),
-    ],
-)
-def test_runs_are_counted_with_those_that_failed(record, completed, text):
-    assert (count_runs(record), runs_text(record)) == (completed, text)
-
-
-def test_an_interval_is_that_of_students_t():
-    values = [1.0, 2.0, 4.0, 8.5]
-    mean, half_width = interval(values)
-    low, high = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
-    assert (mean, half_width) == pytest.approx((np.mean(values), (high - low) / 2), rel=1e-12)
-    assert interval([3.0]) == (3.0, None)
 
 
 def test_means_are_of_the_seeds_of_a_method_and_setting(several):
@@ -244,28 +208,29 @@ def test_recommended_within_an_angle_is_what_every_seed_keeps():
 
 def test_seeds_that_failed_are_counted_and_told(several):
     runs = [run for run in several if (run["method"], run["alpha"], run["clients"]) == ("ap-cov", 0.1, 2)]
-    results = {key: value for key, value in runs[0].items() if key not in ("max angle", "rounds", "measured")}
-    made = Comparison([{**results, "error": "DataError: a site is away"}, *runs[1:]])
-    assert made.means()["runs"].tolist() == [3]
-    assert "runs: 3 of 4\n" in str(made)
-    assert "ap-cov, seed 0 failed: DataError: a site is away" in str(made)
+    left_out = ("max angle", "rounds", "measured")
+    away = [
+        {key: run[key] for key in run if key not in left_out} | {"error": "DataError: a site is away"} for run in runs
+    ]
+    for failed, seeds in ((1, "0"), (3, "0, 1, 2"), (4, None)):
+        made = Comparison([*away[:failed], *runs[failed:]])
+        assert made.means()["runs"].tolist() == [4 - failed]
+        assert f"runs: {4 - failed} of 4\n" in str(made)
+        assert (f"ap-cov, seed {seeds} failed: DataError: a site is away" in str(made)) == (failed < 4)
+    assert "| DataError: a site is away |" in str(made)
+    assert Comparison([*away[:3], runs[3]]).means()["max angle"].tolist() == [runs[3]["max angle"]]
+    assert "runs: 0 of 1\n" in str(Comparison(away[:1]))
 
 
-@pytest.mark.parametrize(
-    ("over", "panels"), [("alpha", ["2 clients", "4 clients"]), ("clients", ["alpha 0.1", "alpha 10"])]
-)
-def test_figures_have_a_panel_for_what_else_differs(several, over, panels):
-    figure = several.figure(over, "captured variance")
-    assert [axes.get_title() for axes in figure.axes] == panels
-    assert {axes.get_xlabel() for axes in figure.axes} == {"alpha" if over == "alpha" else "number of clients"}
-    means = several.means()
-    shown = means[(means["clients"] == 2) & (means["method"] == "ap-cov")]["captured variance"]
-    if over == "alpha":
-        (line,) = (line for line in figure.axes[0].get_lines() if line.get_label() == "ap-cov")
-        np.testing.assert_allclose(line.get_ydata(), shown)
-
-
-def test_figures_of_a_single_value_say_so(several):
+def test_figures_have_a_panel_for_what_else_differs(several):
+    over_clients, over_alpha = (several.figure(over, "captured variance").axes for over in ("clients", "alpha"))
+    titles = [[axes.get_title() for axes in panels] for panels in (over_clients, over_alpha)]
+    assert titles == [["alpha 0.1", "alpha 10"], ["2 clients", "4 clients"]]
+    labels = [axes.get_xlabel() for axes in (*over_clients, *over_alpha)]
+    assert labels == ["number of clients", "number of clients", "alpha", "alpha"]
+    (line,) = (line for line in over_alpha[0].get_lines() if line.get_label() == "ap-cov")
+    shown = several.means().query("clients == 2 and method == 'ap-cov'")["captured variance"]
+    np.testing.assert_allclose(line.get_ydata(), shown)
     single = Comparison(run for run in several if run["alpha"] == 0.1)
     with refused(ConfigError, "alpha", 0.1):
         single.figure("alpha")
@@ -275,18 +240,6 @@ def test_figures_of_a_single_value_say_so(several):
         single.figure("clients", "angle")
 
 
-def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
-    undrawn(monkeypatch)
-    given = ["compare", "--methods", "ap-cov", "--datasets", "wine", "--clients", "3", "--n-components", "2"]
-    assert cli.main([*given, "--seeds", "0", "1", "--output", str(tmp_path)]) == 0
-    assert "aggregation: in clear; runs: 2\n" in capsys.readouterr().out
-    assert [run["seed"] for run in read_records(tmp_path)] == [0, 1]
-    assert cli.main([*given, "--seeds", "0", "1", "--seed", "3"]) == 2
-
-
-# What is refused before the first run, all of a kind at once
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -294,22 +247,26 @@ def test_the_command_takes_seeds(tmp_path, monkeypatch, capsys):
         ({"datasets": ["digit", "wine"]}, ["'datasets'", "'digit'", "'digits'", "openml:NAME"]),
         ({"alphas": [-1, "a"]}, ["'alphas'", -1, "'a'"]),
         ({"clients": [3.5, 0]}, ["'clients'", 3.5, 0]),
-        ({"n_components": 0}, ["'n_components'", 0]),
-        ({"n_components": "x"}, ["'n_components'", "'x'"]),
+        *(({"n_components": value}, ["'n_components'", repr(value)]) for value in (0, "x")),
         ({"seeds": [1.5, -2]}, ["'seeds'", 1.5, -2]),
         ({"engine": "rays"}, ["'engine'", "'rays'", "loopback"]),
+        *(({"methods": f"sub-it {word}"}, [f"'{word}'", "key=value"]) for word in ("block-size", "=3", "block-size=")),
+        ({"alphas": np.nan, "bounds": -2, "seeds": -1}, ["'alphas'", np.nan, "'bounds'", -2, "'seeds'", -1]),
+        *(({"methods": "p-cov engine=ray"}, ["'engine'"]), ({"methods": "p-cov dataset=wine"}, ["--datasets"])),
+        ({"methods": "p-cov bound=16 n_components=5"}, ["'bound'", "--bounds", "--n-components"]),
+        ({"methods": "p-cov secure-aggregation=true bound=16"}, ["secure-aggregation", "'bound'", "--bounds"]),
         ({"methods": ["p-covv", "sub-itt", 3]}, ["'p-covv'", "'sub-itt'", 3]),
-        ({"methods": None}, ["'methods'", None]),
-        ({"methods": []}, ["'methods'", "empty"]),
+        *(({"methods": value}, ["'methods'", named]) for value, named in ((None, None), ([], "empty"), ("", "p-cov"))),
         ({"clients": [], "engine": 1}, ["'clients'", "empty", "'engine'"]),
         ({"datasets": ["wine", "digits"], "n_components": 100}, ["'n_components'", 100, "wine", "digits"]),
         ({"datasets": "wine", "clients": [1000, 500]}, ["'clients'", 500, 1000, 178, "wine"]),
         ({"datasets": ["mnist", "cifar10"], "data_root": "/nowhere"}, ["'mnist'", "cifar10"]),
+        ({"datasets": "images", "data_root": "~nobody:."}, ["data-root"]),
         ({"parties": "wine"}, ["'parties'", "'wine'", "datasets"]),
     ],
     ids=str,
 )
 def test_all_wrong_values_are_named_before_a_run(arguments, named, monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.simulations.measuring.run", lambda *_, **__: pytest.fail("there was work"))
-    with refused(Exception, *named):
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+    with refused(FedPCAError, *named):
         compare(**{"methods": "p-cov", "n_components": 2, **arguments})

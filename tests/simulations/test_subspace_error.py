@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import DataError
@@ -17,80 +19,38 @@ from fedpca_flwr.simulations.subspace_error import estimate_subspace_error
 from tests.families import rows
 from tests.refusals import refused, unnamed
 
-DRAWS = 200
-PARTIES = (1, 2, 5, 10)
 DIGITS = load_digits().data
 
 
 def components(X, k, scale=False):
-    S = np.cov(X, rowvar=False)
-    if scale:
-        deviations = np.sqrt(np.where(np.diagonal(S) > 0, np.diagonal(S), 1))
-        S = S / np.outer(deviations, deviations)
-    return np.linalg.eigh(S)[1][:, ::-1][:, :k]
+    return PCA(k, svd_solver="covariance_eigh").fit(StandardScaler().fit_transform(X) if scale else X).components_.T
 
 
-def distance(V, W):
-    return np.sqrt(np.sum(np.sin(subspace_angles(V, W)) ** 2))
-
-
-def drawn(draw, V, n, *, scale=False, population=np.inf, draws=DRAWS, parties=PARTIES, max_refused=0.1):
-    """Return, by number of parties, the true distances, the medians foretold, and how often intervals hold."""
-    k, lines, refused = V.shape[1], [], 0
+def drawn(draw, V, n, *, scale=False, population=np.inf, draws=200, parties=(1, 2, 5, 10), max_refused=0.1):
+    """Hold the medians foretold and how often intervals hold against draws; return the median of n rows."""
+    lines, refused = [], 0
     while len(lines) < draws:
         X = draw(n * max(parties))
         try:
-            error = estimate_subspace_error(X[:n], k, scale=scale)
+            error = estimate_subspace_error(X[:n], V.shape[1], scale=scale)
         except DataError:
             refused += 1
             continue
-        lines.append(
-            [(distance(V, components(X[: n * m], k, scale)), *error.distance(n * m, population)) for m in parties]
-        )
+        own = [components(X[: n * m], V.shape[1], scale) for m in parties]
+        true = [np.linalg.norm(np.sin(subspace_angles(V, W))) for W in own]
+        lines.append(np.column_stack([true, [error.distance(n * m, population) for m in parties]]))
     assert refused < max_refused * draws
     true, median, low, high = np.array(lines).T
-    return np.median(true, axis=1), np.median(median, axis=1), np.sum((low <= true) & (true <= high), axis=1)
+    np.testing.assert_allclose(np.median(median, axis=1), np.median(true, axis=1), rtol=0.1)
+    held = np.mean((low <= true) & (true <= high), axis=1)
+    assert (held >= 0.85).all(), held
+    return np.median(median, axis=1)[0]
 
 
-def resampled(count, rng):
-    return DIGITS[rng.integers(0, len(DIGITS), count)]
-
-
-def parts(count, rng):
-    """Rows without replacement, as a site's among those of all: 1 / n - 1 / N."""
-    return rng.permutation(DIGITS)[:count]
-
-
-OF_PARTS = {"population": len(DIGITS), "draws": 100, "parties": (1, 4, 7)}
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(
-    ("draw", "n", "k", "options"),
-    [
-        (resampled, 179, 4, {}),
-        (parts, 224, 4, OF_PARTS),
-        pytest.param(resampled, 400, 3, {"scale": True}, marks=pytest.mark.nightly),
-        pytest.param(resampled, 300, 3, {}, marks=pytest.mark.nightly),
-    ],
-)
-def test_forecasts_hold_for_one_to_ten_parties(draw, n, k, options):
+def digits(replace):
+    """Draw digits; without replacement, as a site's rows among those of all: 1 / n - 1 / N."""
     rng = np.random.default_rng(1)
-    V = components(DIGITS, k, options.get("scale", False))
-    true, median, held = drawn(lambda count: draw(count, rng), V, n, **options)
-    np.testing.assert_allclose(median, true, rtol=0.1)
-    assert (held >= 0.85 * options.get("draws", DRAWS)).all(), held
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("scale", [False, True])
-def test_the_precision_of_an_estimate_is_that_of_draws(scale):
-    """The variance of the logarithm of estimates, over draws, is the 2 / mu that each of them tells."""
-    rng = np.random.default_rng(0)
-    draws = [DIGITS[rng.integers(0, len(DIGITS), 1200)] for _ in range(60)]
-    errors = [estimate_subspace_error(X, 1 if scale else 4, scale=scale) for X in draws]
-    variance = np.var([np.log(error.slopes.sum()) for error in errors])
-    assert 0.6 < variance / np.median([2 / error.freedom for error in errors]) < 1.6
+    return lambda count: DIGITS[rng.choice(len(DIGITS), count, replace=replace)]
 
 
 def spiked(variances, d, freedom=0.0, seed=0):
@@ -105,38 +65,53 @@ def spiked(variances, d, freedom=0.0, seed=0):
     return draw
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("draw", "V", "n", "options"),
+    [
+        (digits(True), components(DIGITS, 4), 179, {}),
+        (digits(False), components(DIGITS, 4), 224, {"population": len(DIGITS), "draws": 100, "parties": (1, 4, 7)}),
+        # A component that noise turns by 36 degrees, of more features than rows.
+        (spiked([12.0, 6.0], 300), np.eye(300)[:, :2], 150, {"draws": 30, "parties": (1, 4)}),
+        pytest.param(digits(True), components(DIGITS, 3, True), 400, {"scale": True}, marks=pytest.mark.nightly),
+        pytest.param(digits(True), components(DIGITS, 3), 300, {}, marks=pytest.mark.nightly),
+    ],
+    ids=range(5),
+)
+def test_forecasts_hold_for_one_to_ten_parties(draw, V, n, options):
+    drawn(draw, V, n, **options)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_precision_of_an_estimate_is_that_of_draws(scale):
+    """The variance of the logarithm of estimates, over draws, is the 2 / mu that each of them tells."""
+    draw = digits(True)
+    errors = [estimate_subspace_error(draw(1200), 1 if scale else 4, scale=scale) for _ in range(60)]
+    variance = np.var([np.log(error.slopes.sum()) for error in errors])
+    assert 0.6 < variance / np.median([2 / error.freedom for error in errors]) < 1.6
+
+
 @pytest.mark.parametrize(("d", "n"), [(20, 2000), (100, 200), (300, 150)])
 def test_for_equal_noise_the_limit_is_that_of_spikes(d, n):
     """Paul (2007), for few features and for many, at the site's number of rows and at four times as many."""
     variances = np.array([20.0, 10.0])
-    draw, draws = spiked(variances, d), 20
-    medians = np.median(
-        [[estimate_subspace_error(draw(n), 2).distance(n * m).median for m in (1, 4)] for _ in range(draws)], axis=0
-    )
-    for m, median in zip((1, 4), medians, strict=True):
-        g = (d - 2) / (n * m)
+    draw = spiked(variances, d)
+    errors = [estimate_subspace_error(draw(n), 2) for _ in range(20)]
+    for count in (n, 4 * n):
+        g = (d - 2) / count
         cosines = (1 - g / (variances - 1) ** 2) / (1 + g / (variances - 1))
+        median = np.median([error.distance(count).median for error in errors])
         np.testing.assert_allclose(median, np.sqrt(np.sum(1 - cosines)), rtol=0.05)
-
-
-@pytest.mark.engine
-def test_fewer_rows_than_features_foretell_as_well():
-    """A component that noise turns by 36 degrees, of 300 features and 150 rows."""
-    true, median, held = drawn(spiked([12.0, 6.0], 300), np.eye(300)[:, :2], 150, draws=30, parties=(1, 4))
-    np.testing.assert_allclose(median, true, rtol=0.1)
-    assert (held >= 26).all(), held
 
 
 @pytest.mark.engine
 def test_heavy_tails_make_the_distance_larger():
     """Of Student's distribution with 12 degrees of freedom, E[x_j^2 x_i^2] is 1.25 l_j l_i."""
-    draw = spiked([20.0, 10.0], 20, freedom=12.0)
-    true, median, held = drawn(draw, np.eye(20)[:, :2], 300, draws=100, parties=(1, 5), max_refused=4)
-    normal = spiked([20.0, 10.0], 20)
+    heavy, normal = spiked([20.0, 10.0], 20, freedom=12.0), spiked([20.0, 10.0], 20)
+    median = drawn(heavy, np.eye(20)[:, :2], 300, draws=100, parties=(1, 5), max_refused=4)
     foretold = [estimate_subspace_error(normal(300), 2).distance(300).median for _ in range(20)]
-    np.testing.assert_allclose(median, true, rtol=0.1)
-    assert (held >= 85).all(), held
-    assert 1.05 < median[0] / np.median(foretold) < 1.25
+    assert 1.05 < median / np.median(foretold) < 1.25
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
@@ -173,16 +148,18 @@ def test_components_of_noise_are_refused(variances, d, n, k):
     assert refused >= 48
 
 
-def test_equal_variances_are_refused():
-    X = np.tile(np.vstack([np.eye(3), -np.eye(3)]), (20, 1))
-    with refused(DataError, 1):
-        estimate_subspace_error(X, 1)
-
-
-@pytest.mark.parametrize(("n", "k", "text"), [(29, 2, "29 rows are too few"), (60, 5, "1 to 4"), (60, 0, "k is 0")])
-def test_too_few_rows_or_directions_are_refused(n, k, text):
-    with pytest.raises(DataError, match=text):
-        estimate_subspace_error(spiked([20.0], 5)(n), k)
+@pytest.mark.parametrize(
+    ("X", "k", "named"),
+    [
+        (spiked([20.0], 5)(29), 2, ["29", "30"]),
+        (spiked([20.0], 5)(60), 5, ["5", "1 to 4"]),
+        (spiked([20.0], 5)(60), 0, ["0", "1 to 4"]),
+        (np.tile(np.vstack([np.eye(3), -np.eye(3)]), (20, 1)), 1, ["component 1"]),  # of equal variances
+    ],
+)
+def test_too_few_rows_or_directions_are_refused(X, k, named):
+    with refused(DataError, *named):
+        estimate_subspace_error(X, k)
 
 
 def test_columns_without_variance_and_units_change_nothing():
@@ -202,8 +179,6 @@ def test_distances_shrink_with_rows_to_none_and_are_no_longer_than_possible():
     assert error.distance(300, 300) == (0, 0, 0)
     assert error.distance(2).high == pytest.approx(np.sqrt(3))
 
-
-# What `site worth` says of a site's own rows, and the page that it writes
 
 FEW = DIGITS[:300]
 FOUR = "n-components=4"
@@ -231,9 +206,8 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
     assert code == 0
     lines = [[float(number) for number in re.findall(r"[\d.]+", line.split(":")[1])] for line in out.splitlines()[:3]]
     distances = error.distance(300), error.distance(5300), error.distance(300, 5300)
-    for line, expected in zip(lines, distances, strict=True):
-        np.testing.assert_allclose(line[:3], expected, rtol=0.06)
-        np.testing.assert_allclose(line[3:], np.rad2deg(np.arcsin(np.array(expected) / np.sqrt(k))), rtol=0.06)
+    angles = np.rad2deg(np.arcsin(np.array(distances) / np.sqrt(k)))
+    np.testing.assert_allclose(lines, np.hstack([distances, angles]), rtol=0.06)
     assert "same population" in out
     content = json.loads(worth(FEW, run, "--json")[1])
     assert [case["rows"] for case in content] == [300, 5300, 300]
@@ -242,9 +216,8 @@ def test_angles_alone_and_joined_are_those_of_the_mathematics(worth, scale):
 
 def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):
     page = tmp_path / "new" / "worth.html"
-    code, out, _ = worth(
-        FEW + 0.123456, FOUR, "--output", str(page), name="St John's & co", journal=str(tmp_path / "j")
-    )
+    site = {"name": "St John's & co", "journal": str(tmp_path / "j")}
+    code, out, _ = worth(FEW + 0.123456, FOUR, "--output", str(page), **site)
     text = page.read_text(encoding="utf-8")
     body = ElementTree.fromstring(re.sub(r"^.*?</head>|</html>\s*$", "", text, flags=re.S))
     words = " ".join(" ".join(body.itertext()).split())
@@ -253,9 +226,8 @@ def test_the_page_is_whole_and_holds_no_row(worth, tmp_path):
     assert not (tmp_path / "j").exists(), "nothing is noted, as nothing is asked"
     assert "St John's & co. " in words
     assert "300 rows of 64 features, and made the forecast for 4 components. Nothing left the site" in words
-    for line in out.splitlines()[:3]:
-        for cell in re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", line):
-            assert cell in words
+    cells = re.findall(r"[\d.]+ \([\d.]+ to [\d.]+\)", "".join(out.splitlines(keepends=True)[:3]))
+    assert not [cell for cell in cells if cell not in words]
     assert "same population" in words
     assert body.find(".//{http://www.w3.org/2000/svg}svg") is not None
     assert "123456" not in text
@@ -272,14 +244,15 @@ def test_the_figure_has_the_forecast_its_interval_and_both_cases(worth, monkeypa
     def degrees(counts):
         return np.rad2deg(np.arcsin(np.array([error.distance(count) for count in counts]) / np.sqrt(4)))
 
-    line, alone, joined = axes.lines
+    line, *points = axes.lines
     counts = line.get_xdata()
     assert (counts[0], counts[-1]) == pytest.approx((300, max(3000, 300 + others)))
     np.testing.assert_allclose(line.get_ydata(), degrees(counts)[:, 0])
     x, y = axes.collections[0].get_paths()[0].vertices.T
     np.testing.assert_allclose([(y[x == n].min(), y[x == n].max()) for n in counts], degrees(counts)[:, 1:])
-    np.testing.assert_allclose([*alone.get_xydata()[0], *joined.get_xydata()[0]][::2], [300, 300 + others])
-    np.testing.assert_allclose([alone.get_ydata()[0], joined.get_ydata()[0]], degrees([300, 300 + others])[:, 0])
+    cases = [300, 300 + others]
+    expected = np.column_stack([cases, degrees(cases)[:, 0]])
+    np.testing.assert_allclose(np.concatenate([point.get_xydata() for point in points]), expected)
 
 
 def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
@@ -297,16 +270,12 @@ def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
     assert "--config site.toml" in capsys.readouterr().err
 
 
-MISSING = rows(40)
-MISSING[3, 2] = np.nan
-
-
 @pytest.mark.parametrize(
     ("X", "run", "text"),
     [
         (np.random.default_rng(0).standard_normal((200, 20)), "n-components=1", "component 1 of 1 is not resolved"),
         (rows(12), FOUR, "12 rows are too few"),
-        (MISSING, FOUR, "1 of 40 rows have missing values"),
+        (np.where(np.arange(480).reshape(40, 12) == 38, np.nan, rows(40)), FOUR, "1 of 40 rows have missing values"),
         (FEW, "n-components=0.9", "name n-components"),
         (FEW, "n-components=4 method='p-cov center=false'", "centred"),
         (FEW, "n-components=4 method='p-cov clusters=3'", "leave"),
