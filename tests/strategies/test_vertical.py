@@ -179,7 +179,7 @@ SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 
 
 @pytest.mark.parametrize(("named", "phase", "row_limit"), SUMS, ids=str)
 def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, row_limit):
-    """They are sums of each column whose entries are 3, as large as those about means of a bound of 1.5, of two rows."""
+    """They are sums of two rows of columns whose entries are 3, as large as those about means of a bound of 1.5."""
     config = METHODS.run_config({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
     running = FACTORY.strategy(config)
     limits = running.script[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
