@@ -125,7 +125,7 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
             assert up == pytest.approx(candidate["up"], rel=0.25)
 
 
-def test_heterogeneity_and_what_is_pooled_in_numbers():
+def test_what_is_pooled_of_surveys_in_numbers():
     shifted_head = Head(30, np.array([2.0, 0.0]), np.zeros(2))
     first = replace(survey(10, [3, 1]), sketch=np.diag([30.0, 10.0]))
     second = replace(survey(30, [1, 1]), head=shifted_head, sketch=np.diag([30.0, 30.0]))
@@ -138,9 +138,12 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
     few = Forecast.from_surveys([survey(1, [3, 0, 0, 0]), survey(2, [2.5, 1, 0, 0])])
     assert few.spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
-
-
-def test_variance_between_parties_is_along_all_means():
+    # A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows.
+    alike = Forecast.from_surveys([survey(n, [5, 3, 1, 0.5]) for n in (10, 30)])
+    np.testing.assert_allclose(alike.spectrum, [200, 120, 40, 20])
+    surveys = [survey(n, np.ones(4), np.arange(21.0)[::-1]) for n in (10, 90)] + [survey(100, np.zeros(4))]
+    positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
+    assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
     parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
     share = np.var(np.mean(parts, axis=1), axis=0).sum() / np.var(np.vstack(parts), axis=0).sum()
     model = adaptive(parts, n_components=2)
@@ -149,17 +152,8 @@ def test_variance_between_parties_is_along_all_means():
     assert measured.pop("heterogeneity_score") == pytest.approx(np.mean(list(measured.values())))
 
 
-def test_coded_bytes_are_the_parties_forecasts():
-    """A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows."""
-    alike = Forecast.from_surveys([survey(n, [5, 3, 1, 0.5]) for n in (10, 30)])
-    np.testing.assert_allclose(alike.spectrum, [200, 120, 40, 20])
-    surveys = [survey(n, np.ones(4), np.arange(21.0)[::-1]) for n in (10, 90)] + [survey(100, np.zeros(4))]
-    positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
-    assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
-
-
 @pytest.mark.engine
-def test_costly_rounds_are_avoided():
+def test_costly_rounds_are_avoided_and_few_rows_start_warm():
     wide, parts = cut(rows(60, 200), 25, 20, 15), cut(rows(450, 150), 200, 155, 95)
     assert adaptive(wide, n_components=3).log["candidates"][0]["method"] == "qr-pca"
     assert adaptive(parts, n_components=3, round_bytes=1e9).log["candidates"][0]["rounds"] == 1
@@ -169,11 +163,7 @@ def test_costly_rounds_are_avoided():
     assert best[0]["method"] == "compressed"
     with refused(DisclosureError, "party 0", "qr-pca", "allowed_methods"):
         adaptive(wide, n_components=3, allowed_methods="adaptive")
-
-
-@pytest.mark.engine
-def test_few_rows_consider_a_warm_start():
-    """Float32 both ways: three rounds, and half of the bytes of factors in float64."""
+    # Float32 both ways: three rounds, and half of the bytes of factors in float64.
     X = np.random.default_rng(0).standard_normal((300, 2000))
     X += np.random.default_rng(1).standard_normal((300, 3)) @ (np.array([[12], [10], [8]]) * np.eye(3, 2000))
     parts = cut(X, 100, 90, 110)

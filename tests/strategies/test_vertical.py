@@ -227,8 +227,13 @@ def test_the_scores_are_those_of_the_central_model(way, options, paths, tmp_path
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
 
 
-def test_scores_far_off_and_in_any_unit_are_those_of_the_model(paths):
-    """A mean that is rounded once would move all new scores alike, by a thousandth of a deviation."""
+def test_scores_depend_on_no_order_offset_or_unit(paths):
+    ordered, other = project(NEW, paths, **SECURE), project(NEW[::-1], paths[::-1], **SECURE)
+    assert ordered.scores_.tobytes() == other.scores_.tobytes()
+    model = project(NEW, paths, n_components=2)
+    np.testing.assert_array_equal(model.scores_, project(NEW, paths).scores_[:, :2])
+    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
+    # A mean that is rounded once would move all new scores alike, by a thousandth of a deviation.
     model = fitted(paths, OLD + 1e13)
     np.testing.assert_allclose(project(parts_of(OLD + 1e13), paths).scores_, model.scores_, atol=1e-9)
     # The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound.
@@ -238,14 +243,6 @@ def test_scores_far_off_and_in_any_unit_are_those_of_the_model(paths):
     secure = project(parts_of(X), paths, secure_aggregation=True, bound=1e-4)
     np.testing.assert_allclose(secure.scores_, project(parts_of(X), paths).scores_, atol=1e-9)
     assert secure.log["measured"]["fixed_point_size_share"] < 1e-12
-
-
-def test_scores_depend_on_no_order(paths):
-    ordered, other = project(NEW, paths, **SECURE), project(NEW[::-1], paths[::-1], **SECURE)
-    assert ordered.scores_.tobytes() == other.scores_.tobytes()
-    model = project(NEW, paths, n_components=2)
-    np.testing.assert_array_equal(model.scores_, project(NEW, paths).scores_[:, :2])
-    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
 
 
 def test_ids_put_the_new_rows_in_one_order(paths, tmp_path):

@@ -192,7 +192,7 @@ def test_insufficient_corrections_are_noted():
         assert model.log["exact"] is exact
 
 
-def test_short_words_are_within_the_bound():
+def test_short_words_are_within_the_bound_and_corrected():
     """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
     up = {bits: sum(entry["up"][0] for entry in fit(bits=bits, **SHORT).log["rounds"]) for bits in (16, 32)}
     assert up[16] < up[32]
@@ -206,10 +206,7 @@ def test_short_words_are_within_the_bound():
     for bits, values_per_word in ((8, 8), (16, 4), (21, 3)):
         measured = fit(bits=bits, **SHORT).log["measured"]["scatter_error_variance_share"]
         assert measured == pytest.approx(1.5 / ((int(2 ** (64 / values_per_word)) - 1) // 2 - 2), rel=1e-5)
-
-
-def test_tiny_features_and_the_finest_words_are_corrected():
-    """Faults: products of features with tiny units beyond their limit; a step smaller than float64 can count."""
+    # Faults: products of features with tiny units beyond their limit; a step smaller than float64 can count.
     for seed in (1, 2, 3):
         X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
         options = {**SHORT, "bound": 1.1 * float(np.abs(X).max()), "min_parties": 2}

@@ -143,19 +143,6 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
     assert 0.99 * allowed <= max(-min(searches), *map(change, starts)) <= allowed
 
 
-def test_budgets_are_spent_and_weights_are_as_said():
-    options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
-    assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
-    assert compose_multipliers(options.noise(phase).multiplier for phase in options.phases) >= multiplier * (1 - 1e-12)
-    # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
-    expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
-    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
-    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
-    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
-    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
-
-
 def test_each_phase_shell_party_and_run_has_noise_of_its_own():
     replies = noise_of(server("shells", noise_seed=7), "shells")
     first, second = (replies[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
@@ -232,16 +219,26 @@ def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
     assert finish(server()).n_components_ == 2
 
 
-@pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
-def test_limits_have_room_for_rows_and_noise(trust):
-    """No noise is beyond 60 deviations, and without that room a full sum would not open."""
-    options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
-    for phase in options.phases:
-        limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations
-        assert limits.keys() == noise.keys()
-        for name, deviation in noise.items():
-            assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
-            assert (limits[name] < 2.0**62).all()
+def test_budgets_are_spent_and_limits_have_room_for_noise():
+    options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
+    assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
+    assert compose_multipliers(options.noise(phase).multiplier for phase in options.phases) >= multiplier * (1 - 1e-12)
+    # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
+    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
+    expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
+    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
+    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
+    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
+    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
+    # No noise is beyond 60 deviations, and without that room a full sum would not open.
+    for trust in [{}, {"trust": "distributed", "honest-parties": 3}]:
+        options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
+        for phase in options.phases:
+            limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations
+            assert limits.keys() == noise.keys()
+            for name, deviation in noise.items():
+                assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
+                assert (limits[name] < 2.0**62).all()
 
 
 PHASES = [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]

@@ -407,9 +407,6 @@ def test_the_server_asks_about_the_centre_that_it_has_found(monkeypatch):
     (moved,) = (call.kwargs["centre_shift"] for call in choose.call_args_list)
     assert 0.1 < moved == pytest.approx(np.linalg.norm(after - before))
     assert [call.kwargs.get("power") for call in reach.call_args_list] == [None, None, 2]
-
-
-def test_a_centre_stays_where_no_number_of_rows_stands_out(monkeypatch):
     monkeypatch.setattr(private_scatter, "move_centre", lambda *_: pytest.fail("move_centre"))
     running: Any = server_of("dp-pca", cut(rows(40), 20, 20), n_components=2, noise_seed=1, epsilon=0.1)
     exchanged, model = heard(running, 0), finish(running)

@@ -144,7 +144,7 @@ def path(mapping, start, count, allowed=lambda point: True):
     return np.array(points), iteration
 
 
-def test_anderson_takes_far_fewer_steps_and_tells_how_many_remain():
+def test_anderson_takes_far_fewer_steps_and_finds_a_fixed_point():
     rates = np.array([0.1, 0.5, 0.9, 0.99])
     points, iteration = path(lambda x: rates * x, np.ones(4), 8)
     assert np.linalg.norm(points[-1]) < 1e-4  # the plain iteration is at 0.93
@@ -157,9 +157,6 @@ def test_anderson_takes_far_fewer_steps_and_tells_how_many_remain():
     # Slow near the start, wild beyond 5: the point there is given up for the last image.
     points, _ = path(lambda x: np.where(x < 5.0, 0.99 * x + 0.1, x + 1000.0), np.zeros(1), 4)
     np.testing.assert_allclose(points[:, 0], [0.0, 0.1, 10.0, 0.199], rtol=1e-4)
-
-
-def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
     for objective in (0.0, None):
         at_rest = Anderson(np.ones(2), lambda point: True)
         for _ in range(5):
@@ -195,7 +192,7 @@ def rows_with_gaps():
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
-def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
+def test_errors_and_sums_are_those_of_filled_rows(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows, mean, unit, scale = rows_with_gaps(), FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
     components = random_block(D, 2, seed=1).T
@@ -206,10 +203,6 @@ def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
     by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
     by_covariance = gaussian_em.squared_error_by_covariance(rows, S, mean, scale, components)
     np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
-
-
-@pytest.mark.parametrize("elements", [2**22, 1])
-def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rows = np.vstack([rows_with_gaps(), rows_with_gaps() + 1.0])
     sums = sums_of(rows, FACTORS, factor_sums)

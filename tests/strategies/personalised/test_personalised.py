@@ -309,10 +309,7 @@ def test_solvers_give_leading_eigenvectors():
         if n == 2:  # a PCA of few rows is filled by what it is given
             assert angles_between(own, personal_components(rows[0], V, 1e-9, V)).max() < 1e-3
             assert subspace_distance(local_components(np.zeros((2, 12)), V), V) < 1e-25
-
-
-def test_rows_of_few_directions_keep_orthonormal_components():
-    """The fault: products of such rows lie in the span of the start, and a Cholesky factor of their rest is noise."""
+    # The fault: products of such rows lie in the span of the start, and a Cholesky factor of their rest is noise.
     U = V = np.eye(40, 4)
     rows = np.hstack([np.random.default_rng(3).standard_normal((60, 6)), np.zeros((60, 34))])
     for _ in range(30):
@@ -371,7 +368,7 @@ def both_held(X, centre):
     return centre_local_rows(X, centre, none), centre_local_moments(Moments.from_rows(X), centre, none)
 
 
-def test_rows_and_moments_give_personalised_products():
+def test_rows_and_moments_give_products_and_no_rounding():
     X, centre = KINDS["array"], RNG.standard_normal(40)
     about, V = X - centre, RNG.standard_normal((2, 40, 3))
     for held in both_held(KINDS["blocks"], centre):
@@ -384,18 +381,15 @@ def test_rows_and_moments_give_personalised_products():
         residual = np.square(about - about @ basis @ basis.T).sum()
         assert held.residual_energy(basis) == pytest.approx(residual, rel=1e-10)
         assert held.shape == X.shape
-
-
-@pytest.mark.parametrize("n", [8, 90])
-def test_a_far_centre_shows_no_rounding_of_the_components(n):
-    """The adversary: a server whose mean near 2^53 turned the last bits of U, of any rows, into errors of 1e18."""
-    X, centre = RNG.standard_normal((n, 40)), np.zeros(40)
-    centre[:2] = -(2.0**54), -(2.0**53)
-    basis, _ = np.linalg.qr(np.column_stack([centre, RNG.standard_normal((40, 2))]))
-    deviations = (X - X.mean(axis=0)) @ (np.eye(40) - basis @ basis.T)
-    turns = np.eye(3), np.linalg.qr(RNG.standard_normal((3, 3)))[0]  # of the same span
-    found = [held.residual_energy(basis @ turn) for held in both_held(X, centre) for turn in turns]
-    assert found == pytest.approx([np.square(deviations).sum()] * 4, rel=1e-9)
+    # The adversary: a server whose mean near 2^53 turned the last bits of U, of any rows, into errors of 1e18.
+    for n in [8, 90]:
+        X, centre = RNG.standard_normal((n, 40)), np.zeros(40)
+        centre[:2] = -(2.0**54), -(2.0**53)
+        basis, _ = np.linalg.qr(np.column_stack([centre, RNG.standard_normal((40, 2))]))
+        deviations = (X - X.mean(axis=0)) @ (np.eye(40) - basis @ basis.T)
+        turns = np.eye(3), np.linalg.qr(RNG.standard_normal((3, 3)))[0]  # of the same span
+        found = [held.residual_energy(basis @ turn) for held in both_held(X, centre) for turn in turns]
+        assert found == pytest.approx([np.square(deviations).sum()] * 4, rel=1e-9)
 
 
 def test_energy_is_about_the_centre_in_all_units():

@@ -134,15 +134,7 @@ def pooled_program(rows):
 
 
 @pytest.mark.engine
-def test_a_pooled_program_gives_the_same():
-    rows = spoiled(0.1, 1e4)
-    model = fit("robust", parties(rows), n_components=3)
-    assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
-    assert principal_angles(model, fit("robust", [rows], n_components=3)).max < 0.5
-
-
-@pytest.mark.engine
-def test_secure_sums_and_units_change_nothing():
+def test_secure_sums_units_and_one_party_change_nothing():
     clear = of_clean_rows()
     masked = fit("robust", parties(CLEAN), n_components=3, secure_aggregation=True, bound=1e9)
     assert principal_angles(clear, masked).max < 1e-8
@@ -159,6 +151,10 @@ def test_secure_sums_and_units_change_nothing():
     deviations = [np.where(np.median(part, axis=0) > 0, np.median(part, axis=0), part.mean(axis=0)) for part in sizes]
     np.testing.assert_allclose(plain.scale_, 900 / (np.array([500, 300, 100]) @ (1 / np.array(deviations))))
     np.testing.assert_allclose(other.scale_, plain.scale_ * units)
+    rows = spoiled(0.1, 1e4)
+    model = fit("robust", parties(rows), n_components=3)
+    assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
+    assert principal_angles(model, fit("robust", [rows], n_components=3)).max < 0.5
 
 
 def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
@@ -438,13 +434,10 @@ def test_numbers_of_counts_are_those_of_rows_and_quantiles():
     assert (found.middle, found.deviation) == pytest.approx((middle, (third - first) / (2 * QUARTILE)))
     assert signs.SquaredErrors(2.0, 0.5).limit(0.5) == pytest.approx(8)
     assert signs.SquaredErrors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)
-
-
-@pytest.mark.parametrize("minimum", [1, 5, 30])
-def test_no_bin_counts_fewer_rows_than_the_minimum(minimum):
-    sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
-    tallies = signs.tally(np.column_stack([sizes, 3 * sizes]))
-    for factor, counts in zip((1, 3), signs.merge_small_bins(tallies, minimum), strict=True):
-        assert counts.sum() == 102
-        assert counts[counts > 0].min() >= minimum
-        assert signs.quantile(counts, 0.5) == pytest.approx(factor * np.median(sizes), abs=0.2 * factor)
+    for minimum in [1, 5, 30]:
+        sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
+        tallies = signs.tally(np.column_stack([sizes, 3 * sizes]))
+        for factor, counts in zip((1, 3), signs.merge_small_bins(tallies, minimum), strict=True):
+            assert counts.sum() == 102
+            assert counts[counts > 0].min() >= minimum
+            assert signs.quantile(counts, 0.5) == pytest.approx(factor * np.median(sizes), abs=0.2 * factor)
