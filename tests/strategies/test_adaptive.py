@@ -60,10 +60,7 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     }
     costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
-
-
-def test_coded_covariances_take_the_cheapest_step():
-    """Wide data, of fewer rows or as many components as features, have none."""
+    # Wide data, of fewer rows or as many components as features, have none.
     d, head = 20, 8 * (1 + 20) + 3 * 128
     options = AdaptiveOptions.parse({**PRICES, "target": 0.1})
 
@@ -176,7 +173,7 @@ def test_costly_rounds_are_avoided_and_few_rows_start_warm():
     assert spent(model)[1] < 0.8 * next(way["up"] for way in candidates if way["method"] == "qr-pca")
 
 
-def test_where_the_target_is_not_certified_an_exact_way_goes_on():
+def test_what_one_way_does_not_resolve_another_goes_on_with():
     """Each party has a second variance; of all rows the second is as large as the third, which no party tells."""
     levels = np.where(np.arange(40) < 1, 20.0, 0.1)
     first, second = levels.copy(), levels.copy()
@@ -189,10 +186,7 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
     corrections = [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
     assert len(corrections) == model.log["candidates"][0]["rounds"] - 2 + SPARE_CORRECTIONS
     np.testing.assert_allclose(model.singular_values_**2, [1600, 136], rtol=1e-12)
-
-
-def test_small_components_come_from_factors():
-    """A salary beside shares: the second component has 1e-20 of the variance of the first."""
+    # A salary beside shares: the second component has 1e-20 of the variance of the first.
     X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
     model = adaptive(cut(X, 30, 30, 30), n_components=3)
     assert principal_angles(model, pooled_pca(X, 3)).max < 1e-6

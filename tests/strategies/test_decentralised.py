@@ -92,8 +92,26 @@ def ended_early(model):
     return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
+    caplog.set_level("INFO")
+    options = {"n_components": 3, "iterations": 101, "early_stopping": ends}  # the third and fourth are close
+    model = finish(server_of("fast-pca", parties(), **options))
+    performed = 51 if ends else 101
+    assert model.log["measured"]["iterations"] == performed
+    assert f"after {performed} iterations" in ended_early(model)
+    warning = next(record.getMessage() for record in caplog.records if "'iterations' to" in record.getMessage())
+    assert "after 50 of 101 iterations" in warning
+    assert 300 < int(warning.split("needs ")[1].split(";")[0]) < 400
+    # a run that converges in time says nothing, and ends when its iterations are over
+    caplog.clear()
+    model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
+    assert model.log["measured"]["iterations"] == 301
+    assert "'early-stopping'" not in caplog.text
+
+
 @pytest.mark.engine
-def test_fast_pca_converges_to_the_components():
+def test_fast_pca_converges_and_what_does_not_is_noted():
     parts = parties()
     exact = pooled_pca(np.vstack(parts), 2)
     model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
@@ -114,28 +132,6 @@ def test_fast_pca_converges_to_the_components():
         assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
     assert max(model.log["measured"][name] for name in ("last_direction_norm", "consensus_error_degrees")) < 1e-6
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
-    caplog.set_level("INFO")
-    options = {"n_components": 3, "iterations": 101, "early_stopping": ends}  # the third and fourth are close
-    model = finish(server_of("fast-pca", parties(), **options))
-    performed = 51 if ends else 101
-    assert model.log["measured"]["iterations"] == performed
-    assert f"after {performed} iterations" in ended_early(model)
-    warning = next(record.getMessage() for record in caplog.records if "'iterations' to" in record.getMessage())
-    assert "after 50 of 101 iterations" in warning
-    assert 300 < int(warning.split("needs ")[1].split(";")[0]) < 400
-    # a run that converges in time says nothing, and ends when its iterations are over
-    caplog.clear()
-    model = finish(server_of("fast-pca", parties(), n_components=2, iterations=301, early_stopping=ends))
-    assert model.log["measured"]["iterations"] == 301
-    assert "'early-stopping'" not in caplog.text
-
-
-@pytest.mark.engine
-def test_dsa_notes_estimates_that_do_not_meet():
     model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=200)
     standstill_note = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
     assert standstill_note in ended_early(model)

@@ -70,16 +70,9 @@ def test_variances_beyond_float64_or_of_single_rows_are_refused():
         with refused(DataError, "p-cov"):
             fit("ap-cov", np.split(rows(4), 4), n_components=2, secure_aggregation=bool(transport), **transport)
     assert fit("ap-cov", np.split(rows(4), 4), n_components=2, center=False).explained_variance_[0] > 0
-
-
-def test_truncation_holds_its_bound():
-    errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
-    assert errors[16, True] < errors[8, True] < errors[8, False] < 10
-    assert errors[16, True] < errors[16, False]
-    assert angle("qr-pca", rank=40) < 1e-9
-    for rank in (8, 16, 30):
-        model = fit("qr-pca", parties(), n_components=4, rank=rank)
-        assert angle("qr-pca", rank=rank) <= model.log["measured"]["angle_bound_degrees"]
+    first, second = rows(2)  # which have a component together
+    (component,) = fit("p-cov", [first[None], second[None]], n_components=1).components_
+    np.testing.assert_allclose(np.abs(component @ (second - first)), np.linalg.norm(second - first))
 
 
 def test_weights_of_parties_make_a_stack_exact():
@@ -110,8 +103,15 @@ def test_float32_factors_take_half_the_bytes(unit, center):
     assert max(model.bytes_up_by_party) < 0.6 * max(fit("qr-pca", X, n_components=4).bytes_up_by_party)
 
 
-def test_the_bound_of_float32_is_half_a_last_place():
-    """Singular values of 3 and 1 have a gap of 8; the scatter is off by 2 |R| |dR| + |dR|^2, |dR| by eps |R|_F / 2."""
+def test_truncation_and_float32_hold_their_bounds():
+    errors = {(rank, filler): angle("qr-pca", rank=rank, filler=filler) for rank in (8, 16) for filler in (False, True)}
+    assert errors[16, True] < errors[8, True] < errors[8, False] < 10
+    assert errors[16, True] < errors[16, False]
+    assert angle("qr-pca", rank=40) < 1e-9
+    for rank in (8, 16, 30):
+        model = fit("qr-pca", parties(), n_components=4, rank=rank)
+        assert angle("qr-pca", rank=rank) <= model.log["measured"]["angle_bound_degrees"]
+    # Singular values of 3 and 1 have a gap of 8; the scatter is off by 2 |R| |dR| + |dR|^2, |dR| by eps |R|_F / 2.
     X = np.array([[1.5, 0], [-1.5, 0], [0, 0.5], [0, -0.5]])
     model = fit("qr-pca", [X, X], n_components=1, wire="float32")
     off = 2.0**-23 * np.sqrt(9 + 1) / 2

@@ -33,20 +33,6 @@ def parties(*sizes, seed=0, d=12):
     return cut(rows(sum(sizes), d, seed=seed) + np.arange(d), *sizes)
 
 
-def test_a_truncated_model_keeps_its_bound():
-    parts = parties(300, 200, 100, d=30)
-    model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
-    assert not model.log["exact"]
-    assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
-    assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
-    short, twice = (fit(parts, n_components=4, **options) for options in ({}, {"tracked": 8}))
-    assert short.components_.tobytes() == twice.components_.tobytes()
-    assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
-    model = fit(parts[2:], n_components=3, tracked=6, block_size=100)
-    values = np.linalg.svd(parts[2] - parts[2].mean(axis=0), compute_uv=False) ** 2
-    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(values[6:].sum() / values.sum(), rel=1e-9)
-
-
 @pytest.mark.parametrize("fan_in", [2, 3, 4])
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 8])
 def test_parties_of_a_tree_send_once(number, fan_in):
@@ -176,18 +162,29 @@ def test_a_kill_leaves_the_old_model_or_the_new_one(tmp_path):
     assert killed > 1
 
 
-@pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.8, False)])
-def test_a_model_that_forgets_rows_is_not_called_exact(forgetting, exact):
-    """Every direction is tracked, but each block of 50 rows lowers the weight of the rows before."""
-    parts = parties(90, 60)
-    model = fit(parts, tracked=12, forgetting=forgetting)
-    assert model.log["exact"] is exact
-    weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in parts])
-    X = np.vstack(parts)
-    values = np.linalg.eigvalsh(np.cov(X.T, aweights=weights, ddof=0))[::-1]
-    np.testing.assert_allclose(model.mean_, np.average(X, axis=0, weights=weights), rtol=1e-12)
-    np.testing.assert_allclose(model.explained_variance_, values[:5] * 150 / 149, rtol=1e-10)
-    np.testing.assert_allclose(model.explained_variance_ratio_, values[:5] / values.sum(), rtol=1e-10)
+def test_models_that_truncate_or_forget_rows_are_not_exact():
+    parts = parties(300, 200, 100, d=30)
+    model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
+    assert not model.log["exact"]
+    assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
+    assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
+    short, twice = (fit(parts, n_components=4, **options) for options in ({}, {"tracked": 8}))
+    assert short.components_.tobytes() == twice.components_.tobytes()
+    assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
+    model = fit(parts[2:], n_components=3, tracked=6, block_size=100)
+    values = np.linalg.svd(parts[2] - parts[2].mean(axis=0), compute_uv=False) ** 2
+    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(values[6:].sum() / values.sum(), rel=1e-9)
+    # Every direction is tracked, but each block of 50 rows lowers the weight of the rows before.
+    for forgetting, exact in [(1.0, True), (0.8, False)]:
+        parts = parties(90, 60)
+        model = fit(parts, tracked=12, forgetting=forgetting)
+        assert model.log["exact"] is exact
+        weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in parts])
+        X = np.vstack(parts)
+        values = np.linalg.eigvalsh(np.cov(X.T, aweights=weights, ddof=0))[::-1]
+        np.testing.assert_allclose(model.mean_, np.average(X, axis=0, weights=weights), rtol=1e-12)
+        np.testing.assert_allclose(model.explained_variance_, values[:5] * 150 / 149, rtol=1e-10)
+        np.testing.assert_allclose(model.explained_variance_ratio_, values[:5] / values.sum(), rtol=1e-10)
 
 
 def test_columns_of_other_names_are_not_merged(tmp_path):

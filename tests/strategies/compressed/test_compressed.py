@@ -75,18 +75,6 @@ def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_sm
     assert 0 < min(np.diff(sent)) <= max(np.diff(sent)) < sent[0]
 
 
-def test_steps_and_codes_that_cannot_be_are_refused():
-    with refused(ConfigError, "party 0", "'step'", "1e-12"):
-        fit(codec="shared-step", step=1e-12)
-    server = server_of("compressed", parties(), n_components=4)
-    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
-    with refused(ContractError, "client 1", "'wrong'", -1, 0):
-        finish(server)
-    even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
-    with refused(ConfigError, "'codec'", "'shared-step'"):
-        fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
-
-
 def test_compressed_measurements_are_as_documented():
     """A step is in mean variances of a feature, and factors have twice as many vectors as there are components."""
     server = server_of("compressed", parties(), n_components=4, codec="shared-step", step=1e-4)
@@ -145,13 +133,23 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize(("block", "bits", "what"), BLOCKS.values(), ids=BLOCKS)
-def test_a_party_answers_about_no_other_block(block, bits, what):
-    coded, _ = encode_block(block, min(bits, 32))
-    server = server_of("compressed", parties(), n_components=4, corrections=1)
-    on_request(server, 1, "correction", lambda arrays: [coded.code, coded.scales, np.asarray(bits)])
-    with refused(ContractError, "client 1", match=what):
+def test_steps_codes_and_blocks_that_cannot_be_are_refused():
+    with refused(ConfigError, "party 0", "'step'", "1e-12"):
+        fit(codec="shared-step", step=1e-12)
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
+    with refused(ContractError, "client 1", "'wrong'", -1, 0):
         finish(server)
+    even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
+    with refused(ConfigError, "'codec'", "'shared-step'"):
+        fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
+    for block, bits, what in BLOCKS.values():
+        coded, _ = encode_block(block, min(bits, 32))
+        server = server_of("compressed", parties(), n_components=4, corrections=1)
+        sent = [coded.code, coded.scales, np.asarray(bits)]
+        on_request(server, 1, "correction", lambda arrays, sent=sent: sent)
+        with refused(ContractError, "client 1", match=what):
+            finish(server)
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():

@@ -132,34 +132,6 @@ def test_with_little_noise_it_is_near_and_all_stand_out(options):
         assert model.log["measured"]["components_above_noise"] == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (JOINT, ["(joint)", "variances are those of the clipped second moment"]),
-        ({}, ["26.3795 (centre)", "3.93243 (directions)", "those of the rows' directions by shells of distances"]),
-    ],
-    ids=["joint", "shells"],
-)
-def test_the_model_says_what_it_promises(options, named):
-    text = fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **options).summary(full=True)
-    named = [*named, "epsilon 1, delta 1e-05, add-remove, of one row", "not covered: errors and refusals, timing"]
-    assert not [part for part in named if part not in text]
-    assert not [part for part in ("not private", "row counts") if part in text]
-
-
-def test_the_model_says_what_it_does_not_promise():
-    summary = fit("dp-pca", parties(), **FRESH, count="public").summary(full=True)
-    assert "not covered: the parties' row counts; who knows them can tell that a row is there" in summary
-    assert f"its values at epsilon {DPOptions(**JOINT, count='public').replacement_epsilon():.3g} only" in summary
-    shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary(full=True)
-    assert "no secure aggregation: epsilon holds for this model, not against the server of the run" in shared
-    seeded = fit("dp-pca", parties(), n_components=2, noise_seed=5, **JOINT)
-    assert "not private: fixed noise seed 5" in seeded.summary(full=True)
-    tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1, **JOINT)
-    assert "0 of 2 components" in tiny.summary(full=True)
-    assert "components 1 to 2 do not stand out of the noise" in tiny.summary(full=True)
-
-
 def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
     """A site that dies after the note has spent the release, since nobody can tell what has left the site."""
     monkeypatch.setattr(integer_sums, "system_randomness", lambda: pytest.fail("died", pytrace=False))
@@ -283,7 +255,25 @@ def test_rows_that_are_far_off_do_no_harm():
         assert of_five > variance * min_share
 
 
-def test_shares_are_told_of_what_stands_out_only():
+def test_the_model_says_what_it_promises_and_what_not():
+    summary = fit("dp-pca", parties(), **FRESH, count="public").summary(full=True)
+    assert "not covered: the parties' row counts; who knows them can tell that a row is there" in summary
+    assert f"its values at epsilon {DPOptions(**JOINT, count='public').replacement_epsilon():.3g} only" in summary
+    shared = fit("dp-pca", parties(), **FRESH, **DISTRIBUTED).summary(full=True)
+    assert "no secure aggregation: epsilon holds for this model, not against the server of the run" in shared
+    seeded = fit("dp-pca", parties(), n_components=2, noise_seed=5, **JOINT)
+    assert "not private: fixed noise seed 5" in seeded.summary(full=True)
+    tiny = fit("dp-pca", cut(rows(40), 20, 20), n_components=2, epsilon=0.1, **JOINT)
+    assert "0 of 2 components" in tiny.summary(full=True)
+    assert "components 1 to 2 do not stand out of the noise" in tiny.summary(full=True)
+    for options, named in [
+        (JOINT, ["(joint)", "variances are those of the clipped second moment"]),
+        ({}, ["26.3795 (centre)", "3.93243 (directions)", "those of the rows' directions by shells of distances"]),
+    ]:
+        text = fit("dp-pca", parties(), noise_seed=0, n_components=2, epsilon=1.0, **options).summary(full=True)
+        named = [*named, "epsilon 1, delta 1e-05, add-remove, of one row", "not covered: errors and refusals, timing"]
+        assert not [part for part in named if part not in text]
+        assert not [part for part in ("not private", "row counts") if part in text]
     model = fit("dp-pca", parties(), n_components=9, epsilon=1.0)
     above = model.log["measured"]["components_above_noise"]
     assert 5 < above < 9
@@ -325,7 +315,7 @@ def test_intervals_hold_variances_of_shortened_rows(shape):
     assert tiny.log["variance_intervals_within_reach"]["intervals"] == [None, None]
 
 
-def test_the_last_share_covers_the_remaining_variance():
+def test_shares_cover_the_remaining_variance_or_are_lower_bounds():
     """A single shell has released variances, and two shells have the variances of their sums, with energy or not."""
     sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
     shells, run = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]]), SimpleNamespace(quorum=SimpleNamespace(features=6))
@@ -338,10 +328,7 @@ def test_the_last_share_covers_the_remaining_variance():
         before, after = of_all.denoised.pairs, estimates[0].pairs
         np.testing.assert_array_equal(after.values, before.values if expected is None else expected)
         assert after.following / after.values[-1] == pytest.approx(before.following / before.values[-1])
-
-
-def test_the_share_within_a_reach_is_a_lower_bound():
-    """The fault: nine tenths of the rows that stand out of the noise, told of all rows."""
+    # The fault: nine tenths of the rows that stand out of the noise, told of all rows.
     true, rng, found = np.zeros(OCTAVES), np.random.default_rng(0), []
     true[600:620] = 900.0, 600, 100, 20, *[30] * 16  # rows far out are hidden
     for _ in range(200):

@@ -362,7 +362,7 @@ def test_equal_rows_are_the_median(place):
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
 
 
-def test_rows_count_by_their_directions():
+def test_rows_count_by_their_directions_and_less_far_off():
     """Rows at distances of 1, 2 and 4 from the centre, of which the first is nearer than the floor of 1.5."""
     rows = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
     found = signs.sign_sums([rows[:1], rows[1:]], 2, 1.5)
@@ -375,10 +375,7 @@ def test_rows_count_by_their_directions():
     rows[200:] = 1e5
     median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
     assert np.linalg.norm(((rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]).mean(axis=0)) < 1e-8
-
-
-def test_far_rows_count_less():
-    """A party moves a reach by its distances only; no row counts for which a sum has no room."""
+    # A party moves a reach by its distances only; no row counts for which a sum has no room.
     shape = signs.Directions(np.eye(2), np.array([1.0, 0.0]), np.array([1.0, 1e6]))
     survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
     rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
