@@ -35,6 +35,11 @@ WAYS = {
 }
 RUNS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
 FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
+"""What these know of variance is one number for all features, or a kernel's."""
+SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
+SCALED = [(name, {"scale": True}) for name in SCALING]
+SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
 
 
 @pytest.fixture(autouse=True)
@@ -219,21 +224,12 @@ def test_components_are_the_same_in_any_unit(method, unit):
     assert claims[0][1] == pytest.approx(claims[1][1], rel=0.1, abs=1e-6)
 
 
-APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
-"""What these know of variance is one number for all features, or a kernel's."""
-
-
 @pytest.mark.parametrize("method", [name for name in FITTING if name not in APPROXIMATE])
 def test_a_constant_feature_of_any_size_hides_no_variance(method):
     """Each feature's variance is held against the rounding of its own mean."""
     X = rows(60)
     X[:, 3] = 2.0**60
     assert 0 < fit(method, parties_of(method, X), n_components=2, **MU.get(method, {})).explained_variance_.sum() < 10
-
-
-SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
-SCALED = [(name, {"scale": True}) for name in SCALING]
-SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
 
 
 @pytest.mark.parametrize(("method", "options"), SCALED, ids=str)

@@ -30,6 +30,8 @@ OF_OPTIONS = ["means shifted by ten deviations", "wide", "constant columns", "of
 """Families in which scaling, and no centre, make a difference."""
 HARD = ["fewer rows than components at a client", "constant and duplicate columns, fewer rows than features"]
 """Families that every method meets; of the others every second."""
+# by day every method and every family meets every way and every option; methods meet families in clear, above
+BY_DAY = ((0, 1), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def three(method, n=300):
@@ -422,10 +424,6 @@ def sums():
                 continue  # float64 does not resolve the variances beside such a mean, which the model says
             few = 3 <= len(FAMILIES[name].parties) <= 10
             yield method, ways[i % len(ways)] if few else "masked", name, options
-
-
-# by day every method and every family meets every way and every option; methods meet families in clear, above
-BY_DAY = ((0, 1), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 @pytest.mark.parametrize(("method", "way", "name", "options"), pairwise_by_day(sums(), BY_DAY), ids=str)

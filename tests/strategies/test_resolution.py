@@ -27,6 +27,7 @@ PRODUCTS = {
     "vertical, gram": ("vertical", {"solver": "gram"}),
 }
 """What squares the rows, and so cannot tell small components beside a large one."""
+SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
 
 
 def notes_of(model):
@@ -85,9 +86,6 @@ def test_angles_of_rounding_are_noted(k):
     assert all(note.startswith("rounding may turn the components by") for note in notes_of(model))
     assert len(notes_of(model)) == (k == 7)
     assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
-
-
-SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
 
 
 def test_qr_pca_squares_nothing_and_offsets_cost_it_no_component():

@@ -23,6 +23,7 @@ from tests.refusals import refused, unnamed
 from tests.strategies.dp_pca.test_dp_noise import ask
 
 FILE = "running-model.sqlite"
+SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
 
 
 def fit(parties, method="spca", **options):
@@ -193,9 +194,6 @@ def test_columns_of_other_names_are_not_merged(tmp_path):
         say(say(server, 0, columns=columns), 1, columns=columns)
         with refused(ConfigError, tmp_path) if seed == 2 else nullcontext():
             finish(server)
-
-
-SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
 
 
 @pytest.mark.parametrize(

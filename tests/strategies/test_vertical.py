@@ -31,6 +31,9 @@ from tests.families import rows
 from tests.harness import at_sites, blocks_added, finish, heard, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
 
+SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 9), ("vertical-scores", "scores", 1.5)]
+CANCER = minmax_scale(load_breast_cancer().data[:150])
+
 
 def cut(X, parties):
     return np.array_split(X, parties, axis=1)
@@ -174,9 +177,6 @@ def test_data_split_the_other_way_are_refused(method, split, partition, tmp_path
         finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
 
 
-SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 9), ("vertical-scores", "scores", 1.5)]
-
-
 @pytest.mark.parametrize(("named", "phase", "row_limit"), SUMS, ids=str)
 def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, row_limit):
     """They are sums of two rows of columns whose entries are 3, as large as those about means of a bound of 1.5."""
@@ -287,9 +287,6 @@ def test_missing_loadings_are_named_without_their_path(paths, tmp_path):
     Loadings(loadings.components, loadings.mean, loadings.scale).save(paths[1])
     with refused(ConfigError, "party 1", "'vertical'"):
         project(NEW, paths)
-
-
-CANCER = minmax_scale(load_breast_cancer().data[:150])
 
 
 def merged(parties, **options):

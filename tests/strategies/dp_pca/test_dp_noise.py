@@ -42,6 +42,7 @@ REQUESTS: dict[str, dict[str, dict[str, Any]]] = {
 REQUESTS["directions"] = {**REQUESTS["shells"], "directions": {**CENTRE, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+PHASES = [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
 
 
 def server(release="joint", parties=1, **options):
@@ -239,9 +240,6 @@ def test_budgets_are_spent_and_limits_have_room_for_noise():
             for name, deviation in noise.items():
                 assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
                 assert (limits[name] < 2.0**62).all()
-
-
-PHASES = [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
 
 
 @pytest.mark.parametrize(("release", "phase"), PHASES)

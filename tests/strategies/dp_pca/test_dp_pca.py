@@ -34,6 +34,17 @@ JOINT = {"release": "joint", "clip": 5.0}
 FRESH = {"noise_seed": 0, "n_components": 2, **JOINT}
 SITE_KEYS = {"data": "x.npy", "epsilon-budget": 100.0}
 """Of a site with data of its own."""
+RELEASES = [
+    {},
+    {"count": "public"},
+    {"trust": "distributed", "honest_parties": 8},
+    {"relation": "replace-one", "epsilon": 10.0},
+]
+OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation": "replace-one", "epsilon": 10.0}, 4.9)]
+CLIPPED = [({**JOINT, **options}, length, 20) for options, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)]
+DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
+OF_THREE = [options for options in RELEASES if "trust" not in options]
+WAYS = [{}, JOINT, {"count": "public"}, {**DISTRIBUTED, "honest_parties": 2}]
 
 
 def parties(scale=1.0, offset=0.0):
@@ -76,16 +87,6 @@ def test_with_infinite_epsilon_it_is_p_cov_bit_for_bit(options):
         fit("dp-pca", parties(), n_components=2, epsilon="infinity", secure_aggregation=True, **JOINT)
 
 
-RELEASES = [
-    {},
-    {"count": "public"},
-    {"trust": "distributed", "honest_parties": 8},
-    {"relation": "replace-one", "epsilon": 10.0},
-]
-OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation": "replace-one", "epsilon": 10.0}, 4.9)]
-CLIPPED = [({**JOINT, **options}, length, 20) for options, length in zip(RELEASES, [4.9, 0.0] * 2, strict=True)]
-
-
 @pytest.mark.parametrize(
     ("options", "length", "size"),
     [*CLIPPED, *(pytest.param(*case, 200, marks=pytest.mark.engine) for case in OF_DIRECTIONS)],
@@ -115,10 +116,6 @@ def test_where_no_component_stands_out_variances_are_unknown(tmp_path):
         assert np.isnan(analyses.projected(either, few[0])).all()
         with refused(ContractError):
             analyses.whitened(either, few[0])
-
-
-DISTRIBUTED = {"trust": "distributed", "honest_parties": 3}
-OF_THREE = [options for options in RELEASES if "trust" not in options]
 
 
 @pytest.mark.parametrize("options", [*OF_THREE, DISTRIBUTED], ids=str)
@@ -210,9 +207,6 @@ def test_a_site_answers_a_run_within_its_limits(site, tmp_path):
     within = {"epsilon": 10.0, "delta": 1e-5} if site == SITE_KEYS else {"epsilon": 50.0, "delta": 0.01}
     server = server_of("dp-pca", [rows(50)], **{**FRESH, **within}, site={"journal": str(tmp_path), **site})
     assert finish(server).n_components_ == 2
-
-
-WAYS = [{}, JOINT, {"count": "public"}, {**DISTRIBUTED, "honest_parties": 2}]
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)

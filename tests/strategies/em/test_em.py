@@ -35,6 +35,9 @@ WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
 MODELS = {"gaussian": {"n_components": 3, "tolerance": 1e-9}, "factors": {**WIDE, "factors": 2}}
 every_model = pytest.mark.parametrize("model_options", MODELS.values(), ids=MODELS)
 every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"])
+CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
+TABLE = [(load_wine, 0.05, 4.5, 10), (load_wine, 0.4, 21.0, 20), (load_breast_cancer, 0.2, 5.0, 15)]
+"""Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
 
 
 def parties_of_three(share=0.2):
@@ -131,9 +134,6 @@ def test_expected_moments_are_kept(way):
     assert any("missing values for known" in note for note in model.log["notes"])
 
 
-CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize(("kind", "scaled", "way"), pairwise_by_day(CLUSTERINGS, [(0, 1), (0, 2), (1, 2)]), ids=str)
 def test_clusters_are_those_of_the_expected_scores(kind, scaled, way, monkeypatch):
@@ -185,10 +185,6 @@ def test_each_party_has_the_moments_expected_of_its_rows():
         np.testing.assert_allclose(moments.dense_scatter(part), np.cov(y.T, ddof=0) * len(y) + C, atol=1e-6)
     pooled = pool(list(model.moments_.parties.values()))
     np.testing.assert_allclose(moments.dense_scatter(pooled), model.moments_.scatter, rtol=1e-9, atol=1e-9)
-
-
-TABLE = [(load_wine, 0.05, 4.5, 10), (load_wine, 0.4, 21.0, 20), (load_breast_cancer, 0.2, 5.0, 15)]
-"""Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
 
 
 @pytest.mark.engine

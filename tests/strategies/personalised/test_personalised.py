@@ -30,6 +30,8 @@ from tests.harness import blocks_added, finish, heard, proxy_of, server_of, tamp
 from tests.maths.test_columns import KINDS, RNG, many_chunks  # noqa: F401
 from tests.refusals import refused
 
+NOISE, SPREAD = 0.5, 0.04
+
 
 def related(spread=0.04, m=6, n=30, d=16, r=3):
     return list(Federation.draw(d=d, r=r, m=m, n=n, spread=spread, seed=1).rows + np.arange(d))
@@ -255,9 +257,6 @@ def test_all_questions_of_a_pass_tell_the_same_mean(secure, center, monkeypatch)
     for (first, _), values in means.items():
         (phases,) = values.values()
         assert len(phases) == (3 if first or any("share" in phase for phase in phases) else 2)
-
-
-NOISE, SPREAD = 0.5, 0.04
 
 
 def setting(n=20, d=12, r=3, m=6):

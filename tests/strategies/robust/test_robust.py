@@ -27,6 +27,8 @@ CLEAN = np.random.default_rng(4).standard_normal((900, 8)) * SPREAD + 5
 AXES = np.eye(8)
 LOCAL_ROWS = CLEAN[:40]
 QUARTILE, spread_of = norm.ppf(0.75), partial(median_abs_deviation, scale="normal")
+FAR = [(0.2, 1e6), (0.2, -1e6 * AXES[7]), (0.2, 60 * AXES[5]), (0.3, 1e6)]
+CENTRE = [LOCAL_ROWS[7], np.empty(0), np.asarray(1.0), np.asarray(900)]
 
 
 def parties(rows):
@@ -46,9 +48,6 @@ def spoiled(share, where):
 @cache
 def of_clean_rows():
     return fit("robust", parties(CLEAN), n_components=3)
-
-
-FAR = [(0.2, 1e6), (0.2, -1e6 * AXES[7]), (0.2, 60 * AXES[5]), (0.3, 1e6)]
 
 
 @pytest.mark.parametrize(("share", "where"), FAR, ids=["all", "one feature", "nearer", "more than a quarter"])
@@ -271,9 +270,6 @@ def test_the_solution_is_in_the_order_of_its_variances(k, features, variances, m
     assert solution.total == pytest.approx(99 * (descending[:k].sum() + remaining))
     assert [close in note for note in solution.notes if "close together" in note] == [True] * bool(close)
     assert (server.limits[1] > 1e-300) == (k < features)
-
-
-CENTRE = [LOCAL_ROWS[7], np.empty(0), np.asarray(1.0), np.asarray(900)]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tests.refusals import refused
 
 A, B, C, D = cut(rows(400), 180, 100, 80, 40)
 B = B + 3
+SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.fixture
@@ -165,9 +166,6 @@ def test_of_two_runs_at_once_one_is_told(state):
     with pytest.raises(ContractError, match="change"):
         finish(slow)
     assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
-
-
-SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.mark.parametrize(
