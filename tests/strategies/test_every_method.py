@@ -67,7 +67,7 @@ def test_exact_methods_give_the_pooled_components(method, name, options):
     scaling = {key: value for key, value in options.items() if key in {"scale", "center"}}
     truth = pooled_pca(family.pooled, family.k, **scaling)
     assert model.log["exact"]
-    require_well_formed(model, family)
+    require_well_formed(model, family, family.k)
     assert principal_angles(model, truth).max <= 1e-6
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
     np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=0, atol=1e-10)
@@ -132,8 +132,8 @@ def require_shares(method, model, pooled, rtol):
     assert share <= best.explained_variance_ratio_.sum() * (1 + rounding)
 
 
-def require_well_formed(model, family, k=None):
-    require_directions(model, k or family.k)
+def require_well_formed(model, family, k):
+    require_directions(model, k)
     require_variances(model)
     assert model.n_samples_ == len(family.pooled)
 
@@ -301,10 +301,11 @@ REFUSED = [
     ("qr-pca", {"rank": 1}, ["'rank'", 1, "n_components", 2]),
     ("qr-pca", {"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
     ("qr-pca", {"rank": 8, "n_components": 0.9}, ["'rank'"]),
-    ("qr-pca wire=float32", {"rank": 10}, ["'wire'", "float32", "rank=0", "scale=False"]),
-    ("qr-pca wire=float32", {"scale": True}, ["'wire'", "float32", "rank=0", "scale=False"]),
-    ("ap-cov party-weights=none", {"center": False}, ["party_weights='rows'"]),
-    ("ap-cov party-weights=none", SECURE, ["party_weights='rows'"]),
+    *(
+        ("qr-pca wire=float32", o, ["'wire'", "float32", "rank=0", "scale=False"])
+        for o in ({"rank": 10}, {"scale": True})
+    ),
+    *(("ap-cov party-weights=none", option, ["party_weights='rows'"]) for option in ({"center": False}, SECURE)),
     *(("sub-it warm-start=svd", option, ["warm_start", "'svd'"]) for option in ({"scale": True}, {"center": False})),
     ("sub-it warm-start=svd", {"acceleration": "none"}, ["warm_start", "'svd'"]),
     ("sub-it", {"n_components": 0.9}, ["n_components", "0.9"]),
@@ -342,8 +343,7 @@ REFUSED = [
     ("em factors=3", {}, ["'factors'", 3, "'model'", "'gaussian'"]),
     ("em model=factors", {"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
     ("em model=factors", {"factors": 1}, ["'factors'", 1, "n_components", 2]),
-    ("em model=factors", {"n_components": 12}, [11, "model='factors'"]),
-    ("em model=factors", {"factors": 12}, [11, "model='factors'"]),
+    *(("em model=factors", {name: 12}, [11, "model='factors'"]) for name in ("n_components", "factors")),
     ("em model=factors", {"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
     ("em model=factors", {"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
     ("em model=factors", {"keep": "parties"}, ["'keep'", "model='gaussian'"]),
