@@ -75,3 +75,10 @@ def with_spectrum(values: ArrayLike, seed: int = 0) -> tuple[NDArray, NDArray]:
     """Return a symmetric matrix with these eigenvalues in a random basis, and that basis."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((np.size(values), np.size(values))))
     return (basis * values) @ basis.T, basis
+
+
+def unlike_parties(d: int = 40) -> list[NDArray]:
+    """Three of 400, 150 and 50 rows; the last two have another mean."""
+    X = rows(600, d)
+    X[400:] += rows(1, d, seed=9)
+    return cut(X, 400, 150, 50)

@@ -19,9 +19,10 @@ from tests.families import cut, rows
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
+NO_BYTES = np.zeros(21)
 SOURCE = datasets.load("digits", ".")
 TRUTH = pooled_pca(SOURCE.all_rows(), 10)
-every_partition = pytest.mark.parametrize("partition", PARTITIONS)
+PRICES = {"n-components": 8, "download-weight": 2.0, "round-bytes": 100.0}
 
 
 def parties(partition):
@@ -37,18 +38,18 @@ def spent(model):
     return len(entries), np.mean(sum(np.array(entry["up"]) for entry in entries))
 
 
-def survey(n, values, coded):
+def survey(n, values, coded=NO_BYTES):
     """Return the survey of ``n`` rows about zero whose variances times rows are their eigenvalues."""
-    d = values.size
-    return Survey(Head(n, np.zeros(d), np.zeros(d)), n * values, n * values, np.eye(d)[:, :4], coded)
+    values, none = np.asarray(values, float), np.zeros(len(values))
+    return Survey(Head(n, none, none), n * values, n * values, np.eye(len(values))[:, :4], coded)
 
 
 def test_ways_are_forecast_to_cost_what_their_messages_hold():
-    d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
-    forecast = Forecast.from_surveys([survey(n, np.linspace(2, 1, d), np.zeros(21)) for n in (15, 10)])
-    options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0})
+    d, head = 20, 8 * (1 + 20) + 3 * 128
+    forecast = Forecast.from_surveys([survey(n, np.linspace(2, 1, d)) for n in (15, 10)])
+    options = AdaptiveOptions.parse(PRICES)
     ways = [way for way in rank_candidates(forecast, options) if way.method != "compressed"]
-    narrow, wide = (forecast.krylov_rounds(k, width, 1e-6) for width in (5, 18))
+    narrow, wide = (forecast.krylov_rounds(8, width, 1e-6) for width in (5, 18))
     once, refined = head + 8 * d + 128, 2 * (4 * d * 18 + 128)
     assert {(way.method, way.options.get("block-size")): (way.rounds, way.up, way.down) for way in ways} == {
         ("p-cov", None): (1, head + 128 + 8 * 210, 0),
@@ -59,20 +60,16 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     }
     costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
+    # Wide data, of fewer rows or as many components as features, have none.
+    d, head = 20, 8 * (1 + 20) + 3 * 128
+    options = AdaptiveOptions.parse({**PRICES, "target": 0.1})
 
-
-def test_coded_covariances_take_the_cheapest_step():
-    """Wide data, of fewer rows or as many components as features, have none."""
-    d, k, head = 20, 8, 8 * (1 + 20) + 3 * 128
-    options = AdaptiveOptions.parse({"n-components": k, "download-weight": 2.0, "round-bytes": 100.0, "target": 0.1})
-
-    def coded(counts, options, code_bytes, first=2.0):
-        values = np.r_[first, np.full(k - 1, 2.0), np.ones(d - k)]
-        forecast = Forecast.from_surveys([survey(n, values, code_bytes) for n in counts])
+    def coded(counts, options, code_bytes=NO_BYTES, first=2.0):
+        forecast = Forecast.from_surveys([survey(n, [first, *[2.0] * 7, *[1.0] * 12], code_bytes) for n in counts])
         return forecast, [way for way in rank_candidates(forecast, options) if way.method == "compressed"]
 
     steps = []
-    for code_bytes, first in ((np.zeros(21), 2.0), (np.zeros(21), 1e3), (np.linspace(1e6, 0, 21), 2.0)):
+    for code_bytes, first in ((NO_BYTES, 2.0), (NO_BYTES, 1e3), (np.linspace(1e6, 0, 21), 2.0)):
         forecast, (way,) = coded((1500, 1000), options, code_bytes, first)
         number, step = way.options["corrections"] - SPARE_CORRECTIONS, way.options["step"]
         bits = [entropy_bits(block_bits(i)) for i in range(number)]
@@ -82,8 +79,8 @@ def test_coded_covariances_take_the_cheapest_step():
         assert way.down == pytest.approx(sum(d * 18 * number_bits / 8 + 3 * 128 for number_bits in bits))
         steps.append((step, number))
     assert steps == [(1e-7, 0), (5e-7, 0), (0.01, 2)]  # finer ones would count beyond 2^26 in the largest variance
-    assert not coded((10, 9), options, np.zeros(21))[1]
-    assert not coded((1500, 1000), options.model_copy(update={"n_components": d}), np.zeros(21))[1]
+    assert not coded((10, 9), options)[1]
+    assert not coded((1500, 1000), options.model_copy(update={"n_components": d}))[1]
 
 
 @pytest.mark.parametrize(("partition", "target"), list(zip(PARTITIONS, [0.001, 0.1, 1.0, 0.001], strict=True)))
@@ -115,7 +112,7 @@ def test_corrections_take_the_fewest_bytes(partition):
 
 
 @pytest.mark.engine
-@every_partition
+@pytest.mark.parametrize("partition", PARTITIONS)
 def test_the_number_of_krylov_rounds_is_as_forecast(partition):
     for candidate in adaptive(parties(partition)).log["candidates"]:
         if candidate["method"] == "sub-it":
@@ -125,10 +122,10 @@ def test_the_number_of_krylov_rounds_is_as_forecast(partition):
             assert up == pytest.approx(candidate["up"], rel=0.25)
 
 
-def test_heterogeneity_and_what_is_pooled_in_numbers():
-    code_bytes, shifted_head = np.zeros(21), Head(30, np.array([2.0, 0.0]), np.zeros(2))
-    first = replace(survey(10, np.array([3.0, 1.0]), code_bytes), sketch=np.diag([30.0, 10.0]))
-    second = replace(survey(30, np.ones(2), code_bytes), head=shifted_head, sketch=np.diag([30.0, 30.0]))
+def test_what_is_pooled_of_surveys_in_numbers():
+    shifted_head = Head(30, np.array([2.0, 0.0]), np.zeros(2))
+    first = replace(survey(10, [3, 1]), sketch=np.diag([30.0, 10.0]))
+    second = replace(survey(30, [1, 1]), head=shifted_head, sketch=np.diag([30.0, 30.0]))
     forecast = Forecast.from_surveys([first, second])
     assert (forecast.total, forecast.variances.tolist(), forecast.spectrum.tolist()) == (130, [90, 40], [90, 40])
     assert forecast.party_codes == Forecast.from_surveys([second, first]).party_codes  # in an order of its own
@@ -136,62 +133,47 @@ def test_heterogeneity_and_what_is_pooled_in_numbers():
     parts = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
     assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(parts), *parts])
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
-    few = [survey(1, np.array([3.0, 0, 0, 0]), code_bytes), survey(2, np.array([2.5, 1, 0, 0]), code_bytes)]
-    assert Forecast.from_surveys(few).spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
-
-
-def test_variance_between_parties_is_along_all_means():
+    few = Forecast.from_surveys([survey(1, [3, 0, 0, 0]), survey(2, [2.5, 1, 0, 0])])
+    assert few.spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
+    # A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows.
+    alike = Forecast.from_surveys([survey(n, [5, 3, 1, 0.5]) for n in (10, 30)])
+    np.testing.assert_allclose(alike.spectrum, [200, 120, 40, 20])
+    surveys = [survey(n, np.ones(4), np.arange(21.0)[::-1]) for n in (10, 90)] + [survey(100, np.zeros(4))]
+    positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
+    assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
     parts = [rows(40, 4) + 9 * direction for direction in np.eye(4)[:3]]
-    means, pooled = np.array([part.mean(axis=0) for part in parts]), np.vstack(parts)
-    share = 40 * np.square(means - means.mean(axis=0)).sum() / np.square(pooled - pooled.mean(axis=0)).sum()
+    share = np.var(np.mean(parts, axis=1), axis=0).sum() / np.var(np.vstack(parts), axis=0).sum()
     model = adaptive(parts, n_components=2)
     measured = {name: value for name, value in model.log["measured"].items() if name.startswith("heterogeneity_")}
     assert measured["heterogeneity_means"] == pytest.approx(share, rel=1e-9)
     assert measured.pop("heterogeneity_score") == pytest.approx(np.mean(list(measured.values())))
 
 
-def test_coded_bytes_are_the_parties_forecasts():
-    """A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows."""
-    values, code_bytes = np.array([5.0, 3.0, 1.0, 0.5]), np.arange(21.0)[::-1]
-    alike = Forecast.from_surveys([survey(n, values, 0 * code_bytes) for n in (10, 30)])
-    np.testing.assert_allclose(alike.spectrum, 40 * values)
-    surveys = [survey(n, np.ones(4), code_bytes) for n in (10, 90)] + [survey(100, np.zeros(4), 0 * code_bytes)]
-    positions = 2 * (np.log10(1e-3 * 100 / np.array([10, 90])) + 7)  # of half decades from 1e-7
-    assert Forecast.from_surveys(surveys).coded_bytes(1e-3) == pytest.approx((20 - positions).sum() / 3)
-
-
 @pytest.mark.engine
-def test_costly_rounds_are_avoided():
+def test_costly_rounds_are_avoided_and_few_rows_start_warm():
     wide, parts = cut(rows(60, 200), 25, 20, 15), cut(rows(450, 150), 200, 155, 95)
     assert adaptive(wide, n_components=3).log["candidates"][0]["method"] == "qr-pca"
     assert adaptive(parts, n_components=3, round_bytes=1e9).log["candidates"][0]["rounds"] == 1
     weighed = [adaptive(parts, n_components=3, round_bytes=0, download_weight=weight) for weight in (0, 1, 1e3)]
-    ways = [model.log["candidates"] for model in weighed]
-    downs = [way[0]["down"] for way in ways]
-    assert downs[0] >= downs[1] > downs[2] == 0
-    assert ways[0][0]["method"] == "compressed"
+    best = [model.log["candidates"][0] for model in weighed]
+    assert best[0]["down"] >= best[1]["down"] > best[2]["down"] == 0
+    assert best[0]["method"] == "compressed"
     with refused(DisclosureError, "party 0", "qr-pca", "allowed_methods"):
         adaptive(wide, n_components=3, allowed_methods="adaptive")
-
-
-@pytest.mark.engine
-def test_few_rows_consider_a_warm_start():
-    """Float32 both ways: three rounds, and half of the bytes of factors in float64."""
+    # Float32 both ways: three rounds, and half of the bytes of factors in float64.
     X = np.random.default_rng(0).standard_normal((300, 2000))
     X += np.random.default_rng(1).standard_normal((300, 3)) @ (np.array([[12], [10], [8]]) * np.eye(3, 2000))
     parts = cut(X, 100, 90, 110)
     model = adaptive(parts, n_components=3, round_bytes=1e5)
-    assert model.log["chosen"]["method"] == "sub-it"
-    assert model.log["chosen"]["options"]["warm-rank"] == 110
-    assert model.log["exact"]
+    chosen, candidates = model.log["chosen"], model.log["candidates"]
+    assert (chosen["method"], chosen["options"]["warm-rank"], model.log["exact"]) == ("sub-it", 110, True)
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max <= 1e-6
-    rounds, up = spent(model)
-    assert rounds == model.log["candidates"][0]["rounds"] == 3
-    assert up == pytest.approx(model.log["candidates"][0]["up"], rel=0.05)
-    assert up < 0.8 * next(way["up"] for way in model.log["candidates"] if way["method"] == "qr-pca")
+    assert spent(model) == (candidates[0]["rounds"], pytest.approx(candidates[0]["up"], rel=0.05))
+    assert candidates[0]["rounds"] == 3
+    assert spent(model)[1] < 0.8 * next(way["up"] for way in candidates if way["method"] == "qr-pca")
 
 
-def test_where_the_target_is_not_certified_an_exact_way_goes_on():
+def test_what_one_way_does_not_resolve_another_goes_on_with():
     """Each party has a second variance; of all rows the second is as large as the third, which no party tells."""
     levels = np.where(np.arange(40) < 1, 20.0, 0.1)
     first, second = levels.copy(), levels.copy()
@@ -204,17 +186,13 @@ def test_where_the_target_is_not_certified_an_exact_way_goes_on():
     corrections = [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
     assert len(corrections) == model.log["candidates"][0]["rounds"] - 2 + SPARE_CORRECTIONS
     np.testing.assert_allclose(model.singular_values_**2, [1600, 136], rtol=1e-12)
-
-
-def test_small_components_come_from_factors():
-    """A salary beside shares: the second component has 1e-20 of the variance of the first."""
+    # A salary beside shares: the second component has 1e-20 of the variance of the first.
     X = rows(90) * np.where(np.arange(12) == 0, 1e10, 1.0)
-    model = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1)
+    model = adaptive(cut(X, 30, 30, 30), n_components=3)
     assert principal_angles(model, pooled_pca(X, 3)).max < 1e-6
-    assert model.log["exact"]
-    assert model.log["candidates"][0]["method"] == "p-cov"
+    assert (model.log["exact"], model.log["candidates"][0]["method"]) == (True, "p-cov")
     assert any("so qr-pca went on" in note for note in model.log["notes"])
-    clustered = run("adaptive", cut(X, 30, 30, 30), n_components=3, min_rows=1, clusters=2)  # after the second method
+    clustered = adaptive(cut(X, 30, 30, 30), n_components=3, clusters=2)  # after the second method
     assert sum(clustered.log["clusters"]["rows"]) == 90
     assert [entry["phase"] for entry in clustered.log["rounds"]][1:3] == ["moments", "factor"]
 

@@ -55,16 +55,14 @@ def test_the_server_only_relays(method, graph, tmp_path):
         assert down[i][0] == []
         for t in range(1, rounds):
             sent = zip(*(up[j][t - 1] for j in np.flatnonzero(adjacency[i])), strict=True)
-            assert len(down[i][t]) == len(up[i][t - 1])
-            for received, blocks in zip(down[i][t], sent, strict=True):
-                assert [block.tobytes() for block in received] == [block.tobytes() for block in blocks]
+            assert [block.tobytes() for block in down[i][t]] == [np.array(blocks).tobytes() for blocks in sent]
     # The step is that of the largest eigenvalue that any party may have, and of the graph.
-    pooled, W = np.vstack(parts), metropolis_weights(adjacency)
+    pooled = np.vstack(parts)
     centred = [part - pooled.mean(axis=0) for part in parts]
     between = [len(part) * np.sum(part.mean(axis=0) ** 2) for part in centred]
     within = [np.linalg.norm(part - part.mean(axis=0), 2) ** 2 for part in centred]
     largest, total, measured = np.add(within, between).max(), np.sum(np.vstack(centred) ** 2), model.log["measured"]
-    step = min(0.5, np.sqrt(1 - mixing_rate(W))) * total / (6 * largest)
+    step = min(0.5, np.sqrt(1 - mixing_rate(metropolis_weights(adjacency)))) * total / (6 * largest)
     assert measured["step_size"] == pytest.approx(step, rel=0.01)
     # What the parties report, and what the server makes of it.
     directions, estimates = ([sent[-1][place] for sent in up] for place in (2, 3))
@@ -74,47 +72,24 @@ def test_the_server_only_relays(method, graph, tmp_path):
     components = orthonormalise(np.sum(estimates, axis=0))
     energies = np.square(np.vstack(centred) @ components).sum(axis=0)
     order = np.argsort(-energies)
-    components, energies = components[:, order], energies[order]
-    signs = np.sign(np.einsum("ij,ji->j", components, model.components_))
-    np.testing.assert_allclose(model.components_.T, components * signs, atol=1e-10)
-    np.testing.assert_allclose(model.explained_variance_, energies / (len(pooled) - 1))
-    np.testing.assert_allclose(model.explained_variance_ratio_, energies / total)
+
+    def in_order(vectors):
+        """Return components in the model's order and with its signs."""
+        return vectors[:, order] * np.sign(np.sum(vectors[:, order] * model.components_.T, axis=0))
+
+    np.testing.assert_allclose(model.components_.T, in_order(components), atol=1e-10)
+    np.testing.assert_allclose(model.explained_variance_, energies[order] / (len(pooled) - 1))
+    np.testing.assert_allclose(model.explained_variance_ratio_, energies[order] / total)
     assert measured["last_direction_norm"] == pytest.approx(max(directions))
     angles = [principal_angles(estimate, components).max() for estimate in estimates]
     assert measured["consensus_error_degrees"] == pytest.approx(max(angles), rel=1e-6, abs=1e-8)
-    # Scores are by the party's own estimate, in the model's order and with its signs.
-    for file, part, estimate in zip(files, centred, estimates, strict=True):
-        turned = np.sign(np.einsum("ij,ji->j", estimate[:, order], model.components_))
-        np.testing.assert_allclose(np.load(file), part @ estimate[:, order] * turned, atol=1e-8)
+    for file, part, estimate in zip(files, centred, estimates, strict=True):  # scores are by the party's own estimate
+        np.testing.assert_allclose(np.load(file), part @ in_order(estimate), atol=1e-8)
     assert measured["predicted_squared_error_per_row"] == pytest.approx((total - energies.sum()) / len(pooled))
 
 
 def ended_early(model):
     return next((note for note in model.log["notes"] if "degrees from each other" in note), "")
-
-
-@pytest.mark.engine
-def test_fast_pca_converges_to_the_components():
-    parts = parties()
-    exact = pooled_pca(np.vstack(parts), 2)
-    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
-    ends = [sent[-1][-1] for sent in up]
-    spread = max(principal_angles(a, b).max() for a in ends for b in ends)
-    step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
-    note, axes = ended_early(model), exact.components_.T
-    assert f"after 60 iterations the parties' estimates are up to {spread:.2g} degrees from each other" in note
-    assert f"the last step was {step:.2g} degrees at most" in note
-    further_iterations = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
-    assert 60 + further_iterations == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
-    remaining_degrees = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
-    off = max(np.degrees(np.linalg.norm(end - axes * np.sign((end * axes).sum(axis=0)))) for end in ends)
-    assert 0.5 < remaining_degrees / off < 2
-    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + further_iterations + 10)
-    assert ended_early(model) == ""
-    for sent in up:  # every party's own estimate
-        assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
-    assert max(model.log["measured"][name] for name in ("last_direction_norm", "consensus_error_degrees")) < 1e-6
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -136,7 +111,27 @@ def test_a_run_too_slow_for_its_iterations_says_so_and_may_end(ends, caplog):
 
 
 @pytest.mark.engine
-def test_dsa_notes_estimates_that_do_not_meet():
+def test_fast_pca_converges_and_what_does_not_is_noted():
+    parts = parties()
+    exact = pooled_pca(np.vstack(parts), 2)
+    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60)
+    ends = [sent[-1][-1] for sent in up]
+    spread = max(principal_angles(a, b).max() for a in ends for b in ends)
+    step = max(np.degrees(np.linalg.norm(sent[-2][0] - sent[-3][0])) for sent in up)
+    note, axes = ended_early(model), exact.components_.T
+    assert f"after 60 iterations the parties' estimates are up to {spread:.2g} degrees from each other" in note
+    assert f"the last step was {step:.2g} degrees at most" in note
+    further_iterations = int(note.split("about ")[1].split(" more")[0].replace(",", ""))
+    assert 60 + further_iterations == pytest.approx(146, abs=10)  # where the error falls below 1e-6 degrees
+    remaining_degrees = float(note.split("at the rate of the last ones, ")[1].split(" degrees")[0])
+    off = max(np.degrees(np.linalg.norm(end - axes * np.sign((end * axes).sum(axis=0)))) for end in ends)
+    assert 0.5 < remaining_degrees / off < 2
+    model, _, up = observed("fast-pca", parts, step_size=0.45, iterations=60 + further_iterations + 10)
+    assert ended_early(model) == ""
+    for sent in up:  # every party's own estimate
+        assert principal_angles(sent[-1][-1], axes).max() <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-6)
+    assert max(model.log["measured"][name] for name in ("last_direction_norm", "consensus_error_degrees")) < 1e-6
     model = run("dsa", parties()[:3], n_components=2, step_size=0.4, iterations=200)
     standstill_note = "the parties stand still, where more iterations change nothing and a smaller 'step-size' may"
     assert standstill_note in ended_early(model)
@@ -154,12 +149,8 @@ def test_dsa_notes_estimates_that_do_not_meet():
 def test_one_and_two_parties_are_a_graph_too(method, count, graph):
     model = run(method, np.split(rows(60), count), n_components=2, graph=graph, iterations=4, step_size=0.25)
     assert model.log["measured"]["mixing_rate"] < 5e-4
-    assert model.log["measured"]["step_size"] == 0.25
-    assert model.n_samples_ == 60
-
-
-def test_products_of_a_covariance_are_counted():
-    """40 to find the largest eigenvalue, one for each component in each iteration, at the start and at the end."""
+    assert (model.log["measured"]["step_size"], model.n_samples_) == (0.25, 60)
+    # 40 products to find the largest eigenvalue, one for each component in each iteration, at the start and at the end
     assert GraphOptions(n_components=2, iterations=3).product_columns(None) == 4 * 10 + 2 * 5
 
 
@@ -181,7 +172,6 @@ def test_a_step_that_is_too_large_is_named(method, monkeypatch):
 
 @pytest.mark.engine
 def test_heads_are_passed_on_once_in_a_ring_of_four():
-
     server = server_of("dsa", parties(), n_components=2, graph="ring")
     table = [np.zeros((2, 4), np.int64), np.zeros((2, 4)), np.zeros((2, 4)), np.zeros((2, 4, 8)), np.zeros((2, 4, 8))]
     infos = [

@@ -35,6 +35,11 @@ WAYS = {
 }
 RUNS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
 FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
+"""What these know of variance is one number for all features, or a kernel's."""
+SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
+SCALED = [(name, {"scale": True}) for name in SCALING]
+SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +103,11 @@ def few_entries(d=90):
 @pytest.mark.parametrize(("method", "way"), FITTING_RUNS, ids=str)
 def test_rows_that_stay_sparse_give_the_same_model(method, way):
     parties = parties_of(method, few_entries(45))
-    dense_model, sparse_model = (
-        fitted(method, way, [kind(X) for X in parties]) for kind in (np.array, sparse.csr_array)
-    )
+    dense, of_sparse = (fitted(method, way, [kind(X) for X in parties]) for kind in (np.array, sparse.csr_array))
     for name in ("components_", "scores_", "mean_"):
-        if getattr(dense_model, name) is not None:
-            np.testing.assert_allclose(getattr(dense_model, name), getattr(sparse_model, name), rtol=0, atol=1e-8)
-    np.testing.assert_allclose(dense_model.explained_variance_, sparse_model.explained_variance_, rtol=1e-10)
+        if getattr(dense, name) is not None:
+            np.testing.assert_allclose(getattr(dense, name), getattr(of_sparse, name), rtol=0, atol=1e-8)
+    np.testing.assert_allclose(dense.explained_variance_, of_sparse.explained_variance_, rtol=1e-10)
 
 
 @pytest.mark.engine
@@ -146,22 +149,19 @@ def test_personalised_never_joins_long_rows(solver, kind, monkeypatch):
     np.testing.assert_allclose(model.components_, other.components_, atol=1e-7)
 
 
-@pytest.mark.parametrize("now", [counts(149), counts(151), counts(0)], ids=len)
-def test_rows_that_change_between_two_passes_are_refused(now):
+def test_rows_are_the_same_in_another_pass_or_process(tmp_path):
     tables = [counts()]
     checked = table.check_rows(Blocks(lambda: tables, 12, np.dtype(np.int8))).rows
     assert checked.shape == (150, 12)
-    tables[0] = now
-    with refused(DataError):
-        list(checked.read())
-
-
-@pytest.mark.parametrize("kind", [sparse.csr_array, in_blocks], ids=["sparse", "blocks"])
-def test_rays_processes_are_given_the_same_rows(kind, tmp_path):
-    X = few_entries()
-    save(tmp_path / "1", as_rows(kind(X), "party 1"))
-    (file,) = tmp_path.iterdir()
-    np.testing.assert_array_equal(blocks.to_array(read(str(file)).rows), X)
+    for n in (149, 151, 0):
+        tables[0] = counts(n)
+        with refused(DataError):
+            list(checked.read())
+    for kind in (sparse.csr_array, in_blocks):  # as Ray's processes get them
+        (tmp_path / kind.__name__).mkdir()
+        save(tmp_path / kind.__name__ / "1", as_rows(kind(few_entries()), "party 1"))
+        (file,) = (tmp_path / kind.__name__).iterdir()
+        np.testing.assert_array_equal(blocks.to_array(read(str(file)).rows), few_entries())
 
 
 def with_cell(value):
@@ -208,11 +208,9 @@ IN_UNITS = [
 @pytest.mark.parametrize("unit", [2.0**460, 2.0**-455], ids=["1e138", "1e-137"])
 def test_components_are_the_same_in_any_unit(method, unit):
     """Faults: the square of a square is infinite or zero, and factors travel in float32, which ends at 3e38."""
-    name = method.split()[0]
-    method_options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0}}.get(name, {})
-    components, claims = [], []
+    name, components, claims = method.split()[0], [], []
     for scale in (1.0, unit):
-        options = {key: value * scale if key == "clip" else value for key, value in method_options.items()}
+        options = {**MU, "dp-pca": {"release": "joint", "clip": 5.0 * scale}}.get(name, {})
         model = fit(method, parties_of(name, (rows(60) + 1) * scale), n_components=2, **options)
         components.append(model.scores_ / model.singular_values_ if model.components_ is None else model.components_.T)
         bounds = [model.log["measured"].get(f"{kind}_degrees", 90) for kind in ("certified_angle", "angle_bound")]
@@ -222,21 +220,12 @@ def test_components_are_the_same_in_any_unit(method, unit):
     assert claims[0][1] == pytest.approx(claims[1][1], rel=0.1, abs=1e-6)
 
 
-APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
-"""What these know of variance is one number for all features, or a kernel's."""
-
-
 @pytest.mark.parametrize("method", [name for name in FITTING if name not in APPROXIMATE])
 def test_a_constant_feature_of_any_size_hides_no_variance(method):
     """Each feature's variance is held against the rounding of its own mean."""
     X = rows(60)
     X[:, 3] = 2.0**60
     assert 0 < fit(method, parties_of(method, X), n_components=2, **MU.get(method, {})).explained_variance_.sum() < 10
-
-
-SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
-SCALED = [(name, {"scale": True}) for name in SCALING]
-SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
 
 
 @pytest.mark.parametrize(("method", "options"), SCALED, ids=str)

@@ -27,6 +27,7 @@ PRODUCTS = {
     "vertical, gram": ("vertical", {"solver": "gram"}),
 }
 """What squares the rows, and so cannot tell small components beside a large one."""
+SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
 
 
 def notes_of(model):
@@ -79,31 +80,10 @@ def test_small_components_beside_a_huge_one_are_not_called_exact(method, options
 @pytest.mark.parametrize("k", [3, 7])
 def test_angles_of_rounding_are_noted(k):
     """Variances run from 1 to 1e-12: a covariance holds components of 1e-4 to 1e-6 degrees, but none of 1e-12."""
-    X = decades(d=7, minimum=1e-6)
-    model = fit("p-cov", cut(X, 150, 100, 50), n_components=k)
-    assert model.log["exact"] == (k == 3)
-    assert all(note.startswith("rounding may turn the components by") for note in notes_of(model))
-    assert len(notes_of(model)) == (k == 7)
-    assert fit("qr-pca", cut(X, 150, 100, 50), n_components=k).log["exact"]
-
-
-@pytest.mark.parametrize(("sizes", "factor"), [((4,), 1 - 1.5e-7), ((3, 1), 1 - 1.5e-7), ((4,), 0.9)])
-def test_tied_salaries_are_not_called_exact(sizes, factor):
-    """The fault: `exact` at 1.3e-6 degrees."""
-    first, second = np.array([[1.0, 1, -1, -1], [1, -1, 1, -1]]) * 1e5
-    X = np.column_stack([first, factor * second + 7e-15 * first])
-    assert fit("qr-pca", cut(X, *sizes), n_components=1).log["exact"] == (factor == 0.9)
-
-
-SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
-
-
-@pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS)
-def test_qr_pca_resolves_singular_values_to_1e_15_of_the_first(sizes):
-    X = decades()
-    model, truth = fit("qr-pca", cut(X, *sizes), n_components=15), PCA(15, svd_solver="full").fit(X)
-    np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-15)
-    assert angle(fit("qr-pca", cut(X, *sizes), n_components=8), X, 8) <= 1e-6
+    parties = cut(decades(d=7, minimum=1e-6), 150, 100, 50)
+    model, factors = (fit(method, parties, n_components=k) for method in ("p-cov", "qr-pca"))
+    assert (model.log["exact"], factors.log["exact"]) == (k == 3, True)
+    assert [note[:35] for note in notes_of(model)] == ["rounding may turn the components by"] * (k == 7)
 
 
 def test_qr_pca_squares_nothing_and_offsets_cost_it_no_component():
@@ -118,6 +98,11 @@ def test_qr_pca_squares_nothing_and_offsets_cost_it_no_component():
     model, truth = fit("qr-pca", parties, n_components=9), PCA(9, svd_solver="full").fit(X)
     assert angle(model, X, 9) <= 1e-6
     np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-14)
+    for sizes in SPLITS.values():
+        X = decades()
+        model, truth = fit("qr-pca", cut(X, *sizes), n_components=15), PCA(15, svd_solver="full").fit(X)
+        np.testing.assert_allclose(model.singular_values_, truth.singular_values_, rtol=0, atol=1e-15)
+        assert angle(fit("qr-pca", cut(X, *sizes), n_components=8), X, 8) <= 1e-6
 
 
 @pytest.mark.parametrize("sizes", [*SPLITS.values(), (7, 6, 5)], ids=[*SPLITS, "wide"])
@@ -132,7 +117,7 @@ def test_qr_pca_scales_columns_of_any_unit(sizes):
     assert model.log["exact"]
 
 
-def test_truncated_factors_note_ties():
+def test_ties_of_factors_are_noted_and_not_called_exact():
     """Nothing is left out at full rank, but truncated factors come from scatters."""
     for method, options in {"qr-pca": {}, "ap-stack": {"party-weights": "rows"}}.items():
         model = fit(method, parties_of(method, salaries()), n_components=3, rank=8, **options)
@@ -143,6 +128,11 @@ def test_truncated_factors_note_ties():
     model = run("vertical", np.array_split(X, 4, axis=1), n_components=2, solver="merge")
     assert "components 2 and 3 have equal variance" in " ".join(notes_of(model))
     assert not model.log["exact"]
+    # The fault: `exact` at 1.3e-6 degrees.
+    for sizes, factor in [((4,), 1 - 1.5e-7), ((3, 1), 1 - 1.5e-7), ((4,), 0.9)]:
+        first, second = np.array([[1.0, 1, -1, -1], [1, -1, 1, -1]]) * 1e5
+        X = np.column_stack([first, factor * second + 7e-15 * first])
+        assert fit("qr-pca", cut(X, *sizes), n_components=1).log["exact"] == (factor == 0.9)
 
 
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
@@ -193,31 +183,25 @@ def test_ties_and_ranks_are_told_where_they_are_certain(method, parties, k, opti
         np.testing.assert_allclose(model.singular_values_, values, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["p-cov", "qr-pca", "sub-it"])
-def test_rounding_of_means_is_told(method):
-    """The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean."""
-    X = rows(20, 3)
-    X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
-    X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
-    measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
-    difference = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
-    assert 0.5e-4 < difference < 2e-4  # the mean's rounding over the deviation, squared
-
-
-def test_constant_is_what_the_rounding_of_a_mean_explains():
-    for value in (0.1, 1.0, -3e9, 2.0**60):
-        X = np.full((50, 1), value)
-        moments = Moments.from_rows(X)
-        assert varying_features(moments.diagonal(), moments.mean).sum() == 0
-        X[7] = np.nextafter(value, np.inf)
-        moments = Moments.from_rows(X)
-        assert varying_features(moments.diagonal(), moments.mean).sum() == 1
+def test_rounding_of_means_is_told_and_explains_constants():
+    X = np.full((50, 8), np.repeat([0.1, 1.0, -3e9, 2.0**60], 2))
+    X[7, ::2] = np.nextafter(X[7, ::2], np.inf)
+    moments = Moments.from_rows(X)
+    np.testing.assert_array_equal(varying_features(moments.diagonal(), moments.mean), [True, False] * 4)
     assert safe_deviation(np.array([1e-28]), 100, np.array([3.0])) == 1
     X = rows(100, 4)
     X[:, 2] = 0.3
     X[::2, 2] = 0.1 + 0.2  # one unit in the last place more
     for method in ("p-cov", "qr-pca", "streaming", "sub-it"):
         assert fit(method, cut(X, 60, 40), n_components=2, scale=True).scale_[2] == 1
+    # The fault: "did a party's data change during the run?", of a column that varies by 50 roundings of its mean.
+    for method in ["p-cov", "qr-pca", "sub-it"]:
+        X = rows(20, 3)
+        X[:, 1] = 0.1 + np.repeat([0, 90], [9, 11]) * np.spacing(0.1)
+        X[:, 2] = X[:, 0]  # the first component: nearly all of the other column is left
+        measured = fit(method, cut(X, 12, 8), n_components=1, scale=True).log["measured"]
+        difference = measured["squared_error_per_row"] - measured["predicted_squared_error_per_row"]
+        assert 0.5e-4 < difference < 2e-4  # the mean's rounding over the deviation, squared
 
 
 @pytest.mark.parametrize("method", ["sub-it", "vertical"])
@@ -225,8 +209,7 @@ def test_a_certificate_leaves_noise_out(method):
     """A fault: the certificate was 1e-12 degrees at most for components that rounding had turned by 80."""
     X = rows(80, 6) * np.where(np.arange(6) == 2, 1e10, 1.0)
     model = fit(method, parties_of(method, X), n_components=3)
-    assert not model.log["exact"]
-    assert model.log["measured"]["certified_components"] == 1
+    assert (model.log["exact"], model.log["measured"]["certified_components"]) == (False, 1)
     assert ", of the first 1 components" in model.summary(full=True)
     single = fit(method, parties_of(method, X), n_components=1)
     assert single.log["measured"]["certified_components"] == 1

@@ -1,5 +1,6 @@
 """SPCA and SAPCA: exact where nothing is truncated, star and tree alike; else bounded; and a model that runs on."""
 
+import itertools
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,6 +23,7 @@ from tests.refusals import refused, unnamed
 from tests.strategies.dp_pca.test_dp_noise import ask
 
 FILE = "running-model.sqlite"
+SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
 
 
 def fit(parties, method="spca", **options):
@@ -30,20 +32,6 @@ def fit(parties, method="spca", **options):
 
 def parties(*sizes, seed=0, d=12):
     return cut(rows(sum(sizes), d, seed=seed) + np.arange(d), *sizes)
-
-
-def test_a_truncated_model_keeps_its_bound():
-    parts = parties(300, 200, 100, d=30)
-    model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
-    assert not model.log["exact"]
-    assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
-    assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
-    short, twice = (fit(parts, n_components=4, **options) for options in ({}, {"tracked": 8}))
-    assert short.components_.tobytes() == twice.components_.tobytes()
-    assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
-    model = fit(parts[2:], n_components=3, tracked=6, block_size=100)
-    values = np.linalg.svd(parts[2] - parts[2].mean(axis=0), compute_uv=False) ** 2
-    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(values[6:].sum() / values.sum(), rel=1e-9)
 
 
 @pytest.mark.parametrize("fan_in", [2, 3, 4])
@@ -85,7 +73,8 @@ def test_the_rank_by_energy_and_by_the_papers_rule(topology):
     assert (model.n_components_, model.log["measured"]["tracked_directions"]) == (10, 20)
 
 
-def test_parties_of_which_a_reply_is_no_subspace_are_named():
+def test_parties_send_a_subspace_and_in_a_tree_at_their_turn_only():
+    """The party counts the levels itself; the server's question has none."""
     measures = {(0, 1, 0, 2): "2.22507e-308", (60, -1, 0, 2): -1, (60, 1, -1, 2): -1, (60, 1, 0, 0): "rank is 0"}
     false = [(1, np.array(numbers, float), named) for numbers, named in measures.items()]
     for place, array, named in [(-1, np.empty((0, 0)), "'directions'"), *false]:
@@ -93,10 +82,6 @@ def test_parties_of_which_a_reply_is_no_subspace_are_named():
         tamper_arrays(server, 2, lambda arrays, at=place, new=array: [*arrays[:at], new, *arrays[at:][1:]])
         with refused(ContractError, "client 2", named):
             finish(server)
-
-
-def test_a_party_of_a_tree_sends_no_subspace_but_at_its_turn():
-    """The party counts the levels itself; the server's question has none."""
     server = server_of("spca", parties(*[40] * 8, d=12), n_components=2, topology="tree")
     nothing = [np.empty((0, 4)), np.empty((0, 0)), np.empty((0, 0)), np.empty((0, 0, 0))]
     for party, turn in ((1, 0), (6, 1), (4, 2)):
@@ -113,10 +98,10 @@ def test_rows_are_merged_once_by_their_weights(tmp_path):
     model = fit(second, **options)
     truth = pooled_pca(np.vstack([*first, *second]), 5)
     assert principal_angles(model, truth).max <= 1e-6
-    assert model.n_samples_ == 310
     np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-10)
     np.testing.assert_allclose(model.mean_, truth.mean_, rtol=1e-12)
-    assert [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")] == [310, 2]
+    running = [model.log["measured"][f"running_model_{name}"] for name in ("rows", "revision")]
+    assert [model.n_samples_, *running] == [310, 310, 2]
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
     options = {"tracked": 12, "state": str(tmp_path / "2"), "center": False}
     fit(first, **options)
@@ -132,24 +117,31 @@ def test_rows_are_merged_once_by_their_weights(tmp_path):
 def test_runs_that_fail_or_come_late_leave_the_model_as_it_was(tmp_path):
     fit(parties(100, 80), state=str(tmp_path))
     before = (tmp_path / FILE).read_bytes()
-    server = server_of("spca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
+    server, late = (server_of("spca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2) for _ in range(2))
     fail_at(server, 1, "project")
     with refused(QuorumError, "client 1"):
         finish(server)
     assert (tmp_path / FILE).read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
-    late = server_of("spca", parties(50, 50, seed=2), state=str(tmp_path), n_components=2)
     fit(parties(60, 60, seed=3), state=str(tmp_path))
     with refused(ContractError, tmp_path):
         finish(late)
 
 
-def test_torn_and_earlier_files_are_named(tmp_path):
+def test_torn_earlier_and_unfit_models_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    for place in ("file", "file/deeper"):
+        with refused(ConfigError, tmp_path / place):
+            fit(parties(100, 80), state=str(tmp_path / place))
     (tmp_path / "subspace").write_text("old")
     with refused(ContractError, tmp_path / "subspace", "0.1.0"):
         fit(parties(50, 50), state=str(tmp_path))
     (tmp_path / "subspace").unlink()
     mean, file = fit(parties(100, 80), state=str(tmp_path)).mean_[:2].tobytes(), tmp_path / FILE
+    with refused(ContractError, 11, 12):
+        fit(parties(50, 50, d=11), state=str(tmp_path))
+    with refused(ConfigError, "'center'"):
+        fit(parties(50, 50, seed=2), state=str(tmp_path), center=False)
     file_bytes, merged = file.read_bytes(), RunningModel(tmp_path).content.merged[0].encode()
     for content in (file_bytes[:-5000], file_bytes.replace(mean, mean[::-1]), file_bytes.replace(merged, merged[::-1])):
         assert content != file_bytes
@@ -160,45 +152,40 @@ def test_torn_and_earlier_files_are_named(tmp_path):
 
 def test_a_kill_leaves_the_old_model_or_the_new_one(tmp_path):
     fit(parties(100, 80), state=str(tmp_path / "first"))
-    killed = 0
-    while True:
+    for killed in itertools.count():
         folder = shutil.copytree(tmp_path / "first", tmp_path / str(killed))
         running = RunningModel(folder)
-        changed = replace(running.content, revision=2, rows=500, merged=("a", "b"))
-        if not dies(STEPS * killed, running.save, changed):
+        died = dies(STEPS * killed, running.save, replace(running.content, revision=2, rows=500, merged=("a", "b")))
+        left = RunningModel(folder).content
+        assert (left.revision, left.rows) == ((1, 180) if died else (2, 500))
+        if not died:
             break
-        assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (1, 180)
-        killed += 1
-    assert (RunningModel(folder).content.revision, RunningModel(folder).content.rows) == (2, 500)
     assert killed > 1
 
 
-def test_unfit_running_models_are_named(tmp_path):
-    state = str(tmp_path / "state")
-    fit(parties(100, 80), state=state)
-    with refused(ContractError, 11, 12):
-        fit(parties(50, 50, d=11), state=state)
-    with refused(ConfigError, "'center'"):
-        fit(parties(50, 50, seed=2), state=state, center=False)
-    (tmp_path / "file").touch()
-    for place in ("file", "file/deeper"):
-        with refused(ConfigError, tmp_path / place):
-            fit(parties(100, 80), state=str(tmp_path / place))
-
-
-@pytest.mark.parametrize(("forgetting", "exact"), [(1.0, True), (0.8, False)])
-def test_a_model_that_forgets_rows_is_not_called_exact(forgetting, exact):
-    """Every direction is tracked, but each block of 50 rows lowers the weight of the rows before."""
-    parts = parties(90, 60)
-    model = fit(parts, tracked=12, forgetting=forgetting)
-    assert model.log["exact"] is exact
-    weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in parts])
-    X = np.vstack(parts)
-    mean = weights @ X / weights.sum()
-    values = np.linalg.svd(np.sqrt(weights)[:, None] * (X - mean), compute_uv=False) ** 2
-    np.testing.assert_allclose(model.mean_, mean, rtol=1e-12)
-    np.testing.assert_allclose(model.explained_variance_, values[:5] / weights.sum() * 150 / 149, rtol=1e-10)
-    np.testing.assert_allclose(model.explained_variance_ratio_, values[:5] / values.sum(), rtol=1e-10)
+def test_models_that_truncate_or_forget_rows_are_not_exact():
+    parts = parties(300, 200, 100, d=30)
+    model, truth = fit(parts, n_components=3, tracked=6), pooled_pca(np.vstack(parts), 3)
+    assert not model.log["exact"]
+    assert 0 < principal_angles(model, truth).max <= model.log["measured"]["angle_bound_degrees"]
+    assert (model.explained_variance_ <= truth.explained_variance_ * (1 + 1e-12)).all()
+    short, twice = (fit(parts, n_components=4, **options) for options in ({}, {"tracked": 8}))
+    assert short.components_.tobytes() == twice.components_.tobytes()
+    assert short.log["rounds"][0]["up"] == [8 * (8 * 30 + 30 + 5) + 5 * 128] * 3
+    model = fit(parts[2:], n_components=3, tracked=6, block_size=100)
+    values = np.linalg.svd(parts[2] - parts[2].mean(axis=0), compute_uv=False) ** 2
+    assert model.log["measured"]["truncated_variance_share"] == pytest.approx(values[6:].sum() / values.sum(), rel=1e-9)
+    # Every direction is tracked, but each block of 50 rows lowers the weight of the rows before.
+    for forgetting, exact in [(1.0, True), (0.8, False)]:
+        parts = parties(90, 60)
+        model = fit(parts, tracked=12, forgetting=forgetting)
+        assert model.log["exact"] is exact
+        weights = np.concatenate([np.where(np.arange(len(part)) < 50, forgetting**2, 1.0) for part in parts])
+        X = np.vstack(parts)
+        values = np.linalg.eigvalsh(np.cov(X.T, aweights=weights, ddof=0))[::-1]
+        np.testing.assert_allclose(model.mean_, np.average(X, axis=0, weights=weights), rtol=1e-12)
+        np.testing.assert_allclose(model.explained_variance_, values[:5] * 150 / 149, rtol=1e-10)
+        np.testing.assert_allclose(model.explained_variance_ratio_, values[:5] / values.sum(), rtol=1e-10)
 
 
 def test_columns_of_other_names_are_not_merged(tmp_path):
@@ -207,9 +194,6 @@ def test_columns_of_other_names_are_not_merged(tmp_path):
         say(say(server, 0, columns=columns), 1, columns=columns)
         with refused(ConfigError, tmp_path) if seed == 2 else nullcontext():
             finish(server)
-
-
-SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,14 +14,10 @@ from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.pooling import head_fields
 from fedpca_flwr.strategies import subspace_iteration
-from tests.families import cut, rows
+from tests.families import cut, rows, unlike_parties
 from tests.harness import blocks_added
 
-
-def parties(d=60):
-    X = rows(600, d)
-    X[400:] += rows(1, d, seed=9)
-    return cut(X, 400, 150, 50)
+PARTIES = unlike_parties(60)
 
 
 def spiked(n, d, strengths, seed=0):
@@ -45,27 +42,9 @@ def fit_certified(parts, within=1e-6, **options):
     return model
 
 
-WARM = {"warm_start": "svd"}
-
-
-@pytest.mark.engine
-def test_float32_products_are_certified():
-    warm = {**WARM, "wire": "float32"}
-    model = fit_certified(parties(), within=0.05, warm_rank=40, tolerance=0.05, **warm)
-    assert principal_angles(model, pooled_pca(np.vstack(parties()), 4)).max < 1e-3
-    # At the default tolerance their certificate would stand still at a hundred times as much.
-    X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
-    narrow, full = (fit_certified(cut(X, 300, 200, 100), **{**warm, "wire": wire}) for wire in ("float32", "float64"))
-    assert len(narrow.log["rounds"]) <= len(full.log["rounds"])
-    up, down = ([sum(sum(r[way]) for r in m.log["rounds"]) for m in (narrow, full)] for way in ("up", "down"))
-    assert up[0] < 0.8 * up[1]
-    assert up[0] + down[0] < up[1] + down[1]
-
-
 def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
-    model = fit_certified(parties(), within=math.inf, max_rounds=2, block_size=5)
-    assert not model.log["exact"]
-    assert certified(model) > 1e-6
+    model = fit_certified(PARTIES, within=math.inf, max_rounds=2, block_size=5)
+    assert (model.log["exact"], certified(model) > 1e-6) == (False, True)
     assert model.log["notes"][0] == "stopped after max-rounds = 2 with no bound on the angle; wanted 1e-06 degrees"
     for options, exact in (
         ({"acceleration": "none", "block_size": 4, "max_rounds": 2}, False),
@@ -73,24 +52,28 @@ def test_too_few_rounds_and_coarse_tolerances_are_not_exact():
         ({"block_size": 60, "tolerance": 30.0}, True),  # one round, and nothing left to ask
         ({"tolerance": 30.0}, False),
     ):
-        assert fit(parties(), **options).log["exact"] is exact
+        assert fit(PARTIES, **options).log["exact"] is exact
+    phases = [entry["phase"] for entry in fit(PARTIES, scale=True, max_rounds=2).log["rounds"]]
+    assert phases[:3] == ["heads", "product", "product"]  # scaling costs a round more
+    fit_certified(cut(rows(400, 40) * 10.0 ** np.linspace(-45, 5, 40), 200, 150, 50), scale=True, block_size=8)
 
 
 @pytest.mark.engine
 def test_bytes_follow_the_width_of_blocks():
-    narrow, broad = fit(parties(), block_size=3), fit(parties())
+    narrow, broad = fit(PARTIES, block_size=3), fit(PARTIES)
     assert len(narrow.log["rounds"]) > len(broad.log["rounds"])
     assert narrow.bytes_up_by_party[0] < broad.bytes_up_by_party[0]
     first, second = broad.log["rounds"][:2]
     assert (first["down"], second["down"]) == ([0] * 3, [60 * 14 * 4 + 128] * 3)  # the first is made from the seed
     assert second["up"] == [60 * 14 * 8 + 128] * 3
-    warm = fit(parties(), warm_start="svd", max_rounds=2)
+    warm = fit(PARTIES, warm_start="svd", max_rounds=2)
     assert [entry["phase"] for entry in warm.log["rounds"]] == ["sketch", "refine", "project"]
     assert warm.log["rounds"][0]["up"] == [8 * (60 + 3) + 4 * 16 * 60 + 6 * 128] * 3  # of four times the components
-    np.testing.assert_allclose(fit(parties(), seed=1).components_, broad.components_, atol=1e-9)
+    np.testing.assert_allclose(fit(PARTIES, seed=1).components_, broad.components_, atol=1e-9)
 
 
-def test_a_sketch_comes_as_it_was_sent_in_float32():
+def test_a_sketch_and_products_come_as_they_were_sent_in_float32():
+    """Rounded by half a last place, and by half of the smallest number for what becomes zero, rather: the whole."""
     sent = truncated_factor(rows(60) * 1e-45, 4).with_floor()
     short = (sent.rows / subspace_iteration.root_unit(sent.trace)).astype(np.float32)
     fields = {"trace": np.asarray(sent.trace), "floor": np.asarray(sent.floor), "rows": short}
@@ -98,10 +81,6 @@ def test_a_sketch_comes_as_it_was_sent_in_float32():
     factor = subspace_iteration._read_factor(SimpleNamespace(fields=fields))
     assert (factor.omitted, factor.floor, factor.error) == (sent.omitted, sent.floor, sent.error)
     np.testing.assert_allclose(factor.rows, sent.rows, rtol=1e-7, atol=1e-52)
-
-
-def test_float32_rounds_half_a_last_place():
-    """And half of the smallest number for what is rounded to zero, rather: the whole."""
     for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
         expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
         assert subspace_iteration._float32_error_bound(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
@@ -139,41 +118,46 @@ def test_scaling_takes_any_units_away_without_loss(decades, seed, secure):
     assert model.log["exact"]
 
 
-def test_scaled_features_cost_one_round_more():
-    fit_certified(cut(rows(400, 40) * 10.0 ** np.linspace(-45, 5, 40), 200, 150, 50), scale=True, block_size=8)
-    phases = [entry["phase"] for entry in fit(parties(), scale=True, max_rounds=2).log["rounds"]]
-    assert phases[:3] == ["heads", "product", "product"]
-
-
-@pytest.mark.parametrize("d", [12, 60])
-def test_spanning_blocks_repeat_products_in_full(d):
+def test_short_products_are_repeated_or_certified():
     """Eigenvalues are close together: float32 leaves some thousandths of a degree. Two blocks span all features."""
-    X = np.random.default_rng(3).standard_normal((300, d)) * np.linspace(1.05, 1, d)
-    options = {"n_components": 2, "warm_start": "svd", "warm_rank": 2, "wire": "float32", "block_size": d // 2}
-    last = fit_certified(cut(X, 150, 100, 50), **options).log["rounds"][-2]
-    assert last["up"] == [2 * d * 8 + 2 * 128] * 3  # there is nothing else left to ask
+    warm = {"n_components": 2, "warm_start": "svd"}
+    for d in (12, 60):
+        X = np.random.default_rng(3).standard_normal((300, d)) * np.linspace(1.05, 1, d)
+        options = {**warm, "warm_rank": 2, "wire": "float32", "block_size": d // 2}
+        last = fit_certified(cut(X, 150, 100, 50), **options).log["rounds"][-2]
+        assert last["up"] == [2 * d * 8 + 2 * 128] * 3  # there is nothing else left to ask
+    for largest in (1e2, 1e3, 1e5):
+        X = np.random.default_rng(3).standard_normal((900, 20)) * np.r_[largest, 1.001, np.ones(18)]
+        parts, options = cut(X, 500, 300, 100), {**warm, "warm_rank": 1, "block_size": 4}
+        fit_certified(parts, within=2 * certified(fit(parts, **options)), wire="float32", **options)
+    # A party's sketch of a single direction guesses the others, and before any correction the sum was 123 %.
+    X = np.random.default_rng(0).standard_normal((60, 36))
+    options = {**warm, "n_components": 30, "block_size": 31, "warm_rank": 1, "max_rounds": 1, "min_rows": 1}
+    assert fit([*X[:11, None], X[11:]], **options).explained_variance_ratio_.sum() <= 1 + 1e-9
 
 
 @pytest.mark.engine
-def test_a_warm_start_on_wide_data_needs_no_square_matrix():
+def test_float32_products_and_warm_starts_are_certified():
+    warm = {"warm_start": "svd", "wire": "float32"}
+    model = fit_certified(PARTIES, within=0.05, warm_rank=40, tolerance=0.05, **warm)
+    assert principal_angles(model, pooled_pca(np.vstack(PARTIES), 4)).max < 1e-3
+    # At the default tolerance their certificate would stand still at a hundred times as much.
+    X = rows(600, 300) + 0.05 * np.random.default_rng(1).standard_normal((600, 300))
+    narrow, full = (fit_certified(cut(X, 300, 200, 100), **{**warm, "wire": wire}) for wire in ("float32", "float64"))
+    assert len(narrow.log["rounds"]) <= len(full.log["rounds"])
+    up, down = ([sum(sum(r[way]) for r in m.log["rounds"]) for m in (narrow, full)] for way in ("up", "down"))
+    assert up[0] < 0.8 * up[1]
+    assert up[0] + down[0] < up[1] + down[1]
     X = rows(60, 900)
     fit_certified(cut(X, 30, 20, 10), warm_start="svd")
     everything = fit(cut(X[:, :8], 30, 20, 10), n_components=8, warm_start="svd")
     np.testing.assert_allclose(everything.explained_variance_, pooled_pca(X[:, :8], 8).explained_variance_, rtol=1e-9)
 
 
-@pytest.mark.parametrize("largest", [1e2, 1e3, 1e5])
-def test_float32_is_certified_beside_a_large_variance(largest):
-    X = np.random.default_rng(3).standard_normal((900, 20)) * np.r_[largest, 1.001, np.ones(18)]
-    options = {"n_components": 2, "warm_start": "svd", "warm_rank": 1, "block_size": 4}
-    full = fit(cut(X, 500, 300, 100), **options)
-    fit_certified(cut(X, 500, 300, 100), within=2 * certified(full), wire="float32", **options)
-
-
 @pytest.mark.parametrize("scaled", [False, True])
 def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
     """Each entry is off by a step for each party, of rows within the bound of their mean."""
-    X = np.vstack(parties(12)) * np.logspace(0, 2, 12)
+    X = np.vstack(unlike_parties(12)) * np.logspace(0, 2, 12)
     options = {"n_components": 4, "scale": scaled, "secure_aggregation": True, "bound": 1e4, "min_parties": 2}
     added = blocks_added(monkeypatch)
     fit(cut(X, 400, 150, 50), **options)
@@ -184,29 +168,21 @@ def test_the_rounding_of_fixed_point_is_in_the_certificate(scaled, monkeypatch):
         assert error / (step * np.sqrt(V.shape[1])) == pytest.approx(3, rel=1e-3)
 
 
-def test_variances_of_a_sketch_are_never_more_than_there_is():
-    """A party's sketch of a single direction guesses the others, and before any correction the sum was 123 %."""
-    X = np.random.default_rng(0).standard_normal((60, 36))
-    options = {"block_size": 31, "warm_start": "svd", "warm_rank": 1, "max_rounds": 1, "min_rows": 1}
-    assert fit([*X[:11, None], X[11:]], n_components=30, **options).explained_variance_ratio_.sum() <= 1 + 1e-9
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("options", [{}, {"warm_start": "svd", "wire": "float32"}, {"scale": True}], ids=str)
 def test_components_above_the_noise_are_certified(options, monkeypatch):
-    X, k, freedoms, law = spiked(200, 500, [30.0, 22.0, 16.0]), 8, [], MarchenkoPastur
-    parties = cut(X, 90, 60, 50)
-    certified_all = fit(parties, n_components=k, max_rounds=200, **options)
-    monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", lambda *sizes: freedoms.append(sizes) or law(*sizes))
-    model, truth = fit(parties, n_components=k, certify="signal", **options), pooled_pca(X, k, scale="scale" in options)
-    assert set(freedoms) == {(199, 500)}  # about the mean, noise has one degree less
+    X, law = spiked(200, 500, [30.0, 22.0, 16.0]), Mock(wraps=MarchenkoPastur)
+    parties, options = cut(X, 90, 60, 50), {"n_components": 8, **options}
+    certified_all = fit(parties, max_rounds=200, **options)
+    monkeypatch.setattr(subspace_iteration, "MarchenkoPastur", law)
+    model, truth = fit(parties, certify="signal", **options), pooled_pca(X, 8, scale="scale" in options)
+    assert {call.args for call in law.call_args_list} == {(199, 500)}  # about the mean, noise has one degree less
     assert model.log["measured"]["standing_out_components"] == model.log["measured"]["certified_components"] == 3
     assert angles_between(model.components_[:3].T, truth.components_[:3].T).max() <= certified(model) <= 1e-6
     assert model.rounds <= certified_all.rounds - (not options)
     assert not model.log["exact"]  # components 4 to 8 are not
-    note = model.log["notes"][0]
-    assert note.startswith("3 of 8 components certified: 1 to 3 each, to ")
-    assert note.endswith(" degrees; components 4 to 8 lie in the noise")
+    assert model.log["notes"][0].startswith("3 of 8 components certified: 1 to 3 each, to ")
+    assert model.log["notes"][0].endswith(" degrees; components 4 to 8 lie in the noise")
 
 
 def test_what_stands_out_is_certified_as_a_subspace_or_wholly():
@@ -218,7 +194,5 @@ def test_what_stands_out_is_certified_as_a_subspace_or_wholly():
     model = fit(cut(X, 100, 60, 40), n_components=4, certify="signal", block_size=7, tolerance=1e-4)
     assert model.log["measured"]["certified_components"] == 3
     assert "3 of 4 components certified: 1 each, 2 to 3 as a subspace, to " in model.log["notes"][0]
-    model = fit(parties(), certify="signal")
-    assert certified(model) <= 1e-6
-    assert "standing_out_components" not in model.log["measured"]
-    assert model.log["exact"]
+    model = fit_certified(PARTIES, certify="signal")
+    assert ("standing_out_components" in model.log["measured"], model.log["exact"]) == (False, True)

@@ -1,6 +1,7 @@
 """VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow.
 
-And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum.
+And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum; VFedPCA
+and VFedAKPCA: the authors' program step by step, our form, and how far both are from exact.
 """
 
 from dataclasses import replace
@@ -9,18 +10,29 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.decomposition import KernelPCA
+from sklearn.preprocessing import minmax_scale
 
 from fedpca_flwr import run
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.maths.columns import merge_vectors, orthogonal_direction, project_on_direction, scores_on_direction
 from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.questions.columns_run import MAX_COLUMNS
+from fedpca_flwr.questions.merging import merge_questions
 from fedpca_flwr.simulations.loopback import assemble
 from fedpca_flwr.strategies import FACTORY, METHODS
+from fedpca_flwr.strategies.vfedakpca import VFedAKPCAOptions
+from fedpca_flwr.strategies.vfedpca import VFedPCAOptions
 from tests.families import rows
-from tests.harness import at_sites, blocks_added, finish, server_of
+from tests.harness import at_sites, blocks_added, finish, heard, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
+
+SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 9), ("vertical-scores", "scores", 1.5)]
+CANCER = minmax_scale(load_breast_cancer().data[:150])
 
 
 def cut(X, parties):
@@ -33,16 +45,14 @@ def fit(parties, **options):
 
 @pytest.mark.engine
 def test_certificates_hold_in_as_many_rounds_as_they_need():
-    X, spent = rows(300, 40), []
-    truth = pooled_pca(X, 3).transform(X)
-    for tolerance in (10.0, 1e-3, 1e-6):
-        model = fit(cut(X, 3), tolerance=tolerance)
-        assert principal_angles(model.scores_, truth).max() <= tolerance
-        spent.append(len(model.log["rounds"]))
+    X = rows(300, 40)
+    models = {tolerance: fit(cut(X, 3), tolerance=tolerance) for tolerance in (10.0, 1e-3, 1e-6)}
+    for tolerance, model in models.items():
+        assert principal_angles(model.scores_, pooled_pca(X, 3).transform(X)).max() <= tolerance
+    spent = [len(model.log["rounds"]) for model in models.values()]
     assert spent[0] < spent[1] < spent[2]
-    header, *products, _ = (entry["up"] for entry in model.log["rounds"])
-    assert header == [3 * 136 + 128] * 3
-    assert products == [[300 * 8 * 8 + 128] * 3] * len(products)
+    up = [entry["up"] for entry in model.log["rounds"]][:-1]
+    assert up == [[3 * 136 + 128] * 3, *[[300 * 8 * 8 + 128] * 3] * (len(up) - 1)]
     model = fit(cut(X, 3), max_rounds=2)
     assert not model.log["exact"]
     assert "stopped after max-rounds = 2" in model.log["notes"][0]
@@ -75,54 +85,56 @@ def test_rank_and_merged_directions_that_do_not_suffice_are_told():
     assert not fit(np.split(rows(60), [10, 11], axis=1), solver="merge", rank=3).log["exact"]  # of ten columns
     few = fit(cut(rows(5), 3), n_components=5, solver="gram", min_rows=1)  # five rows about their mean
     assert "the data have rank 4: components 5 to 5 have no variance and arbitrary directions" in few.log["notes"]
+    for sizes, rank, directions in (((4, 4, 4), 1, 3), ((10, 1, 1), 2, 4)):
+        with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
+            fit(np.split(rows(60), np.cumsum(sizes)[:-1], axis=1), n_components=5, solver="merge", rank=rank)
 
 
 @pytest.mark.parametrize("solver", ["krylov", "gram"])
-@pytest.mark.parametrize("options", [{"scale": True}, {"center": False}, {"center": False, "scale": True}], ids=str)
-def test_scaling_and_centring_are_those_of_the_pooled_columns(solver, options):
+def test_scaling_and_centring_are_those_of_the_pooled_columns(solver):
     X = rows(100, 12) * np.arange(1, 13) + np.arange(12)
-    model, truth = fit(cut(X, 3), solver=solver, **options), pooled_pca(X, 3, **options)
-    assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
+    for options in ({"scale": True}, {"center": False}, {"center": False, "scale": True}):
+        model, truth = fit(cut(X, 3), solver=solver, **options), pooled_pca(X, 3, **options)
+        assert principal_angles(model.scores_, truth.transform(X)).max() <= 1e-6
+        np.testing.assert_allclose(model.explained_variance_ratio_, truth.explained_variance_ratio_, rtol=1e-9)
+    few_rounds = fit(cut(rows(60), 3), solver=solver, block_size=1, max_rounds=3)
+    assert (few_rounds.n_components_, few_rounds.log["exact"]) == (3, solver == "gram")
 
 
 @pytest.mark.parametrize("method", ["vertical", "vfedpca", "vfedakpca"])
 def test_rows_of_frames_are_matched_by_their_index(method, tmp_path):
     """Three tables of the same people in other orders gave other components, in silence."""
     people = pd.DataFrame(rows(60, 9), [f"patient {i:02d}" for i in range(60)], list("abcdefghi"))
-    parts = {name: people[list(names)] for name, names in (("north", "abc"), ("south", "defg"), ("west", "hi"))}
-    turned = {name: part.sample(frac=1, random_state=i) for i, (name, part) in enumerate(parts.items())}
+    names = {"north": list("abc"), "south": list("defg"), "west": list("hi")}
+    turned = {site: people[own].sample(frac=1, random_state=i) for i, (site, own) in enumerate(names.items())}
     options, order = {"n_components": 2, "min_rows": 1}, turned["north"].index
-    paths = [tmp_path / f"{name}.npy" for name in parts]
-    expected = run(method, {name: part.loc[order] for name, part in parts.items()}, **options)
+    paths = [tmp_path / f"{site}.npy" for site in names]
+    expected = run(method, {site: people.loc[order, own] for site, own in names.items()}, **options)
     model = run(method, turned, **options, scores=paths)
     np.testing.assert_array_equal(model.scores_, expected.scores_)
     (note,) = [note for note in model.log["notes"] if "in the order of" in note]
     assert not unnamed(note, "party 'north'", "party 'south'", "party 'west'")
     assert "in the order of party" not in " ".join(expected.log["notes"])
     for path, part in zip(paths, turned.values(), strict=True):  # each in the order of its own frame
-        names = pd.DataFrame(model.scores_, index=order).loc[part.index]
-        np.testing.assert_allclose(np.load(path), names, atol=1e-12)
+        np.testing.assert_allclose(np.load(path), pd.DataFrame(model.scores_, order).loc[part.index], atol=1e-12)
 
 
 def test_other_people_are_refused():
     people = pd.DataFrame(rows(60, 6), index=pd.MultiIndex.from_product([range(6), list("abcdefghij")]))
     first, second = people[[0, 1, 2]], people[[3, 4, 5]]
-    options = {"n_components": 2, "min_rows": 1}
-    expected = run("vertical", [first, second], **options)
+    expected, counted = fit([first, second], min_rows=1), second.reset_index(drop=True)
     for other, named in (
-        (second.rename(index={"a": "z"}), ["party 1", 6]),
-        (second.drop(index=second.index[3]), ["party 1", 1, 0]),
-        (second.set_axis([second.index[0]] * 60), ["party 1"]),
+        (second.rename(index={"a": "z"}), [6]),
+        (second.drop(index=second.index[3]), [1, 0]),
+        (second.set_axis([second.index[0]] * 60), []),
     ):
-        with refused(ConfigError, *named):
-            run("vertical", [first, other], **options)
-    for bare in (second.to_numpy(), second.reset_index(drop=True), pa.Table.from_pandas(second, preserve_index=False)):
-        model = run("vertical", [first, bare], **options)
+        with refused(ConfigError, "party 1", *named):
+            fit([first, other], min_rows=1)
+    for bare in (second.to_numpy(), counted, pa.Table.from_pandas(second, preserve_index=False)):
+        model = fit([first, bare], min_rows=1)
         np.testing.assert_array_equal(model.scores_, expected.scores_)
         assert any("by position" in note and "party 1" in note for note in model.log["notes"])
-    numbered = second.reset_index(drop=True).sample(frac=1, random_state=0)  # and one that is counted
-    model = run("vertical", [first.reset_index(drop=True), numbered], **options)
+    model = fit([first.reset_index(drop=True), counted.sample(frac=1, random_state=0)], min_rows=1)
     np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_)
 
 
@@ -165,30 +177,9 @@ def test_data_split_the_other_way_are_refused(method, split, partition, tmp_path
         finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
 
 
-@pytest.mark.parametrize("solver", ["krylov", "gram"])
-def test_few_rounds_give_as_many_components_as_were_asked_for(solver):
-    model = fit(cut(rows(60), 3), solver=solver, block_size=1, max_rounds=3)
-    assert (model.n_components_, model.log["exact"]) == (3, solver == "gram")
-
-
-@pytest.mark.parametrize(("sizes", "rank", "directions"), [((4, 4, 4), 1, 3), ((10, 1, 1), 2, 4)], ids=str)
-def test_too_few_directions_to_merge_are_a_fault_of_the_options(sizes, rank, directions):
-    parties = np.split(rows(60), np.cumsum(sizes)[:-1], axis=1)
-    with refused(ConfigError, "'rank'", rank, 3, directions, "n_components", 5):
-        run("vertical", parties, n_components=5, solver="merge", rank=rank)
-
-
-@pytest.mark.parametrize(
-    ("named", "phase", "row_limit"),
-    [
-        ("vertical", "product", 2.0**0.5 * 9.0),  # of two rows
-        ("vertical solver=gram", "gram", 9.0),
-        ("vertical-scores", "scores", 1.5),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("named", "phase", "row_limit"), SUMS, ids=str)
 def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, row_limit):
-    """The limits are sums of each column whose entries are 3, as large as those about means of a bound of 1.5."""
+    """They are sums of two rows of columns whose entries are 3, as large as those about means of a bound of 1.5."""
     config = METHODS.run_config({"method": named, "clients": 3, "secure-aggregation": True, "bound": 1.5})
     running = FACTORY.strategy(config)
     limits = running.script[phase].limits({"scaled": np.asarray(0)}, replace(running.public, rows=2))
@@ -206,11 +197,7 @@ NEW = np.split(rows(7, seed=9) * np.arange(1, 13) + 3.0, [6, 10], axis=1)
 
 @pytest.fixture
 def paths(tmp_path):
-    return [tmp_path / f"own{party}.npz" for party in range(3)]
-
-
-@pytest.fixture
-def loading_paths(paths):
+    paths = [tmp_path / f"own{party}.npz" for party in range(3)]
     fitted(paths, OLD)
     return paths
 
@@ -240,56 +227,16 @@ def test_the_scores_are_those_of_the_central_model(way, options, paths, tmp_path
     assert (model.n_samples_, model.n_features_in_, model.n_components_) == (7, 12, 3)
 
 
-def test_scores_far_from_zero_are_those_of_the_model(paths):
-    """A mean that is rounded once would move all new scores alike, by a thousandth of a deviation."""
+def test_scores_depend_on_no_order_offset_or_unit(paths):
+    ordered, other = project(NEW, paths, **SECURE), project(NEW[::-1], paths[::-1], **SECURE)
+    assert ordered.scores_.tobytes() == other.scores_.tobytes()
+    model = project(NEW, paths, n_components=2)
+    np.testing.assert_array_equal(model.scores_, project(NEW, paths).scores_[:, :2])
+    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
+    # A mean that is rounded once would move all new scores alike, by a thousandth of a deviation.
     model = fitted(paths, OLD + 1e13)
     np.testing.assert_allclose(project(parts_of(OLD + 1e13), paths).scores_, model.scores_, atol=1e-9)
-
-
-def test_scores_depend_on_no_order(loading_paths):
-    ordered, other = project(NEW, loading_paths, **SECURE), project(NEW[::-1], loading_paths[::-1], **SECURE)
-    assert ordered.scores_.tobytes() == other.scores_.tobytes()
-    model = project(NEW, loading_paths, n_components=2)
-    np.testing.assert_array_equal(model.scores_, project(NEW, loading_paths).scores_[:, :2])
-    assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
-
-
-def test_ids_put_the_new_rows_in_one_order(loading_paths, tmp_path):
-    rng, nodes = np.random.default_rng(0), []
-    orders = [rng.permutation(7) for _ in range(3)]
-    for party, (columns, order) in enumerate(zip(NEW, orders, strict=True)):
-        names = [f"x{party}{j}" for j in range(columns.shape[1])]
-        pd.DataFrame(columns, np.arange(100, 107), names).iloc[order].to_csv(
-            tmp_path / f"{party}.csv", index_label="id"
-        )
-        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": loading_paths[party].name}
-        site = {"ids": "id", "split": "columns", "may-show": "scores"}
-        nodes.append({**site, **{key: str(tmp_path / name) for key, name in files.items()}})
-    finish(at_sites(server_of("vertical-scores", NEW), nodes))
-    expected = project(NEW, loading_paths).scores_
-    for party, order in enumerate(orders):
-        np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
-
-
-@every_way
-def test_loadings_of_another_run_are_named(way, loading_paths, tmp_path):
-    other_paths = [tmp_path / f"other{party}.npz" for party in range(3)]
-    fitted(other_paths, OLD * np.arange(12, 0, -1))
-    with refused(ConfigError, "party 2", "party 0", "'loadings'"):
-        project(NEW, [*loading_paths[:2], other_paths[2]], **way)
-
-
-@every_way
-def test_other_columns_or_sites_that_show_no_scores_refuse(way, loading_paths):
-    with refused(DataError, "party 0", 4, 6):
-        project(cut(np.hstack(NEW), 3), loading_paths, **way)
-    with refused(DisclosureError, "party 0", "may_show"):
-        project(NEW, loading_paths, may_show="nothing", **way)
-    assert project(NEW, loading_paths, may_show="scores", **way).n_components_ == 3
-
-
-def test_unscaled_columns_have_any_unit(paths):
-    """The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound."""
+    # The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound.
     X = OLD * 1e-6
     X[:, 10:] = 1e-6
     fitted(paths, X, scale=True)
@@ -298,21 +245,195 @@ def test_unscaled_columns_have_any_unit(paths):
     assert secure.log["measured"]["fixed_point_size_share"] < 1e-12
 
 
-def test_missing_loadings_are_named_without_their_path(loading_paths, tmp_path):
+def test_ids_put_the_new_rows_in_one_order(paths, tmp_path):
+    rng, nodes, site = np.random.default_rng(0), [], {"ids": "id", "split": "columns", "may-show": "scores"}
+    orders = [rng.permutation(7) for _ in range(3)]
+    for party, (columns, order) in enumerate(zip(NEW, orders, strict=True)):
+        frame = pd.DataFrame(columns, np.arange(100, 107)).add_prefix(f"x{party}").iloc[order]
+        frame.to_csv(tmp_path / f"{party}.csv", index_label="id")
+        files = {"data": f"{party}.csv", "scores": f"{party}.npy", "loadings": paths[party].name}
+        nodes.append({**site, **{key: str(tmp_path / name) for key, name in files.items()}})
+    finish(at_sites(server_of("vertical-scores", NEW), nodes))
+    expected = project(NEW, paths).scores_
+    for party, order in enumerate(orders):
+        np.testing.assert_allclose(np.load(tmp_path / f"{party}.npy"), expected[order], atol=1e-12)
+
+
+@every_way
+def test_other_loadings_and_columns_or_hidden_scores_refuse(way, paths, tmp_path):
+    other_paths = [tmp_path / f"other{party}.npz" for party in range(3)]
+    fitted(other_paths, OLD * np.arange(12, 0, -1))
+    with refused(ConfigError, "party 2", "party 0", "'loadings'"):
+        project(NEW, [*paths[:2], other_paths[2]], **way)
+    with refused(DataError, "party 0", 4, 6):
+        project(cut(np.hstack(NEW), 3), paths, **way)
+    with refused(DisclosureError, "party 0", "may_show"):
+        project(NEW, paths, may_show="nothing", **way)
+    assert project(NEW, paths, may_show="scores", **way).n_components_ == 3
+
+
+def test_missing_loadings_are_named_without_their_path(paths, tmp_path):
     with refused(ConfigError, "party 0", "'loadings'"):
         run("vertical-scores", NEW, min_rows=1)
     with refused(ContractError, "'loadings'") as error:
-        project(NEW, [*loading_paths[:2], tmp_path / "absent.npz"])
+        project(NEW, [*paths[:2], tmp_path / "absent.npz"])
     assert "absent" not in str(error.value)
-    loadings = Loadings.load(loading_paths[1])
-    Loadings(loadings.components, loadings.mean, loadings.scale).save(loading_paths[1])
-    with refused(ConfigError, "party 1", "'vertical'"):
-        project(NEW, loading_paths)
-
-
-def test_paths_and_rows_that_cannot_be_are_refused(loading_paths):
-    for paths, named in ((loading_paths[:2], [3]), ("own.npz", ["own.npz", 3])):
+    for wrong, named in ((paths[:2], [3]), ("own.npz", ["own.npz", 3])):
         with refused(ConfigError, "'loadings'", *named):
-            project(NEW, paths)
+            project(NEW, wrong)
     with refused(DataError):
-        project([np.tile(Loadings.load(path).mean, (3, 1)) for path in loading_paths], loading_paths)
+        project([np.tile(Loadings.load(path).mean, (3, 1)) for path in paths], paths)
+    loadings = Loadings.load(paths[1])
+    Loadings(loadings.components, loadings.mean, loadings.scale).save(paths[1])
+    with refused(ConfigError, "party 1", "'vertical'"):
+        project(NEW, paths)
+
+
+def merged(parties, **options):
+    return run("vfedpca", cut(CANCER, parties), **{"n_components": 1, **options})
+
+
+def angle(model):
+    return principal_angles(model.scores_, pooled_pca(CANCER, 1).transform(CANCER)).max()
+
+
+@pytest.mark.parametrize("scaling", [False, True])
+@pytest.mark.parametrize("parties", [3, 10])
+def test_the_faithful_variant_is_the_authors_program(parties, scaling):
+    """A further component is the same program on what the directions before leave of the columns, and starts anew."""
+    directions = np.empty((len(CANCER), 0))
+    for component in range(3):
+        u = authors_program(
+            [block - directions @ (directions.T @ block) for block in cut(CANCER, parties)], component, scaling
+        )
+        u -= directions @ (directions.T @ u)
+        directions = np.column_stack([directions, u / np.linalg.norm(u)])
+    options = {"variant": "faithful", "periods": 3, "local_iterations": 5, "weight_scaling": scaling, "seed": 42}
+    model = merged(parties, n_components=3, **options)
+    for j in range(3):  # the model's components are in the order of what the columns hold of them
+        assert principal_angles(model.scores_, directions[:, j : j + 1]).max() <= 1e-6
+
+
+def authors_program(blocks, component, scaling):
+    values, vectors = [], []
+    for period in range(4):
+        start = np.random.default_rng((42, component, period)).random(len(CANCER))
+        for block in blocks:
+            A, b = np.cov(block), start
+            for _ in range(5):
+                b = A @ b / np.linalg.norm(A @ b)
+            values.append(b @ A @ b)
+            vectors.append(b)
+        if period == 0:
+            continue  # isolated, but never forgotten
+        weights = np.array(values) / np.sum(values)
+        larger = np.argsort(np.argsort(-weights)) < len(weights) // 2
+        u = weights * (1 + scaling * np.where(larger, 1, -1) * weights.mean()) @ np.array(vectors)
+        M = [np.outer(m, m) for m in (block.T @ u for block in blocks)]
+        blocks = [block @ m / np.linalg.norm(m) for block, m in zip(blocks, M, strict=True)]
+    return u
+
+
+@pytest.mark.engine
+def test_signs_periods_and_warm_starts_that_change_nothing():
+    """On a graph: else directions of opposite sign average to nothing."""
+    options = {"n_components": 2, "graph": "ring", "periods": 2}
+    server = server_of("vfedpca", cut(CANCER, 4), **options)
+    tamper_arrays(server, 1, lambda arrays: [-array if array.shape == (150, 2) else array for array in arrays])
+    plain, turned = finish(server_of("vfedpca", cut(CANCER, 4), **options)), finish(server)
+    assert principal_angles(plain.scores_, turned.scores_).max() <= 1e-6
+    errors = [model.log["measured"]["consensus_error_degrees"] for model in (plain, turned)]
+    assert errors[0] == pytest.approx(errors[1], rel=1e-12)
+    two, ten = merged(3, periods=2), merged(3, periods=10)
+    assert principal_angles(two.scores_, ten.scores_).max() < 1e-3
+    assert angle(merged(3, periods=1)) > angle(two)
+    # After the first period a party's data have rank one: any start ends at the same vector.
+    cold, warm = (merged(3, periods=2, local_iterations=1, warm_start=start) for start in ("random", "previous"))
+    assert principal_angles(cold.scores_, warm.scores_).max() < 1e-6
+
+
+def test_one_party_alone_and_an_average_find_what_they_can():
+    model = merged(3)
+    assert 0.5 < angle(model) < 30
+    assert not model.log["exact"]
+    assert angle(merged(1, periods=1, local_iterations=60)) < 1e-6
+    with_graph, without = (merged(1, graph=graph, local_iterations=60) for graph in ("ring", "server"))
+    assert principal_angles(with_graph.scores_, without.scores_).max() < 1e-6
+    assert merged(1, n_components=2, graph="ring", variant="faithful", periods=2).scores_.shape == (150, 2)
+
+
+@pytest.mark.parametrize("variant", ["ours", "faithful"])
+@pytest.mark.parametrize("graph", ["complete", "ring", "star"])
+def test_without_a_server_neighbours_are_merged(graph, variant):
+    server = server_of("vfedpca", cut(CANCER, 5), n_components=1, graph=graph, variant=variant, periods=2)
+    exchanged = [heard(server, party) for party in range(5)]
+    model = finish(server)
+    assert "the server relayed" in " ".join(model.log["notes"])
+    agreed = model.log["measured"]["consensus_error_degrees"]
+    if (graph, variant) == ("complete", "ours"):
+        assert agreed < 1e-5
+        assert principal_angles(model.scores_, merged(5, periods=2).scores_).max() < 1e-6
+    else:
+        assert agreed > 0.1
+    reports = [exchange.said[0] for exchanges in exchanged for exchange in exchanges if exchange.phase == "report"]
+    assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in reports), rel=1e-6, abs=1e-6)
+    neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
+    assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
+
+
+KERNELS = [
+    {"kernel": "rbf"},
+    {"kernel": "rbf", "gamma": 0.2},
+    {"kernel": "linear"},
+    {"kernel": "polynomial", "gamma": 0.05, "degree": 2},
+    {"kernel": "sigmoid", "gamma": 0.02, "coef0": 0.5},
+]
+
+
+def test_kernels_have_their_eigenvalue_and_never_overflow():
+    """Faults: NaN and a party of weight zero, or for every party an error that rows were identical."""
+    for largest in (307, 312):  # a sum, and an entry
+        parties = cut(CANCER, 3)
+        parties[1] = parties[1] * 10 ** (largest / 6) / np.linalg.norm(parties[1], axis=1).max()
+        with refused(DataError, "float64", "'gamma'"):
+            run("vfedakpca", parties, n_components=1, kernel="polynomial", gamma=1.0)
+    for variant, phase, times, columns in (("ours", "local", 3 * 4 - 1, 3 * 2), ("faithful", "start", 2, 3 * 3)):
+        options = VFedPCAOptions(n_components=3, periods=4, variant=variant)
+        assert merge_questions(RunConfig(), options)[phase].times == times
+        assert options.max_gram_columns(150) == columns
+    for options in KERNELS:
+        name = {"polynomial": "poly"}.get(options["kernel"], options["kernel"])
+        defaults = {"gamma": 1 / (30 * CANCER.var()), "coef0": 1.0, "eigen_solver": "dense"}
+        truth = KernelPCA(1, **{**defaults, **options, "kernel": name}).fit(CANCER)
+        value, vector = VFedAKPCAOptions(**options).local_direction(CANCER, np.empty(0))
+        assert value == pytest.approx(truth.eigenvalues_[0] ** 0.5, rel=1e-9)
+        assert principal_angles(vector[:, None], truth.eigenvectors_).max() < 1e-6
+
+
+def test_merges_and_directions_in_closed_form():
+    a, b = np.eye(3)[0], np.array([0.6, 0.8, 0.0])
+    for sign in (1.0, -1.0):
+        u = merge_vectors([3.0, 1.0], [a, sign * b], aligned=True, scaled=False)
+        assert principal_angles(u[:, None], (0.75 * a + 0.25 * b)[:, None]).max() < 1e-6
+    scaled = merge_vectors([2.0, 1.0, 1.0], [a, a, b], aligned=True, scaled=True)  # eta 1/3, ceil(3/2) boosted
+    np.testing.assert_allclose(np.abs(scaled), np.abs((0.5 + 0.25) * 4 / 3 * a + 0.25 * 2 / 3 * b))
+    block, u = rows(30), rows(30)[:, 0]
+    once, column = project_on_direction(block, u), scores_on_direction(block, u)
+    assert (np.linalg.matrix_rank(once), column.shape) == (1, (30, 1))
+    np.testing.assert_allclose(column @ column.T, once @ once.T, atol=1e-12 * np.abs(once @ once.T).max())
+    basis = np.linalg.qr(rows(5, 4)).Q
+    for u in (basis @ [1.0, 2.0, 3.0, 4.0], basis[:, 0] * 1e-200, np.zeros(5)):
+        other = orthogonal_direction(u, basis)
+        np.testing.assert_allclose(basis.T @ other, 0, atol=1e-15)
+        np.testing.assert_allclose(np.linalg.norm(other), 1)
+
+
+@pytest.mark.parametrize("method", ["vfedpca", "vfedakpca"])
+@pytest.mark.parametrize("graph", ["server", "complete"])
+@pytest.mark.parametrize("parties", [1, 2])
+def test_components_beyond_the_rank_are_orthonormal(method, graph, parties):
+    """A fault: two rows differ in a single direction, and a second direction, made of rounding, was the first again."""
+    blocks = np.array_split(np.random.default_rng(2).standard_normal((2, 4)), parties, axis=1)
+    options = {"n_components": 2, "graph": graph, "periods": 2, "center": True, "min_rows": 1}
+    model = run(method, blocks, **options, **({"kernel": "linear"} if method == "vfedakpca" else {}))
+    np.testing.assert_allclose(model.explained_variance_ratio_, [1, 0], atol=1e-12)

@@ -12,19 +12,16 @@ from fedpca_flwr.maths.codecs import decode_orthonormal_block, encode_block, enc
 from fedpca_flwr.maths.refine import block_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from tests.families import cut, rows
+from tests.families import unlike_parties as parties
 from tests.harness import differences, finish, heard, on_request, server_of, tamper_arrays
 from tests.refusals import refused
-from tests.strategies.test_one_round import parties
 
 TRUTH = pooled_pca(np.vstack(parties()), 4)
+SHORT = {"secure_aggregation": True, "bound": 100.0}
 
 
 def fit(parts=None, **options):
     return run("compressed", parts or parties(), **{"n_components": 4, **options})
-
-
-def in_short_words(parts=None, **options):
-    return fit(parts, **{"secure_aggregation": True, "bound": 100.0, **options})
 
 
 def bound_of(model):
@@ -41,12 +38,6 @@ def fit_and_measure(**options):
 
 def corrections_of(model):
     return [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
-
-
-def with_altered_replies(change, **options):
-    server = server_of("compressed", parties(), n_components=4, **options)
-    tamper_arrays(server, 1, change)
-    return server
 
 
 SERIES = {
@@ -67,7 +58,7 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
 
 
 @pytest.mark.parametrize(
-    ("base", "max_corrections", "times_smaller"),
+    ("base", "most", "times_smaller"),
     [
         ({"codec": "shared-step", "step": 1e-2}, 1, 5),
         ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
@@ -76,24 +67,12 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
     ],
     ids=str,
 )
-def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, max_corrections, times_smaller):
+def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_smaller):
     """Without error feedback the rounding of the first correction would stay."""
-    measured = [fit_and_measure(**base, corrections=times) for times in range(max_corrections + 1)]
-    angles, bounds, sent = zip(*measured, strict=True)
+    angles, bounds, sent = zip(*(fit_and_measure(**base, corrections=i) for i in range(most + 1)), strict=True)
     assert all(later < earlier / times_smaller for earlier, later in pairwise(angles))
     assert all(later < earlier / 3 for earlier, later in pairwise(bounds))
     assert 0 < min(np.diff(sent)) <= max(np.diff(sent)) < sent[0]
-
-
-def test_steps_and_codes_that_cannot_be_are_refused():
-    with refused(ConfigError, "party 0", "'step'", "1e-12"):
-        fit(codec="shared-step", step=1e-12)
-
-    with refused(ContractError, "client 1", "'wrong'", -1, 0):
-        finish(with_altered_replies(lambda arrays: [*arrays[:-1], -np.ones(2)]))
-    even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
-    with refused(ConfigError, "'codec'", "'shared-step'"):
-        fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
 
 
 def test_compressed_measurements_are_as_documented():
@@ -101,9 +80,8 @@ def test_compressed_measurements_are_as_documented():
     server = server_of("compressed", parties(), n_components=4, codec="shared-step", step=1e-4)
     exchanged = [heard(server, party) for party in range(3)]
     measured, total = finish(server).log["measured"], np.vstack(parties()).var(axis=0).sum() * 600
-    encoded = [party[1] for party in exchanged]
-    assert float(encoded[0].asked[0]) == pytest.approx(1e-4 * total / 40, rel=1e-12)
-    error_norm = sum(float(exchange.said[-1][0]) for exchange in encoded)
+    assert float(exchanged[0][1].asked[0]) == pytest.approx(1e-4 * total / 40, rel=1e-12)
+    error_norm = sum(float(party[1].said[-1][0]) for party in exchanged)
     assert measured["scatter_error_variance_share"] == pytest.approx(error_norm / total, rel=1e-12)
     for model in (fit(), fit(codec="low-rank")):
         ratio = 8 * (40 * 40 + 40 + 1) / np.mean(model.log["rounds"][0]["up"])
@@ -115,16 +93,11 @@ def test_compressed_measurements_are_as_documented():
 @pytest.mark.parametrize("trace", [5e-324, 1e-310, 1.7e308])
 def test_an_extreme_trace_breaks_no_code(codec, trace):
     """The fault: such a unit made infinite numbers, at which the server broke down with no sentence."""
-
-    def lied(arrays):
-        return [np.array([trace]) if array.dtype == np.float64 and array.shape == (1,) else array for array in arrays]
-
-    server = with_altered_replies(lied, codec=codec, corrections=1)
-    if trace == 1e-310 and codec == "shared-step":
-        with refused(ContractError, "client 1", match="code"):
-            finish(server)
-        return
-    with suppress(FedPCAError):
+    server = server_of("compressed", parties(), n_components=4, codec=codec, corrections=1)
+    lie, of_traces = np.array([trace]), (np.float64, (1,))
+    tamper_arrays(server, 1, lambda arrays: [lie if (a.dtype, a.shape) == of_traces else a for a in arrays])
+    is_refused = trace == 1e-310 and codec == "shared-step"
+    with refused(ContractError, "client 1", match="code") if is_refused else suppress(FedPCAError):
         assert np.isfinite(finish(server).explained_variance_).all()
 
 
@@ -134,7 +107,7 @@ def test_an_extreme_trace_breaks_no_code(codec, trace):
         {"codec": "shared-step", "step": 1e-4},
         {"codec": "low-rank", "rank": 30, "bits": 16},
         {"bits": 14},
-        *[{"bits": bits, "secure_aggregation": True, "bound": 100.0} for bits in (12, 16, 21)],
+        *[{"bits": bits, **SHORT} for bits in (12, 16, 21)],
     ],
     ids=str,
 )
@@ -143,12 +116,10 @@ def test_corrections_go_on_until_the_certificate_holds(base):
     assert principal_angles(model, TRUTH).max <= bound_of(model) <= 1e-6
     assert model.log["exact"]
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-9 if secure else 1e-7)
-    corrections = corrections_of(model)
-    assert 0 < len(corrections) < 10
+    down = [entry["down"][0] for entry in corrections_of(model)]
+    assert 0 < len(down) < 10
     if not secure:
-        down = [entry["down"][0] for entry in corrections]
-        max_bytes = [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)]
-        assert (np.array(down[:3]) < max_bytes[: len(down)]).all()
+        assert (np.array(down[:3]) < [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)][: len(down)]).all()
         assert down[0] < down[-1]
 
 
@@ -162,23 +133,32 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize(("block", "bits", "what"), BLOCKS.values(), ids=BLOCKS)
-def test_a_party_answers_about_no_other_block(block, bits, what):
-    coded, _ = encode_block(block, min(bits, 32))
-    server = server_of("compressed", parties(), n_components=4, corrections=1)
-    on_request(server, 1, "correction", lambda arrays: [coded.code, coded.scales, np.asarray(bits)])
-    with refused(ContractError, "client 1", match=what):
+def test_steps_codes_and_blocks_that_cannot_be_are_refused():
+    with refused(ConfigError, "party 0", "'step'", "1e-12"):
+        fit(codec="shared-step", step=1e-12)
+    server = server_of("compressed", parties(), n_components=4)
+    tamper_arrays(server, 1, lambda arrays: [*arrays[:-1], -np.ones(2)])
+    with refused(ContractError, "client 1", "'wrong'", -1, 0):
         finish(server)
+    even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
+    with refused(ConfigError, "'codec'", "'shared-step'"):
+        fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
+    for block, bits, what in BLOCKS.values():
+        coded, _ = encode_block(block, min(bits, 32))
+        server = server_of("compressed", parties(), n_components=4, corrections=1)
+        sent = [coded.code, coded.scales, np.asarray(bits)]
+        on_request(server, 1, "correction", lambda arrays, sent=sent: sent)
+        with refused(ContractError, "client 1", match=what):
+            finish(server)
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
     tall, errors = ORTHONORMAL[:, :14], []
-    for number in range(4):
-        bits = block_bits(number)
+    for bits in map(block_bits, range(4)):
         block = decode_orthonormal_block(encode_block(tall, bits)[0], bits, tall.shape)
         np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
         errors.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
-    assert [block_bits(number) for number in (3, 9)] == [32, 32]
+    assert block_bits(3) == block_bits(9) == 32
     assert all(later < earlier / 100 for earlier, later in pairwise(errors))
     assert 1e-4 < errors[0] < 0.05
     # In 8 bits its 9,000 small entries, together a tenth of it, would all become zero, and sites would refuse it.
@@ -195,56 +175,42 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
 def test_insufficient_corrections_are_noted():
     for options, number in (({"corrections": 1}, 1), ({}, 10)):
         model = fit(tolerance=1e-30, bits=4, **options)
-        assert len(corrections_of(model)) == number
+        assert (len(corrections_of(model)), model.log["exact"]) == (number, False)
         assert model.log["notes"][0].startswith(f"stopped after {number} corrections with ")
         assert model.log["notes"][0].endswith("; wanted 1e-30 degrees")
-        assert not model.log["exact"]
     model = fit(tolerance=1.0, bits=16)
     assert not corrections_of(model)
     assert bound_of(model) <= 1.0
     assert not fit(n_components=40, tolerance=1.0, bits=8).log["exact"]  # all directions are right, but no variance is
     assert not fit(cut(rows(3, 10), 2, 1), n_components=3, min_rows=1, tolerance=1e-6, bits=24).log["exact"]
+    # With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits.
+    for tolerance, exact in ((1e-5, False), (1e-6, True)):
+        model = fit(codec="shared-step", step=1e-4, n_components=1, tolerance=tolerance)
+        assert bound_of(model) <= 1e-6
+        assert model.log["exact"] is exact
 
 
-@pytest.mark.parametrize(("tolerance", "exact"), [(1e-5, False), (1e-6, True)])
-def test_exact_needs_exact_variances(tolerance, exact):
-    """With the larger tolerance a run ends once the angle is small, and the variance is proven to fewer digits."""
-    model = fit(codec="shared-step", step=1e-4, n_components=1, tolerance=tolerance)
-    assert bound_of(model) <= 1e-6
-    assert model.log["exact"] is exact
-
-
-def test_short_words_are_within_the_bound():
-    up = {bits: sum(entry["up"][0] for entry in in_short_words(bits=bits).log["rounds"]) for bits in (16, 32)}
+def test_short_words_are_within_the_bound_and_corrected():
+    """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
+    up = {bits: sum(entry["up"][0] for entry in fit(bits=bits, **SHORT).log["rounds"]) for bits in (16, 32)}
     assert up[16] < up[32]
     constant = [np.hstack([part, np.ones((len(part), 20))]) for part in parties()]
-    logs = [in_short_words(parts).log["rounds"] for parts in (parties(), constant)]
+    logs = [fit(parts, **SHORT).log["rounds"] for parts in (parties(), constant)]
     varying, more = (next(entry["up"] for entry in log if entry["phase"] == "scatter") for log in logs)
     assert varying == more
     # Without a correction the angle is as large as 12 bits make it, and the bound holds.
-    model = in_short_words(bits=12)
+    model = fit(bits=12, **SHORT)
     assert 1e-4 < principal_angles(model, TRUTH).max <= bound_of(model)
-
-
-@pytest.mark.parametrize(("bits", "values_per_word"), [(8, 8), (16, 4), (21, 3)])
-def test_small_roundings_need_no_question(bits, values_per_word):
-    """All know the steps: the bound is that of half a step of each of three parties, of all entries the worst way."""
-    measured = in_short_words(bits=bits).log["measured"]["scatter_error_variance_share"]
-    assert measured == pytest.approx(1.5 / ((int(2 ** (64 / values_per_word)) - 1) // 2 - 2), rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_tiny_features_are_in_the_products(seed):
-    """A fault: a block had vectors of features with tiny units only, whose products were beyond their limit."""
-    X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
-    model = in_short_words(cut(X, 40, 20), bits=8, corrections=10, min_parties=2, bound=1.1 * float(np.abs(X).max()))
-    assert principal_angles(model, pooled_pca(X, 4)).max <= bound_of(model)
-
-
-@pytest.mark.parametrize("bits", [28, 32])
-def test_the_finest_words_of_few_parties_are_corrected(bits):
-    """A step of the first correction was smaller than float64 can count."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((40, 1)) @ rng.standard_normal((1, 5))
-    model = in_short_words(cut(X, 39, 1), bits=bits, tolerance=1e-6, min_parties=2, min_rows=1, bound=10.0)
-    assert model.explained_variance_[0] == pytest.approx(X.var(axis=0, ddof=1).sum(), rel=1e-9)
+    for bits, values_per_word in ((8, 8), (16, 4), (21, 3)):
+        measured = fit(bits=bits, **SHORT).log["measured"]["scatter_error_variance_share"]
+        assert measured == pytest.approx(1.5 / ((int(2 ** (64 / values_per_word)) - 1) // 2 - 2), rel=1e-5)
+    # Faults: products of features with tiny units beyond their limit; a step smaller than float64 can count.
+    for seed in (1, 2, 3):
+        X = rows(60, 12) * 10.0 ** np.random.default_rng(seed).uniform(-16, 16, 12)
+        options = {**SHORT, "bound": 1.1 * float(np.abs(X).max()), "min_parties": 2}
+        model = fit(cut(X, 40, 20), bits=8, corrections=10, **options)
+        assert principal_angles(model, pooled_pca(X, 4)).max <= bound_of(model)
+    X = np.outer(*np.split(np.random.default_rng(0).standard_normal(45), [40]))
+    for bits in (28, 32):
+        model = fit(cut(X, 39, 1), **{**options, "bits": bits, "tolerance": 1e-6, "min_rows": 1, "bound": 10.0})
+        assert model.explained_variance_[0] == pytest.approx(X.var(axis=0, ddof=1).sum(), rel=1e-9)

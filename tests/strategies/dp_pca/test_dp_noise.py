@@ -1,5 +1,6 @@
 """DP-PCA's noise: the change by a row, whatever the data and the server, and the noise that each party adds."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ REQUESTS: dict[str, dict[str, dict[str, Any]]] = {
 REQUESTS["directions"] = {**REQUESTS["shells"], "directions": {**CENTRE, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+PHASES = [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
 
 
 def server(release="joint", parties=1, **options):
@@ -142,34 +144,15 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
     assert 0.99 * allowed <= max(-min(searches), *map(change, starts)) <= allowed
 
 
-def test_budgets_are_spent_and_weights_are_as_said():
-    options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
-    assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
-    assert compose_multipliers(options.noise(phase).multiplier for phase in options.phases) >= multiplier * (1 - 1e-12)
-    # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
-    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
-    expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
-    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
-    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
-    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
-    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
-
-
-def test_each_phase_and_shell_has_noise_of_its_own():
+def test_each_phase_shell_party_and_run_has_noise_of_its_own():
     replies = noise_of(server("shells", noise_seed=7), "shells")
     first, second = (replies[phase, "octaves"][0] for phase in ("octaves", "nearer_octaves"))
     assert (first != second).mean() > 0.9
     noise, _ = replies["directions", "products"]
     assert np.abs(np.corrcoef(noise) - np.eye(3)).max() < 5 / np.sqrt(noise.shape[1])
-
-
-@pytest.mark.parametrize(("seed", "drawn"), [(0, 4), (5, 2)])
-def test_noise_is_of_one_party_and_run_but_for_a_seed(seed, drawn):
-    servers = [server(parties=2, noise_seed=seed) for _ in range(2)]
-    assert len({ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}) == drawn
-
-
-def test_noise_is_fresh_and_a_noised_count_told_nowhere():
+    for seed, drawn in ((0, 4), (5, 2)):
+        servers = [server(parties=2, noise_seed=seed) for _ in range(2)]
+        assert len({ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}) == drawn
     (noisy_count, *_), reply_count, metrics = ask(server())
     assert noisy_count != 50 * GRID_STEPS
     assert reply_count == 1
@@ -203,16 +186,30 @@ def refusal_in(phase, request, release="shells"):
     raise AssertionError(phase)
 
 
-@pytest.mark.parametrize("distance", [5e-324, 1e-200, 1e200])
-@pytest.mark.parametrize("name", ["bound", "shells"])
-def test_a_bound_that_no_rows_give_is_refused(name, distance):
-    shells = {**CENTRE, "shells": np.array([[0.0, distance, 0.0]])}
-    text = refusal_in(*(("centre", {"bound": np.asarray(distance)}) if name == "bound" else ("directions", shells)))
-    assert not unnamed(text, f"'{name}'", f"{distance:g}", "3.05494e-151", "3.27339e+150")
-
-
-def test_a_release_by_directions_has_one_shell():
+def test_bounds_shells_and_centres_that_no_rows_give_are_refused():
+    for distance in (5e-324, 1e-200, 1e200):
+        shells = {**CENTRE, "shells": np.array([[0.0, distance, 0.0]])}
+        for phase, name, request in (
+            ("centre", "bound", {"bound": np.asarray(distance)}),
+            ("directions", "shells", shells),
+        ):
+            text = refusal_in(phase, request)
+            assert not unnamed(text, f"'{name}'", f"{distance:g}", "3.05494e-151", "3.27339e+150")
     assert not unnamed(refusal_in("directions", REQUESTS["shells"]["directions"], "directions"), "'shells'")
+    assert not unnamed(refusal_in("nearer_octaves", {}), 0, 1, "centre")
+    for centre, named in ((np.zeros(3), ["(3,)", "(12,)"]), (np.full(D, np.nan), ["NaN"])):
+        assert not unnamed(refusal_in("nearer_octaves", {"centre": centre}), "'centre'", *named)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
+def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
+    fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
+    for centre, name in product((0.0, size), FIELD_STEPS.keys() - {"sum"}):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            values = exact(name, rows(20), centre=centre, **fields) / FIELD_STEPS[name]
+        values = values[:, diagonal_positions(D)] if name == "products" else values
+        assert np.isfinite(values).all()
+        assert np.sum(values) <= 20
 
 
 def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
@@ -223,50 +220,41 @@ def test_a_site_with_too_many_rows_takes_no_part(monkeypatch):
     assert finish(server()).n_components_ == 2
 
 
-@pytest.mark.parametrize("size", [1e-300, 1.0, 1e150, 1e300])
-def test_no_centre_and_no_bound_makes_a_row_count_for_more(size):
-    data = rows(20)
-    fields = {"shells": SHELLS, "components": np.eye(D)[:2], "bound": size}
-    for centre in (0.0, size):
-        names = FIELD_STEPS.keys() - {"sum"}
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            statistics = {name: exact(name, data, centre=centre, **fields) / FIELD_STEPS[name] for name in names}
-        statistics["products"] = statistics["products"][:, diagonal_positions(D)]
-        for values in statistics.values():
-            assert np.isfinite(values).all()
-            assert np.sum(values) <= len(data)
+def test_budgets_are_spent_and_limits_have_room_for_noise():
+    options, multiplier = DPOptions(epsilon=1.0), gaussian_multiplier(1.0, 1e-5)
+    assert sum(BUDGET_SHARES["shells"].values()) == pytest.approx(1.0, abs=1e-12)
+    assert compose_multipliers(options.noise(phase).multiplier for phase in options.phases) >= multiplier * (1 - 1e-12)
+    # A tenth of the weight each for how far rows are, by octaves and by shells; 0.3 for a number of rows.
+    products = multiplier / 0.9**0.5 * np.sqrt(1 + 2 * 0.1**2) * GRID_STEPS**2
+    expected = {"octaves": 10 * products / GRID_STEPS, "energies": 10 * products, "products": products}
+    assert options.noise("directions").deviations == pytest.approx(expected, rel=1e-5)
+    squares = multiplier / 0.02**0.5 * np.hypot(1, 0.3) * GRID_STEPS**2
+    expected = {"rows": squares / GRID_STEPS / 0.3, "squares": squares}
+    assert options.noise("variances").deviations == pytest.approx(expected, rel=1e-5)
+    # No noise is beyond 60 deviations, and without that room a full sum would not open.
+    for trust in [{}, {"trust": "distributed", "honest-parties": 3}]:
+        options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
+        for phase in options.phases:
+            limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations
+            assert limits.keys() == noise.keys()
+            for name, deviation in noise.items():
+                assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
+                assert (limits[name] < 2.0**62).all()
 
 
-@pytest.mark.parametrize("trust", [{}, {"trust": "distributed", "honest-parties": 3}], ids=["local", "distributed"])
-def test_limits_have_room_for_rows_and_noise(trust):
-    """No noise is beyond 60 deviations, and without that room a full sum would not open."""
-    options = DPOptions.parse({"n-components": 2, "epsilon": 0.1, **trust})
-    for phase in options.phases:
-        limits, noise = options.limits(phase, 4, 5), options.noise(phase).deviations
-        assert limits.keys() == noise.keys()
-        for name, deviation in noise.items():
-            assert (limits[name] >= MAX_TOTAL_ROWS * FIELD_STEPS[name] + 5 * 60 * deviation).all()
-            assert (limits[name] < 2.0**62).all()
-
-
-@pytest.mark.parametrize(
-    ("release", "phase"), [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
-)
+@pytest.mark.parametrize(("release", "phase"), PHASES)
 @pytest.mark.parametrize("count", ["public", "noised"])
 def test_whole_numbers_travel_as_they_are(release, phase, count):
     """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""
     options, parties = DPOptions(**RELEASES[release], count=count), 256
     config = RunConfig(method="dp-pca", clients=parties, secure_aggregation=True)
     layout = dp_script(config, options)[phase].layout({}, Public(config, options, parties, features=4))
-    noise = options.noise(phase).deviations
-    site_keys = {
-        name: np.full(limit.shape, MAX_ROWS * FIELD_STEPS[name] + 20 * noise[name] + 1.0)
-        for name, limit in layout.limits.items()
-    }
-    vectors = [layout.encode({name: sign * value for name, value in site_keys.items()}) for sign in [1] * 255 + [-1]]
+    noise, limits = options.noise(phase).deviations, layout.limits.items()
+    most = {name: np.full(limit.shape, MAX_ROWS * FIELD_STEPS[name] + 20 * noise[name] + 1.0) for name, limit in limits}
+    vectors = [layout.encode({name: sign * value for name, value in most.items()}) for sign in [1] * 255 + [-1]]
     total = np.sum(vectors, axis=0, dtype=np.uint64)
     assert (total[0], layout.words) == (parties, 1)
-    for name, value in site_keys.items():
+    for name, value in most.items():
         high, low = (part[name] for part in layout.decode(total))
         exact = [int(h) + int(rest) for h, rest in zip(np.ravel(high), np.ravel(low), strict=True)]
         assert exact == [254 * int(v) for v in np.ravel(value)]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
+from sklearn.feature_selection import VarianceThreshold
 from sklearn.preprocessing import scale
 
 from fedpca_flwr import run
@@ -27,13 +28,16 @@ from tests.harness import CLUSTER_STEPS, fit
 from tests.hostile import HostileSession
 from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
-from tests.strategies.em.test_incomplete import plain_em, plain_ppca, textbook, with_holes
+from tests.strategies.em.test_incomplete import plain_em, plain_ppca, standardised, textbook, with_holes
 
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
 MODELS = {"gaussian": {"n_components": 3, "tolerance": 1e-9}, "factors": {**WIDE, "factors": 2}}
 every_model = pytest.mark.parametrize("model_options", MODELS.values(), ids=MODELS)
 every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"])
+CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
+TABLE = [(load_wine, 0.05, 4.5, 10), (load_wine, 0.4, 21.0, 20), (load_breast_cancer, 0.2, 5.0, 15)]
+"""Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
 
 
 def parties_of_three(share=0.2):
@@ -54,7 +58,7 @@ def angle(model, vectors):
 def pooled_em(X):
     """Return the mean and the scatter of pooled rows by the textbook's EM, in the units of the observed deviations."""
     mean, unit = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
-    m, T = plain_em((X - mean) / unit, 100.0, 150)
+    m, T = plain_em(standardised(X), 100.0, 150)
     return mean + unit * m, T * np.outer(unit, unit)
 
 
@@ -95,11 +99,9 @@ def test_offsets_and_divisions_change_nothing(model_options, way):
     """Up to means of 1e15, whose neighbours in float64 are an eighth apart, with a constant feature that has gaps."""
     parties = [np.column_stack([np.round(part * 4) / 4, part[:, 0] * 0]) for part in parties_of_three()]
     near, offset = fit("em", parties, **model_options, **way), np.array([1, -1, 0, 0.5, 1, -0.25, 1])
-    divided = [([np.vstack(parties)[i::7] for i in range(7)], way)]
-    for size in (1e8, 1e15):
-        divided.append(([part + size * offset for part in parties], way | ({"bound": 10 * size} if way else {})))
-    for others, other_way in divided:
-        other = fit("em", others, **model_options, **other_way)
+    moved = [([part + size * offset for part in parties], {"bound": 10 * size}) for size in (1e8, 1e15)]
+    for others, bound in (([np.vstack(parties)[i::7] for i in range(7)], {}), *moved):
+        other = fit("em", others, **model_options, **(way and way | bound))
         assert angle(other, near.components_.T) <= 1e-8
         np.testing.assert_allclose(other.explained_variance_, near.explained_variance_, rtol=1e-8)
 
@@ -132,9 +134,6 @@ def test_expected_moments_are_kept(way):
     assert any("missing values for known" in note for note in model.log["notes"])
 
 
-CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize(("kind", "scaled", "way"), pairwise_by_day(CLUSTERINGS, [(0, 1), (0, 2), (1, 2)]), ids=str)
 def test_clusters_are_those_of_the_expected_scores(kind, scaled, way, monkeypatch):
@@ -158,10 +157,10 @@ def test_clusters_are_those_of_the_expected_scores(kind, scaled, way, monkeypatc
         assert model.log["clusters"]["inertia"] == pytest.approx(squares.min(axis=1).sum(), rel=1e-9)
 
 
-@pytest.mark.parametrize("number", [0.2, 0.6])
-def test_levels_beside_gaps_are_those_of_the_same_em(number):
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_levels_beside_gaps_are_those_of_the_same_em(share):
     """Indicators take the units of Pages."""
-    kind = np.where(np.random.default_rng(4).random(150) < number, "a", "b")
+    kind = np.where(np.random.default_rng(4).random(150) < share, "a", "b")
     numbers = with_holes(rows(150, 4) + (kind == "a")[:, None], 0.2, 1)
     frame = pd.DataFrame(numbers, columns=list("wxyz")).assign(kind=kind)
     options = {"n_components": 2, "scale": True, "levels": {"kind": ["a", "b"]}, "prior": 100.0, "tolerance": 1e-9}
@@ -188,14 +187,10 @@ def test_each_party_has_the_moments_expected_of_its_rows():
     np.testing.assert_allclose(moments.dense_scatter(pooled), model.moments_.scatter, rtol=1e-9, atol=1e-9)
 
 
-TABLE = [("wine", 0.05, 4.5, 10), ("wine", 0.4, 21.0, 20), ("breast-cancer", 0.2, 5.0, 15)]
-"""Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
-
-
 @pytest.mark.engine
-@pytest.mark.parametrize(("name", "share", "degrees", "max_rounds"), TABLE)
-def test_the_components_are_nearer_than_those_of_means(name, share, degrees, max_rounds):
-    X = {"wine": load_wine, "breast-cancer": load_breast_cancer}[name]().data
+@pytest.mark.parametrize(("load", "share", "degrees", "max_rounds"), TABLE)
+def test_the_components_are_nearer_than_those_of_means(load, share, degrees, max_rounds):
+    X = load().data
     truth, angles = PCA(3).fit(scale(X)).components_.T, []
     for seed in range(3):
         Y = with_holes(X, share, seed)
@@ -208,20 +203,14 @@ def test_the_components_are_nearer_than_those_of_means(name, share, degrees, max
 
 
 @pytest.mark.engine
-def test_wide_rows_cost_few_rounds_and_bytes_of_factors():
+def test_rounds_and_bytes_are_few_and_what_is_left_is_foretold():
     model = fit("em", np.array_split(of_factors(n=60, d=300), 2), **{**WIDE, "tolerance": 0.01})
     assert model.rounds <= 40
     assert max(model.bytes_up_by_party) < model.rounds * (8 * (300 * 13 + 2) + 1000)
     assert (model.covariance_, model.factors_.shape) == (None, (13, 300))
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(("model", "times"), [("gaussian", 20), ("factors", 10)])
-def test_the_forecast_of_what_is_left_to_go_is_of_the_right_size(model, times):
-    parties, options = parties_of_three(share=0.5), {**WIDE, "model": model}
-    limit = fit("em", parties, **options)
-    for steps in (5, 11):
-        stopped = fit("em", parties, **options, max_rounds=steps)
+    for name, times, steps in (("gaussian", 20, 5), ("gaussian", 20, 11), ("factors", 10, 5), ("factors", 10, 11)):
+        parties, options = parties_of_three(share=0.5), {**WIDE, "model": name}
+        limit, stopped = fit("em", parties, **options), fit("em", parties, **options, max_rounds=steps)
         assert angle(stopped, limit.components_.T) <= times * stopped.log["measured"]["degrees_ahead"]
         assert any(f"after max-rounds = {steps} steps" in note for note in stopped.log["notes"])
 
@@ -281,26 +270,23 @@ def test_rows_at_both_ends_of_the_bound_are_within_the_limits():
     X = rows(200, 6)
     X[:, 0], X[::7, 1] = np.where(np.arange(200) % 20, 99.0, -99.0), np.nan
     assert fit("em", cut(X, 100, 60, 40), n_components=2, tolerance=1.0, **{**MASKED, "bound": 100.0}).n_samples_ == 200
+    # Observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise.
+    unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
+    with refused(ConfigError, "'bound'"):
+        fit("em", unequal_parties, n_components=4, secure_aggregation=True, bound=1e17)
 
 
 @pytest.mark.engine
-@every_model
-def test_rows_without_any_value_are_counted(model_options):
-    parties = parties_of_three()
-    with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
-    complete, extended = (fit("em", some, **model_options) for some in (parties, with_empty))
-    assert angle(complete, extended.components_.T) <= 1e-8
-    assert extended.n_samples_ == 150
-    assert "7 rows without any value were left out" in " ".join(extended.log["notes"])
-    for part in parties:
-        part[:, [1, 4]] = np.nan
-    with refused(DataError, "[1, 4]"):
-        fit("em", parties, **model_options)
-
-
-@pytest.mark.engine
-def test_rare_observed_features_are_refused():
-    parties = parties_of_three()
+def test_empty_rows_are_counted_and_rare_values_refused():
+    for options in MODELS.values():
+        parties = parties_of_three()
+        with_empty = [np.vstack([parties[0], np.full((7, 6), np.nan)]), *parties[1:]]
+        complete, extended = (fit("em", some, **options) for some in (parties, with_empty))
+        assert angle(complete, extended.components_.T) <= 1e-8
+        assert extended.n_samples_ == 150
+        assert "7 rows without any value were left out" in " ".join(extended.log["notes"])
+        with refused(DataError, "[1, 4]"):
+            fit("em", [np.where(np.isin(np.arange(6), [1, 4]), np.nan, part) for part in parties], **options)
     parties[0][:, 1] = parties[1][:, 4] = parties[2][:, 4] = np.nan
     for tables, said in ((parties, ["1 pairs of features have no row in common"]), (parties_of_three(), [])):
         notes = [note for note in fit("em", tables, n_components=2).log["notes"] if "pairs of features" in note]
@@ -354,16 +340,13 @@ def test_rows_of_unshared_gaps_are_in_no_sum(tmp_path, caplog, run):
         assert replies_of_a_site(tmp_path / place, X, run, **node)[0] == len(X)
 
 
-def test_a_site_of_rows_whose_gaps_nobody_shares_refuses(tmp_path):
+def test_sites_without_shared_gaps_refuse_and_others_score_all(tmp_path):
     alone = np.where(np.random.default_rng(0).random((60, 12)) < 0.2, np.nan, 1.0)  # each with gaps of its own
-    properties = HostileSession(tmp_path, alone, RUN, journal="").client.get_properties({})
+    properties = HostileSession(tmp_path / "alone", alone, RUN, journal="").client.get_properties({})
     assert properties["error"] == "DisclosureError"
     assert "gaps='all'" in properties["message"]
     with refused(ConfigError, "'gaps'", "'shared'", "'all'"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "gaps": "some"}, source="node-config")
-
-
-def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
     X, scores, packed = with_gaps(), tmp_path / "scores.npy", np.eye(5)[np.triu_indices(5)]
     session = HostileSession(tmp_path, X, {**RUN, "max-rounds": 1}, journal="", scores=str(scores))
     count = session.ask("observed", [])[0][0]
@@ -373,13 +356,6 @@ def test_scores_of_rows_that_are_left_out_are_written(tmp_path):
     assert projected_count == count
     np.testing.assert_allclose(np.load(scores), np.nan_to_num(X - 50)[:, :2], atol=1e-9)
     np.testing.assert_allclose(squared, np.nansum((X[~RARE] - 50)[:, 2:] ** 2), rtol=1e-9)
-
-
-def test_a_bound_far_beyond_the_rows_is_refused():
-    """The observed deviations are resolved, and products of features 1e20 times apart are not: they would be noise."""
-    unequal_parties = cut(rows(100, 6) * np.geomspace(1e10, 1e-10, 6), 50, 30, 20)
-    with refused(ConfigError, "'bound'"):
-        fit("em", unequal_parties, n_components=4, secure_aggregation=True, bound=1e17)
 
 
 @pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
@@ -411,9 +387,8 @@ def test_the_next_factor_or_the_noise_follows():
 
 def test_pixels_that_few_rows_have_do_not_hold_the_iteration_up():
     """A gap in one of the few rows that decide about a pixel makes EM slow: SQUAREM stood still until max-rounds."""
-    rows = load_digits().data[::3, 8:40]
-    rows = rows[:, rows.std(axis=0) > 0]
-    parties = np.array_split(with_holes(rows, 0.05, 0), 2)
+    pixels = VarianceThreshold().fit_transform(load_digits().data[::3, 8:40])
+    parties = np.array_split(with_holes(pixels, 0.05, 0), 2)
     model, last = (fit("em", parties, n_components=5, tolerance=tolerance) for tolerance in (0.01, 1e-6))
     assert model.log["measured"]["degrees_ahead"] <= 0.01
     assert model.rounds < 60

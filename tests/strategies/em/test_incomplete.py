@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.preprocessing import scale as standardised
 
 from fedpca_flwr.maths import incomplete_rows
 from fedpca_flwr.maths.anderson import Anderson
@@ -41,17 +42,8 @@ def gapped(rows):
     return GappedRows(rows, incomplete_rows.Patterns.from_rows(rows))
 
 
-def sums_of(rows, model):
-    return expected_sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_missing_values_follow_by_regression_in_any_unit(unit):
-    S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
-    expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
-    np.testing.assert_allclose(incomplete_rows.complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
-    filled = fill_by_covariance(rows * units, S * np.outer(units, units)) / units
-    np.testing.assert_allclose(filled, expected, atol=1e-10)
+def sums_of(rows, model, sums=expected_sums):
+    return sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
@@ -69,25 +61,18 @@ def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
     np.testing.assert_allclose(found.uncertainty, C, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("gaps", "least", "multiple", "taken"),
-    [
+def test_rows_whose_gaps_enough_others_have_take_part():
+    kinds = {".": [False, False], "a": [True, False], "b": [False, True], "n": [True, True]}
+    for gaps, least, multiple, taken in (
         ("...ab", 1, 1, [1, 1, 1, 1, 1]),
         ("...aa", 2, 1, [1, 1, 1, 1, 1]),  # as many as the least
         ("...aab", 2, 1, [1, 1, 1, 1, 1, 0]),
         ("..n", 2, 1, [1, 1, 1]),  # a row without values has no gap that others could share
         ("...", 2, 2, [1, 1, 0]),
         ("...", 3, 2, [0, 0, 0]),  # two would be too few
-    ],
-)
-def test_rows_whose_gaps_enough_others_have_take_part(gaps, least, multiple, taken):
-    kinds = {".": [False, False], "a": [True, False], "b": [False, True], "n": [True, True]}
-    rows = np.where([kinds[gap] for gap in gaps], np.nan, 1.0)
-    np.testing.assert_array_equal(incomplete_rows.Patterns.from_rows(rows).common_rows(least, multiple), taken)
-
-
-def standardised(rows):
-    return (rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0)
+    ):
+        rows = np.where([kinds[gap] for gap in gaps], np.nan, 1.0)
+        np.testing.assert_array_equal(incomplete_rows.Patterns.from_rows(rows).common_rows(least, multiple), taken)
 
 
 def plain_em(rows, prior, steps):
@@ -95,14 +80,13 @@ def plain_em(rows, prior, steps):
     m, S = np.zeros(d), np.eye(d)
     for _ in range(steps):
         y, C = textbook(rows - m, S)
-        m, T = m + y.mean(axis=0), (y - y.mean(axis=0)).T @ (y - y.mean(axis=0)) + C
+        m, T = m + y.mean(axis=0), n * np.cov(y.T, ddof=0) + C
         S = (T + prior * np.eye(d)) / (n + prior)
     return m, T
 
 
-def fitted(rows, prior, steps):
-    start, spread = np.zeros(rows.shape[1]), np.ones(rows.shape[1])
-    em = GaussianEM(len(rows), start, spread, prior=prior)
+def fitted(rows, prior, steps, start=0.0):
+    em = GaussianEM(len(rows), np.full(6, start), np.ones(6), prior=prior)
     for _ in range(steps):
         em.add(sums_of(rows, em.model))
     return em
@@ -118,8 +102,7 @@ def test_em_takes_fewer_steps_than_the_textbooks_iteration():
 
 def test_one_step_without_gaps_gives_the_moments():
     rows = standardised(np.random.default_rng(3).standard_normal((80, 6)) @ covariance())
-    em = GaussianEM(80, np.full(6, 3.0), np.ones(6), prior=10.0)
-    em.add(sums_of(rows, em.model))
+    em = fitted(rows, 10.0, 1, start=3.0)
     np.testing.assert_allclose(em.mean, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(em.scatter, Moments.from_rows(rows).scatter, atol=1e-10)
 
@@ -139,11 +122,8 @@ def test_what_cannot_be_regressed_on_is_filled_by_its_mean():
         sums_of(np.zeros((1, 2)), Gaussian(np.zeros(2), np.ones((2, 2))))
     with refused(ValueError):
         fill_by_covariance(np.zeros((1, 2)), np.ones((2, 2)))
-    models = (
-        GaussianEM(2**30, np.zeros(1), np.ones(1), prior=1e-6),
-        FactorEM(2**30, np.zeros(2), np.ones((2, 1)), prior=1e-6),
-    )
-    assert {model.prior for model in models} == {4 * MIN_EIGENVALUE * 2**30}
+    for em, spread in ((GaussianEM, np.ones(2)), (FactorEM, np.ones((2, 1)))):
+        assert em(2**30, np.zeros(2), spread, prior=1e-6).prior == 4 * MIN_EIGENVALUE * 2**30
 
 
 def path(mapping, start, count, allowed=lambda point: True):
@@ -155,7 +135,7 @@ def path(mapping, start, count, allowed=lambda point: True):
     return np.array(points), iteration
 
 
-def test_anderson_takes_far_fewer_steps_and_tells_how_many_remain():
+def test_anderson_takes_far_fewer_steps_and_finds_a_fixed_point():
     rates = np.array([0.1, 0.5, 0.9, 0.99])
     points, iteration = path(lambda x: rates * x, np.ones(4), 8)
     assert np.linalg.norm(points[-1]) < 1e-4  # the plain iteration is at 0.93
@@ -168,9 +148,6 @@ def test_anderson_takes_far_fewer_steps_and_tells_how_many_remain():
     # Slow near the start, wild beyond 5: the point there is given up for the last image.
     points, _ = path(lambda x: np.where(x < 5.0, 0.99 * x + 0.1, x + 1000.0), np.zeros(1), 4)
     np.testing.assert_allclose(points[:, 0], [0.0, 0.1, 10.0, 0.199], rtol=1e-4)
-
-
-def test_anderson_finds_a_fixed_point_and_gives_up_a_lower_one():
     for objective in (0.0, None):
         at_rest = Anderson(np.ones(2), lambda point: True)
         for _ in range(5):
@@ -198,21 +175,17 @@ FACTORS = FactorGaussian(
 COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
 
 
-def sums_by_factors(rows, factors):
-    return factor_sums(gapped(rows), factors, np.zeros(D), np.ones(D))
-
-
 def rows_with_gaps():
+    """Return rows with gaps of their own, an empty and a complete one, then rows of which many have the same gaps."""
     rows = with_holes(np.random.default_rng(2).standard_normal((60, D)))
     rows[0], rows[1] = np.nan, 1.0
-    return rows
+    return np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
 
 
 @pytest.mark.parametrize("elements", [2**22, 1])
-def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
+def test_errors_and_sums_are_those_of_filled_rows(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows = np.vstack([rows_with_gaps(), with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
-    mean, unit, scale = FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
+    rows, mean, unit, scale = rows_with_gaps(), FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
     components = random_block(D, 2, seed=1).T
     factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
     whole = fill_by_factors(rows - mean, factors) / scale
@@ -221,14 +194,9 @@ def test_squared_errors_are_of_the_filled_rows(elements, monkeypatch):
     by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
     by_covariance = gaussian_em.squared_error_by_covariance(rows, S, mean, scale, components)
     np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
-
-
-@pytest.mark.parametrize("elements", [2**22, 1])
-def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypatch):
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows = rows_with_gaps()
-    rows = np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1), rows + 1.0])
-    sums = sums_by_factors(rows, FACTORS)
+    rows = np.vstack([rows_with_gaps(), rows_with_gaps() + 1.0])
+    sums = sums_of(rows, FACTORS, factor_sums)
     deviations = (rows - FACTORS.mean)[~np.isnan(rows).all(axis=1)]  # the others have no part in it
     y, C = textbook(deviations, COVARIANCE)
     expected = y.T @ y + C
@@ -240,8 +208,13 @@ def test_sums_are_those_of_the_gaussian_with_that_covariance(elements, monkeypat
     np.testing.assert_allclose(sums.likelihood, -sum(losses) / 2, rtol=1e-13)
 
 
-@pytest.mark.parametrize("unit", [1e-9, 1e9])
-def test_rows_are_filled_in_any_unit(unit):
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_missing_values_follow_by_regression_in_any_unit(unit):
+    S, rows = covariance(), with_holes(np.random.default_rng(2).standard_normal((40, 6)))
+    expected, units = textbook(rows, S)[0], np.geomspace(1, unit, 6)
+    np.testing.assert_allclose(incomplete_rows.complete_deviations(rows, invert_covariance(S)), expected, atol=1e-12)
+    filled = fill_by_covariance(rows * units, S * np.outer(units, units)) / units
+    np.testing.assert_allclose(filled, expected, atol=1e-10)
     rows, units = rows_with_gaps(), np.geomspace(1, unit, D)
     arrays = np.vstack([(FACTORS.loadings * units[:, None]).T, FACTORS.noise * units**2])
     whole = fill_by_covariance(rows * units, COVARIANCE * np.outer(units, units))
@@ -254,9 +227,8 @@ def plain_ppca(rows, q, prior, steps):
     m, S = np.zeros(d), np.eye(d)
     for _ in range(steps):
         y, C = textbook(rows - m, S)
-        a = y.mean(axis=0)
-        m = m + a
-        values, U = np.linalg.eigh(((y - a).T @ (y - a) + C + prior * np.eye(d)) / (n + prior))
+        m = m + y.mean(axis=0)
+        values, U = np.linalg.eigh((n * np.cov(y.T, ddof=0) + C + prior * np.eye(d)) / (n + prior))
         s = values[:-q].mean()
         S = U[:, -q:] * (values[-q:] - s) @ U[:, -q:].T + s * np.eye(d)
     return m, U[:, : -q - 1 : -1], s

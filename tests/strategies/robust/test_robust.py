@@ -1,12 +1,13 @@
-"""Components that a few rows, and a few parties, cannot move."""
+"""Components that a few rows, and a few parties, cannot move; rows that count less, and quantiles of a grid."""
 
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy.stats import chi2, median_abs_deviation, norm
 
 from fedpca_flwr.errors import DataError
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
@@ -24,9 +25,10 @@ from tests.refusals import refused
 SPREAD = np.arange(8.0, 0.0, -1.0)
 CLEAN = np.random.default_rng(4).standard_normal((900, 8)) * SPREAD + 5
 AXES = np.eye(8)
-
-
 LOCAL_ROWS = CLEAN[:40]
+QUARTILE, spread_of = norm.ppf(0.75), partial(median_abs_deviation, scale="normal")
+FAR = [(0.2, 1e6), (0.2, -1e6 * AXES[7]), (0.2, 60 * AXES[5]), (0.3, 1e6)]
+CENTRE = [LOCAL_ROWS[7], np.empty(0), np.asarray(1.0), np.asarray(900)]
 
 
 def parties(rows):
@@ -48,14 +50,10 @@ def of_clean_rows():
     return fit("robust", parties(CLEAN), n_components=3)
 
 
-FAR = [(0.2, 1e6), (0.2, -1e6 * AXES[7]), (0.2, 60 * AXES[5]), (0.3, 1e6)]
-
-
 @pytest.mark.parametrize(("share", "where"), FAR, ids=["all", "one feature", "nearer", "more than a quarter"])
 def test_rows_that_are_far_off_do_not_move_the_components(share, where):
     clean, dirty = of_clean_rows(), fit("robust", parties(spoiled(share, where)), n_components=3)
-    far_notes = [note[:20] for note in dirty.log["notes"] if "too far off" in note]
-    assert far_notes == ["30% of the rows lie "] * (share > 0.25)
+    assert [note[:3] for note in dirty.log["notes"] if "too far off" in note] == ["30%"] * (share > 0.25)
     if share < 0.25:
         assert off(dirty) <= 2 * off(clean)
         np.testing.assert_allclose(dirty.explained_variance_, clean.explained_variance_, rtol=0.25)
@@ -86,11 +84,6 @@ def test_coinciding_rows_are_refused():
     np.testing.assert_allclose(model.explained_variance_[:3], [9, 4, 1], rtol=0.3)
 
 
-def middle_and_spread(scores):
-    middle = np.median(scores, axis=0)
-    return middle, np.median(np.abs(scores - middle), axis=0) / 0.6744897501960817
-
-
 def by_signs(rows):
     """Eigenvalues and eigenvectors, in rows, of the sign covariance about zero."""
     directions = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -99,16 +92,12 @@ def by_signs(rows):
 
 
 @pytest.mark.engine
-def test_heavy_tails_do_not_depend_on_units():
+def test_clean_rows_cost_little_and_heavy_tails_have_any_unit():
     rng = np.random.default_rng(1)
     rows = rng.standard_cauchy((1500, 1)) * rng.standard_normal((1500, 8)) * [4, 3, 2.2, 1.5, 1.2, 1, 1, 1]
     model = fit("robust", np.array_split(rows, 3), n_components=3)
-    for parties, degrees in (([X * 3e-5 for X in np.array_split(rows, 3)], 1e-6), (np.array_split(rows, 12), 2)):
-        assert principal_angles(model, fit("robust", parties, n_components=3)).max < degrees
-
-
-@pytest.mark.engine
-def test_clean_rows_cost_little():
+    for others, degrees in (([X * 3e-5 for X in np.array_split(rows, 3)], 1e-6), (np.array_split(rows, 12), 2)):
+        assert principal_angles(model, fit("robust", others, n_components=3)).max < degrees
     rows = CLEAN[:600].copy()
     rows[0] = 1e4
     dirty, clean = (fit("robust", cut(X, 300, 300), n_components=2) for X in (rows, CLEAN[:600]))
@@ -128,33 +117,23 @@ def pooled_program(rows):
         centre = inverse @ rows / inverse.sum()
     vectors = by_signs(rows - centre)[1]
     for _ in range(2):
-        middle, spread = middle_and_spread((rows - centre) @ vectors.T)
-        whitened = ((rows - centre) @ vectors.T - middle) / spread
+        scores = (rows - centre) @ vectors.T
+        whitened = (scores - np.median(scores, axis=0)) / spread_of(scores)
         values, turned = by_signs(whitened)
         along = whitened @ turned.T - np.median(whitened @ turned.T, axis=0)
         strength = np.clip(2 * ((d * values / n - 1) / ((1 + np.sqrt(d / n)) ** 2 - 1)) - 1.5, 0, 1)
-        counted = np.clip(3.5 - (strength * np.abs(along) / middle_and_spread(along)[1]).max(axis=1), 0, 1)
+        counted = np.clip(3.5 - (strength * np.abs(along) / spread_of(along)).max(axis=1), 0, 1)
         distance = np.linalg.norm(whitened, axis=1)
-        first, middle_distance = np.quantile(distance ** (2 / 3), [0.25, 0.5])
-        deviation = (middle_distance - first) / 0.6744897501960817
-        inner, outer = (middle_distance + np.array([1.96, 3.29]) * deviation) ** 1.5
+        first, middle = np.quantile(distance ** (2 / 3), [0.25, 0.5])
+        inner, outer = (middle + np.array([1.96, 3.29]) * (middle - first) / QUARTILE) ** 1.5
         counted = np.minimum(counted, np.clip((outer - distance) / (outer - inner), 0, 1))
         centre = counted @ rows / counted.sum()
         vectors = np.linalg.eigh((rows - centre).T * counted @ (rows - centre))[1][:, ::-1].T
-    spread = middle_and_spread((rows - centre)[counted > 0] @ vectors.T)[1]
-    return vectors[np.argsort(-spread)]
+    return vectors[np.argsort(-spread_of((rows - centre)[counted > 0] @ vectors.T))]
 
 
 @pytest.mark.engine
-def test_a_pooled_program_gives_the_same():
-    rows = spoiled(0.1, 1e4)
-    model = fit("robust", parties(rows), n_components=3)
-    assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
-    assert principal_angles(model, fit("robust", [rows], n_components=3)).max < 0.5
-
-
-@pytest.mark.engine
-def test_secure_sums_and_units_change_nothing():
+def test_secure_sums_units_and_one_party_change_nothing():
     clear = of_clean_rows()
     masked = fit("robust", parties(CLEAN), n_components=3, secure_aggregation=True, bound=1e9)
     assert principal_angles(clear, masked).max < 1e-8
@@ -169,8 +148,12 @@ def test_secure_sums_and_units_change_nothing():
     assert principal_angles(plain, other).max < 1e-6
     sizes = [np.abs(part - np.median(part, axis=0)) for part in parties(rows)]
     deviations = [np.where(np.median(part, axis=0) > 0, np.median(part, axis=0), part.mean(axis=0)) for part in sizes]
-    np.testing.assert_allclose(plain.scale_, 900 / sum(len(s) / d for s, d in zip(sizes, deviations, strict=True)))
+    np.testing.assert_allclose(plain.scale_, 900 / (np.array([500, 300, 100]) @ (1 / np.array(deviations))))
     np.testing.assert_allclose(other.scale_, plain.scale_ * units)
+    rows = spoiled(0.1, 1e4)
+    model = fit("robust", parties(rows), n_components=3)
+    assert angles_between(model.components_.T, pooled_program(rows)[:3].T).max() < 1
+    assert principal_angles(model, fit("robust", [rows], n_components=3)).max < 0.5
 
 
 def test_the_sites_flag_the_rows_that_are_odd(tmp_path):
@@ -207,19 +190,6 @@ def test_a_lying_party_has_no_part():
     assert off(model) < 10
 
 
-def test_unlike_parties_are_refused():
-    unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
-    with refused(DataError, "'robust_parties'", "30%"):
-        fit("robust robust-parties=true", unlike, n_components=3)
-
-
-def test_unlike_parties_in_each_step_leave_none():
-    scatters = np.eye(3)[[0, 0, 2]]
-    replies = [SimpleNamespace(sender=name, fields={"scatter": s}) for name, s in zip("abc", scatters, strict=True)]
-    with refused(DataError, "'robust-parties'", 3):
-        Robust._mean_of_similar(SimpleNamespace(excluded_parties=["a", "b"]), replies, 2)
-
-
 def sum_of_replies(step, replies):
     """Return the result of a step of a run with robust-parties from the parties' replies, and the run."""
     server: Any = object.__new__(Robust)
@@ -232,7 +202,7 @@ def sum_of_replies(step, replies):
     return end.value.value, server
 
 
-def test_unlike_parties_are_left_out():
+def test_unlike_parties_are_left_out_or_refused():
     """Each differs by an exact share of the size of the median matrix, diag(1/2, 1/2), whatever the traces."""
     offsets = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
 
@@ -247,16 +217,20 @@ def test_unlike_parties_are_left_out():
     assert measured == pytest.approx({"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}, abs=1e-6)
     with refused(DataError, "31%", "30%"):
         solve_for(0.31)
+    unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
+    with refused(DataError, "'robust_parties'", "30%"):
+        fit("robust robust-parties=true", unlike, n_components=3)
+    # They may be others in each step, which leave none.
+    scatters = np.eye(3)[[0, 0, 2]]
+    replies = [SimpleNamespace(sender=name, fields={"scatter": s}) for name, s in zip("abc", scatters, strict=True)]
+    with refused(DataError, "'robust-parties'", 3):
+        Robust._mean_of_similar(SimpleNamespace(excluded_parties=["a", "b"]), replies, 2)
 
 
-def test_a_party_counts_as_at_most_twice_the_median_one():
+def test_a_party_counts_at_most_twice_and_only_where_alike():
     replies = [{"count": np.array(n), "signs": np.full(2, float(n))} for n in (10, 20, 100)]
     sums, _ = sum_of_replies(lambda server: Robust._sum_over_rows(server, "median", {}), replies)
-    assert sums["rows"] == 130
-    np.testing.assert_allclose(sums["signs"], 10 + 20 + 40)
-
-
-def test_the_scatter_and_mean_are_those_of_alike_parties():
+    assert (sums["rows"], *sums["signs"]) == (130, *[pytest.approx(10 + 20 + 40)] * 2)
     parts = (8.0, [8.0, 0], [2.0, 2]), (8.0, [16.0, 0], [1, 1]), (4.0, [4.0, 8], [3, 3])
     replies = [
         {"count": np.array(10), "weight": np.array(w), "shift": np.array(shift), "scatter": pack(np.diag(scatter))}
@@ -298,14 +272,6 @@ def test_the_solution_is_in_the_order_of_its_variances(k, features, variances, m
     assert (server.limits[1] > 1e-300) == (k < features)
 
 
-def test_rows_far_off_are_looked_for_along_200_directions():
-    assert [direction_count(*sizes) for sizes in ((100, 5), (300, 5), (300, 250))] == [100, 200, 250]
-
-
-def centre_request(centre, unit=1.0):
-    return [centre, np.empty(0), np.asarray(unit), np.asarray(900)]
-
-
 @pytest.fixture
 def session(tmp_path):
     made = HostileSession(tmp_path, LOCAL_ROWS, {"method": "robust", "n-components": 1}, **{"may-show": "scores"})
@@ -315,14 +281,9 @@ def session(tmp_path):
 
 def upto(session, phase, spread=1.0, first="median"):
     """Ask the questions from a phase on before another along the axes, and return the last reply."""
-    request, spreads = [*centre_request(LOCAL_ROWS[7]), AXES], np.full(8, spread)
-    script = {
-        "median": centre_request(LOCAL_ROWS[7]),
-        "signs": centre_request(LOCAL_ROWS[7]),
-        "scores": [*request, spreads],
-        "shape": [*request, 0 * spreads, spreads],
-        "shape_scores": [*request, 0 * spreads, spreads, AXES],
-    }
+    scores = [*CENTRE, AXES, np.full(8, spread)]
+    shape = [*CENTRE, AXES, np.zeros(8), np.full(8, spread)]
+    script = {"median": CENTRE, "signs": CENTRE, "scores": scores, "shape": shape, "shape_scores": [*shape, AXES]}
     names = [*script, phase]
     for name in names[names.index(first) : names.index(phase)]:
         reply, _ = session.ask(name, script[name])
@@ -332,13 +293,13 @@ def upto(session, phase, spread=1.0, first="median"):
 def survivors(spread, along, reach):
     """Return the request for survivors: rows count within so many spreads on the first axis, and by their distance."""
     shape = [np.full(8, spread), AXES, 0 * AXES[0], np.where(AXES[0] > 0, along, 1e6)]
-    return [*centre_request(LOCAL_ROWS[7]), AXES, 0 * AXES[0], *shape, np.asarray(reach)]
+    return [*CENTRE, AXES, 0 * AXES[0], *shape, np.asarray(reach)]
 
 
 def test_a_centre_on_a_row_has_no_weight_but_the_floors(session):
     median = signs.spatial_median(lambda c: signs.sign_sums([LOCAL_ROWS - c], 8, 0.0), LOCAL_ROWS[0])
     floor = signs.distance_floor(np.linalg.norm(LOCAL_ROWS - median, axis=1))
-    (_, near, weight), _ = session.ask("median", centre_request(LOCAL_ROWS[7], unit=1e-6))
+    (_, near, weight), _ = session.ask("median", [*CENTRE[:2], np.asarray(1e-6), CENTRE[3]])
     assert weight / 1e-6 <= 40 / floor * (1 + 1e-9)
     assert np.linalg.norm(near) <= 40
 
@@ -357,47 +318,33 @@ def test_edges_are_a_quarter_of_the_local_spread(session):
     upto(session, "survivors")
     reply, _ = session.ask("survivors", survivors(1.0, 1e-9, [1e6, 2e6]))
     scores = np.abs(LOCAL_ROWS - LOCAL_ROWS[7])
-    inside = np.clip(3.5 - scores[:, 0] / (0.25 * middle_and_spread((LOCAL_ROWS - LOCAL_ROWS[7])[:, :1])[1]), 0, 1)
+    inside = np.clip(3.5 - scores[:, 0] / (0.25 * spread_of(LOCAL_ROWS[:, 0] - LOCAL_ROWS[7, 0])), 0, 1)
     counted = np.where(scores.max(axis=1) <= 16, inside, 0)
     assert (counted > 0).sum() >= 5
     assert reply[1] == pytest.approx(counted.sum(), rel=0.1)
 
 
-def test_fewer_survivors_than_the_minimum_are_none(session):
-    upto(session, "survivors")
-    (count, weight, shift, scatter), _ = session.ask("survivors", survivors(1.0, 1e6, [1e-3, 2e-3]))
-    assert (int(count), float(weight), np.abs(shift).max(), np.abs(scatter).max()) == (40, 0.0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize(("inside", "weight"), [(4, 0.0), (5, 2.5)])
-def test_sums_of_survivors_are_of_the_minimum_at_least(inside, weight):
-    weights, ones = np.repeat([0.5, 0.0], [inside, 9 - inside]), np.ones((9, 2))
+def test_few_survivors_and_few_others_are_told_nowhere():
     site = SimpleNamespace(node=SimpleNamespace(min_rows=5), state={})
-    party = SimpleNamespace(selection=ones, site=site, weigh_rows=lambda *_: [(weights, ones)])
-    reply = party_module._answer_survivors("", party, {"middles": np.zeros(2)})
-    assert (reply["weight"], *reply["shift"], *reply["scatter"]) == (weight,) * 6
-
-
-@pytest.mark.parametrize(("outside", "counted"), [(0, 20), (4, 20), (5, 15)])
-def test_counts_of_survivors_do_not_tell_of_few_others(outside, counted):
-    party = SimpleNamespace(site=SimpleNamespace(node=SimpleNamespace(min_rows=5)))
+    for inside, weight in ((4, 0.0), (5, 2.5)):
+        part = np.repeat([0.5, 0.0], [inside, 9 - inside]), np.ones((9, 2))
+        party = SimpleNamespace(selection=part[1], site=site, weigh_rows=Mock(return_value=[part]))
+        reply = party_module._answer_survivors("", party, {"middles": np.zeros(2)})
+        assert (reply["count"], reply["weight"], *reply["shift"], *reply["scatter"]) == (9, *[weight] * 6)
+    party = SimpleNamespace(site=site)
     party.suppress_small_counts = partial(RobustClient.suppress_small_counts, party)
-    weights = np.repeat([1.0, 0.0], [20 - outside, outside])
-    assert RobustClient.count_survivors(party, [(weights, np.ones((20, 1)))]).sum() == counted
+    parts = [(np.repeat([1.0, 0.0], [20 - outside, outside]), np.ones((20, 1))) for outside in (0, 4, 5)]
+    assert [RobustClient.count_survivors(party, [part]).sum() for part in parts] == [20, 20, 15]
+    assert [direction_count(*sizes) for sizes in ((100, 5), (300, 5), (300, 250))] == [100, 200, 250]
 
 
-def test_the_directions_of_a_step_are_told_once(session):
-    upto(session, "shape")
-    request = [*centre_request(LOCAL_ROWS[7]), np.roll(AXES, 1, axis=0)]
-    assert not session.ask("shape", [*request, 0 * AXES[0], np.ones(8)])[0]
-
-
-def test_no_count_of_fewer_rows_than_the_minimum_is_told(session):
+def test_directions_are_told_once_and_counts_of_the_minimum_only(session):
     _, scores = upto(session, "shape")
     _, shape_scores = upto(session, "survivors", first="shape")
     for counts in (*scores, *shape_scores):
         assert counts.sum() == 40
         assert set(counts[counts > 0] < 5) == {False}
+    assert not session.ask("shape", [*CENTRE, np.roll(AXES, 1, axis=0), 0 * AXES[0], np.ones(8)])[0]
 
 
 @pytest.mark.parametrize("place", [0.0, 1.0])
@@ -409,3 +356,81 @@ def test_equal_rows_are_the_median(place):
     rows[24] += 1e-3  # one less than half
     assert signs.snap_to_majority(lambda c: [rows - c], median) is median
     assert np.isfinite(fit("robust", [rows, CLEAN[:60]], n_components=2).explained_variance_).all()
+
+
+def test_rows_count_by_their_directions_and_less_far_off():
+    """Rows at distances of 1, 2 and 4 from the centre, of which the first is nearer than the floor of 1.5."""
+    rows = np.array([[1.0, 0.0], [0.0, 2.0], [4.0, 0.0]])
+    found = signs.sign_sums([rows[:1], rows[1:]], 2, 1.5)
+    np.testing.assert_allclose([found.signs, found.step * (1 / 1.5 + 0.75)], [[1 / 1.5 + 1, 1]] * 2)
+    assert (found.weight, found.rows) == (pytest.approx(1 / 1.5 + 0.5 + 0.25), 3)
+    assert found.mean_sign_length == pytest.approx(np.hypot(1 / 1.5 + 1, 1) / 3)
+    np.testing.assert_allclose(signs.sign_scatter([rows[:2], rows[2:]], 2, 1.5), np.diag([1 / 1.5**2 + 1, 1.0]))
+    assert not signs.sign_scatter([np.zeros((1, 2))], 2, 0.0).any()
+    rows = np.random.default_rng(4).standard_normal((220, 8)) * [240, 7, 6, 5, 4, 3, 2, 1]
+    rows[200:] = 1e5
+    median = signs.spatial_median(lambda c: signs.sign_sums([rows - c], 8, 0.0), rows.mean(axis=0))
+    assert np.linalg.norm(((rows - median) / np.linalg.norm(rows - median, axis=1)[:, None]).mean(axis=0)) < 1e-8
+    # A party moves a reach by its distances only; no row counts for which a sum has no room.
+    shape = signs.Directions(np.eye(2), np.array([1.0, 0.0]), np.array([1.0, 1e6]))
+    survivors = signs.Survivors(shape, np.array([5.0, 10.0]))
+    rows = np.array([[0, 0], [3.5, 0], [4.0, 0], [4.5, 0], [0, 6], [0, 11.0], [0, 17]])
+    np.testing.assert_allclose(survivors.row_weights(rows), [1, 1, 0.5, 0, 0.8, 0, 0])
+    np.testing.assert_allclose(survivors.blunt(np.array([8.0, 0.0]), 6.0).row_weights(rows), [1, 1, 1, 1, 5 / 6, 0, 0])
+    assert not signs.Survivors(shape, np.array([1e3, 1e4])).row_weights(rows)[-1]  # beyond what the sum has room for
+    shape = signs.Directions(np.eye(2), np.zeros(2), np.full(2, 1e6))
+    for own_gap, far in ((3.0, 10.0), (6.0, 11.0), (1e9, 1e9 + 5)):
+        blunted = signs.Survivors(shape, np.array([5.0, 10.0])).blunt(np.zeros(2), own_gap)
+        assert blunted.reach.tolist() == [5, far]
+        np.testing.assert_allclose(blunted.row_weights(np.array([[8.0, 0], [16.5, 0]])), [(far - 8) / (far - 5), 0])
+
+
+def test_directions_that_do_not_stand_out_leave_no_row_out():
+    """Take 400 rows along 4 directions: 1.21 is the edge of chance, and cutting begins at 3/4 of the way."""
+    counts = np.zeros((5, signs.BINS))
+    counts[:, signs.SIDE_BINS + np.arange(0, 40)] = 5.0
+    for ratio, strength in ((1.1, 2.0**-20), (1.21, 0.5), (1.3, 1.0)):
+        values = np.array([ratio, *[(4 - ratio) / 3] * 3])
+        found = signs.find_survivors(np.eye(4), values, 400, counts)
+        own = signs.directions_from_counts(np.eye(4), np.ones(4), counts[:-1]).spreads
+        np.testing.assert_allclose(found.shape.spreads, own * [1 / strength, *[2**20] * 3])
+    first, middle = ((2 + signs.quantile(counts[-1], share)) ** (2 / 3) for share in (0.25, 0.5))
+    np.testing.assert_allclose(found.reach, (middle + np.array([1.96, 3.29]) * (middle - first) / QUARTILE) ** 1.5)
+    # Nor do directions in which half of the scores are equal.
+    counts = signs.tally(np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None])
+    directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), counts)
+    assert (directions.middles[0], directions.spreads[0]) == (0, 32)
+    assert signs.variances_from_counts(np.array([2.0]), counts) == [0]
+
+
+def test_numbers_of_counts_are_those_of_rows_and_quantiles():
+    values = np.random.default_rng(4).standard_normal((20_000, 12)) * 3 + 0.5
+    counts = signs.tally(values / 3)
+    assert (counts.sum(axis=1) == 20_000).all()
+    directions = signs.directions_from_counts(np.eye(12), np.full(12, 3.0), counts)
+    np.testing.assert_allclose(directions.middles, np.median(values, axis=0), atol=0.02)
+    np.testing.assert_allclose(directions.spreads, spread_of(values), rtol=0.01)
+    np.testing.assert_allclose(signs.variances_from_counts(np.full(12, 3.0), counts), spread_of(values) ** 2, rtol=0.02)
+    lengths = np.linalg.norm(values - 0.5, axis=1) / 3
+    errors = signs.SquaredErrors.from_counts(signs.tally(lengths[:, None])[0], 1.0)
+    assert errors.mean == pytest.approx(12, rel=0.03)
+    assert (lengths**2 > errors.limit(0.99)).mean() == pytest.approx(0.01, abs=0.004)
+    assert signs.SquaredErrors(2.0, 0.5).mean == 8 + 3 * 2 * 0.25
+    assert [signs.distance_floor(np.array(far)) for far in ([1.0, 2.0, 9.0], [0.0, 0.0, 3.0], [0.0])] == [0.5, 0.25, 1]
+    counts, places = np.zeros(signs.BINS, dtype=np.int64), [100, 140]
+    counts[places] = 2, 6
+    np.testing.assert_array_equal(np.flatnonzero(signs.tally(signs.BIN_EDGES[places, None])), places)
+    expected = [(signs.BIN_EDGES[100] + signs.BIN_EDGES[101]) / 2, signs.BIN_EDGES[141]]
+    np.testing.assert_allclose([signs.quantile(counts, share) for share in (0.125, 1.0)], expected)
+    first, middle, third = ((3 * signs.quantile(counts, share)) ** (2 / 3) for share in (0.25, 0.5, 0.75))
+    found = signs.SquaredErrors.from_counts(counts, 3.0)
+    assert (found.middle, found.deviation) == pytest.approx((middle, (third - first) / (2 * QUARTILE)))
+    assert signs.SquaredErrors(2.0, 0.5).limit(0.5) == pytest.approx(8)
+    assert signs.SquaredErrors(2.0, 0.5).limit(0.8413447460685429) == pytest.approx(2.5**3)
+    for minimum in [1, 5, 30]:
+        sizes = np.append(np.random.default_rng(4).standard_normal(100), [0.0, 1e9])
+        tallies = signs.tally(np.column_stack([sizes, 3 * sizes]))
+        for factor, counts in zip((1, 3), signs.merge_small_bins(tallies, minimum), strict=True):
+            assert counts.sum() == 102
+            assert counts[counts > 0].min() >= minimum
+            assert signs.quantile(counts, 0.5) == pytest.approx(factor * np.median(sizes), abs=0.2 * factor)

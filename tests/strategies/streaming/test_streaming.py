@@ -14,13 +14,13 @@ from fedpca_flwr.model.federation import Federation, moments_digest
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.questions.pooling import head_fields, read_moments
 from fedpca_flwr.strategies.streaming.method import squared_error
-from fedpca_flwr.transports.identity import make_key
 from tests.families import cut, rows
-from tests.harness import differences, fail_at, finish, proxy_of, say, server_of, sites_of, tamper_arrays
+from tests.harness import differences, fail_at, finish, identities, proxy_of, say, server_of, sites_of, tamper_arrays
 from tests.refusals import refused
 
 A, B, C, D = cut(rows(400), 180, 100, 80, 40)
 B = B + 3
+SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def changes(model):
 
 def content(state):
     federation = Federation.open(state)
-    return {key: federation._members[key] for key in federation.members}
+    return {name: moments_digest(federation.moments_of(name)) for name in federation.members}
 
 
 def test_a_second_run_sends_no_scatter(state):
@@ -108,14 +108,18 @@ def test_the_model_is_that_of_the_members_now(state, then, leave, options, membe
     assert list(Federation.open(state).members.values()) == [len(part) for part in members]
 
 
+def require_pooled(model, parties, rtol, **options):
+    truth = pooled_pca(np.vstack(parties), 4, **options)
+    assert principal_angles(model, truth).max <= 1e-6
+    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=rtol)
+
+
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
 def test_appended_rows_are_added_once_to_those_sent_before(state, options):
     assert changes(fit(state, [A, B], append=True)) == {"joined": "01"}
     fit(state, [A, B])
     model = fit(state, [C, D], append=True, **options)
-    truth = pooled_pca(np.vstack([A, B, C, D]), 4, **options)
-    assert principal_angles(model, truth).max <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-12)
+    require_pooled(model, [A, B, C, D], 1e-12, **options)
     assert changes(model) == {"appended": "01"}
     repeated = fit(state, [C, B], append=True)  # as after a run whose model was not written; 1 has nothing new
     assert changes(repeated) == {"unchanged": "01"}
@@ -152,20 +156,16 @@ def test_a_run_that_fails_leaves_the_state(state, digest, change, error, named, 
         fail_at(server, 1, "project")
     with refused(error, *named, match=match):
         finish(server)
-    assert content(state) == before
-    assert Federation.open(state).revision == 1
+    assert (content(state), Federation.open(state).revision) == (before, 1)
 
 
 def test_of_two_runs_at_once_one_is_told(state):
     fit(state, [A, B])
-    slow = server_of("streaming", [A, C], state=state, n_components=4)
+    slow = server_where(state, {}, {})
     fit(state, [A, B, D])
     with pytest.raises(ContractError, match="change"):
         finish(slow)
     assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
-
-
-SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_what_cannot_be_done_is_named_and_changes_nothing(state, first, parties,
     assert content(state) == before
 
 
-def server_where(state, *infos, rows=A, **options):
+def server_where(state, *infos, rows=A):
     """Return a run in which each party says this of itself, the first of other rows."""
-    server = server_of("streaming", [rows, B], state=state, n_components=4, **options)
+    server = server_of("streaming", [rows, B], state=state, n_components=4)
     for party, words in enumerate(infos):
         say(server, party, **words)
     return server
@@ -211,13 +211,10 @@ def test_members_have_names_and_columns(state):
         finish(server_where(state, {}, {"name": "sum of 2 parties"}))
 
 
-def test_sites_need_not_agree_on_partitions(state):
+def test_partitions_are_counted_and_sites_need_not_agree_on_them(state):
     infos = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
     (note,) = finish(server_where(state, *infos)).log["notes"]
     assert note.startswith("parties without a name are known by their partition-id")
-
-
-def test_missing_partitions_are_counted(state):
     server = server_with(state, [A, None, C])
     fail_at(server, 2, "digest")
     with refused(QuorumError, 1, 2):
@@ -235,36 +232,28 @@ def test_python_and_runs_share_a_federation(state):
     np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [False, True])
-def test_a_sum_of_rows_that_are_alike_is_appended(state, scale):
-    """The fault: next to the bound they were said to have no variance; they need none of their own."""
-    equal_rows = np.repeat(rows(1), 10, axis=0)
-    fit(state, [A, B, C], scale=scale, **SECURE)
-    model = fit(state, [equal_rows] * 3, scale=scale, append=True, **SECURE)
-    assert principal_angles(model, pooled_pca(np.vstack([A, B, C, *[equal_rows] * 3]), 4, scale=scale)).max < 1e-6
-
-
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
-    first = fit(state, [A, B, C], **SECURE)
-    repeated = fit(state, [A, B, C], **SECURE)
+    first, repeated = (fit(state, [A, B, C], **SECURE) for _ in range(2))
     model = fit(state, [A, D, C], scale=True, **SECURE)
-    truth = pooled_pca(np.vstack([A, D, C]), 4, scale=True)
-    assert principal_angles(model, truth).max <= 1e-6
-    np.testing.assert_allclose(model.explained_variance_, truth.explained_variance_, rtol=1e-9)
+    require_pooled(model, [A, D, C], 1e-9, scale=True)
     assert first.components_.tobytes() == repeated.components_.tobytes()
     assert [list(changes(m)) for m in (first, repeated, model)] == [["joined"], ["unchanged"], ["replaced"]]
     assert [party["rows"] for party in model.log["parties"]] == [None] * 3
     assert list(Federation.open(state).members.values()) == [300]
 
 
-def test_a_sum_over_appended_rows_is_added_once(state):
-    fit(state, [A, B[:50], B[50:]], **SECURE)
-    model = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
-    assert principal_angles(model, pooled_pca(np.vstack([A, B, C, D]), 4)).max <= 1e-6
+@pytest.mark.parametrize("scale", [False, True])
+def test_a_sum_over_appended_rows_is_added_once(state, scale):
+    """A fault: equal rows next to the bound were said to have no variance; they need none of their own."""
+    fit(state, [A, B[:50], B[50:]], scale=scale, **SECURE)
+    model = fit(state, [C[:30], C[30:], D], scale=scale, append=True, **SECURE)
+    require_pooled(model, [A, B, C, D], 1e-9, scale=scale)
     assert "fixed_point_variance_share" not in model.log["measured"]  # that of the first sum is not known any more
-    repeated = fit(state, [C[:30], C[30:], D], append=True, **SECURE)
+    repeated = fit(state, [C[:30], C[30:], D], scale=scale, append=True, **SECURE)
     assert list(changes(repeated)) == ["unchanged"]
     assert repeated.n_samples_ == model.n_samples_ == 400
+    equal = [np.repeat(rows(1), 10, axis=0)] * 3
+    require_pooled(fit(state, equal, scale=scale, append=True, **SECURE), [A, B, C, D, *equal], 1e-9, scale=scale)
 
 
 def test_other_parties_add_nothing_to_a_sum(state):
@@ -279,12 +268,9 @@ def test_other_parties_add_nothing_to_a_sum(state):
 
 
 def sites_run(folder, state, **options):
-    nodes = sites_of(folder, (A, B, C), repeat="allow", identities=str(folder / "members"))
-    for party, node in enumerate(nodes):
-        node |= {"name": f"hospital {party}", "identity": str(folder / f"key {party}")}
-    if not (folder / "members").exists():
-        lines = [make_key(node["identity"], party, node["name"]) for party, node in enumerate(nodes)]
-        (folder / "members").write_text("\n".join(lines))
+    nodes = sites_of(folder, (A, B, C), repeat="allow")
+    for party, identity in enumerate(identities(3)):
+        nodes[party] |= {"name": f"hospital {party}", **identity}
     strategy = FedPCA("streaming", state=str(state), n_components=2, clients=3, **options)
     keys = {key.replace("_", "-"): value for key, value in options.items()}
     config = {"method": f"streaming state={state}", "n-components": 2, "clients": 3, **keys}
@@ -295,16 +281,19 @@ def sites_run(folder, state, **options):
 @pytest.mark.parametrize("options", [{}, pytest.param(SECURE, marks=pytest.mark.nightly)], ids=["clear", "masked"])
 def test_sites_notice_a_state_that_was_put_back(tmp_path, options):
     state = tmp_path / "federation"
-    models = [sites_run(tmp_path, state, **options)]
+
+    def told():
+        return [note for note in sites_run(tmp_path, state, **options).log["notes"] if "put back" in note]
+
+    assert not told()
     shutil.copytree(state, tmp_path / "copy")
-    models.append(sites_run(tmp_path, state, **options))
-    assert not any("put back" in note for model in models for note in model.log["notes"])
+    assert not told()
     shutil.rmtree(state)
     shutil.copytree(tmp_path / "copy", state)
-    (note,) = (note for note in sites_run(tmp_path, state, **options).log["notes"] if "put back" in note)
+    (note,) = told()
     assert "revision 1, and hospital 0, hospital 1, hospital 2 took part in a later one" in note
     shutil.rmtree(state)  # a new federation is not an old one
-    assert not any("put back" in note for note in sites_run(tmp_path, state, **options).log["notes"])
+    assert not told()
 
 
 def test_the_federation_names_runs_times_and_digests(tmp_path):
