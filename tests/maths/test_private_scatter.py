@@ -62,7 +62,7 @@ def test_a_noisy_centre_moves_beyond_noise_only():
     assert not row_reach(counts({3: 60}, noise=20.0), 20.0).stands_out
     step = NoisyCentre(np.array([0.1, 0.0]), 10, 1.0, count_deviation=0.0, sum_deviation=1.0)
     assert (move_centre(np.ones(2), step)[0] == 1.0).all()
-    clear = NoisyCentre(np.array([100.0, 0.0]), 10, 200.0, count_deviation=0.0, sum_deviation=1.0)
+    clear = step._replace(value=np.array([100.0, 0.0]), bound=200.0)
     np.testing.assert_allclose(move_centre(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
     values = module.make_descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
@@ -199,20 +199,6 @@ def test_a_bound_grows_only_where_its_noise_is_slight():
 
 def test_shells_weigh_by_distances_and_lose_their_noise_first():
     """Two features with noise of deviation 1 have an edge of 2: an eigenvalue of 10 becomes the root of 96."""
-    shells = np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 8.0]])
-    sums = np.array([pack(np.diag([10.0, 1.0])), pack(np.diag([1.0, 5.0]))])
-    found = combine_shells(sums, np.array([11 / 4, 6.0]), shells, 2, 2, 1.0)
-    np.testing.assert_allclose(found.squares, [4.0, 64 * 0.375 / np.log(2)])
-    np.testing.assert_allclose(found.traces, [11.0, 6.0])
-    np.testing.assert_allclose(found.noisy, [[10.0, 1.0], [5.0, 1.0]])
-    inner, outer = 4.0, 64.0
-    least = 1e-6 * (inner * np.array([10.0, 1.0]) + outer * np.array([1.0, 5.0]))
-    expected = np.array([inner * np.sqrt(96), outer * np.sqrt(21)]) + least
-    np.testing.assert_allclose(found.denoised.pairs.values, expected[::-1])
-    assert found.denoised.total == pytest.approx(expected.sum())
-
-
-def test_one_shell_is_denoised_and_means_lie_within_their_shell():
     sums = np.array([pack(np.diag(values)) for values in ([10.0, 1.0], [0.0, 0.0], [0.0, 6.0])])
     shells = np.array([[0.0, 4.0, 0.0], [4.0, 8.0, 0.0], [8.0, 16.0, 16.0]])
     alone, expected = combine_shells(sums[:1], np.array([3.0]), shells[:1], 2, 1, 1.0), denoise(sums[0], 2, 1, 1.0)
@@ -224,6 +210,11 @@ def test_one_shell_is_denoised_and_means_lie_within_their_shell():
     np.testing.assert_allclose(three.squares, [0, 64 / 4, 256 * 0.375 / np.log(2)])
     np.testing.assert_allclose(three.denoised.pairs.values, [256 * (np.sqrt(32) + 6e-6)], rtol=1e-12)
     assert (three.denoised.pairs.following, three.denoised.detectable, three.denoised.coordinate_count) == (0, 0, 2)
+    both = combine_shells(sums[[0, 2]], np.array([11 / 4, 6.0]), shells[[0, 2]], 2, 2, 1.0)
+    np.testing.assert_allclose([*both.squares, *both.noisy.flat], [4, 256 * 0.375 / np.log(2), 10, 1, 6, 0])
+    expected = 256 * (np.sqrt(32) + 6e-6) + 4 * 1e-6, 4 * (np.sqrt(96) + 10e-6)
+    np.testing.assert_allclose(both.denoised.pairs.values, expected)
+    assert both.denoised.total == pytest.approx(sum(expected))
 
 
 @pytest.mark.parametrize("shells", [1, 2])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.model import PCAModel
@@ -306,22 +306,13 @@ EXACTNESS += (wrong_ritz_values, wrong_notes)
 
 
 def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
-    text = f"{type(error).__name__}: {str(error)[:250]}"
-    if not isinstance(error, FedPCAError):
-        yield f"raw error: {text}"
-    elif not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
-        yield f"vague error: {text}"
-    elif not _explained(draw, error, truth):
-        yield f"false refusal: {text}"
-
-
-def _explained(draw: Draw, error: FedPCAError, truth: Truth) -> bool:
     text, keys = str(error), draw.options.keys() - {"n_components", "bound"}
-    for pattern, holds in REASONS:
-        if re.search(pattern, text):
-            return holds(draw, truth)
     named = any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
-    return named and isinstance(error, ConfigError)
+    explained = (holds(draw, truth) for pattern, holds in REASONS if re.search(pattern, text))
+    if not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
+        yield f"raw or vague error: {type(error).__name__}: {text[:250]}"
+    elif not next(explained, named and isinstance(error, ConfigError)):
+        yield f"false refusal: {type(error).__name__}: {text[:250]}"
 
 
 def _no_variance(draw: Draw, truth: Truth) -> bool:
