@@ -29,8 +29,9 @@ def test_a_step_of_a_mixture_counts_all_points_by_their_shares():
     laws = map(multivariate_normal, means, covariances)
     densities = np.transpose([law.pdf(points) for law in laws]) * mixture.weights
     shares = (densities / densities.sum(axis=1, keepdims=True))[:, :2]
-    far, logs = mixture.responsibilities(np.array([[1e5, 1e5]]))
-    np.testing.assert_array_equal([*far[0], *logs], [1, 0, 0, -clustering.MAX_LOG_DENSITY])
+    found, logs = mixture.responsibilities(np.array([points[0], [1e5, 1e5]]))
+    np.testing.assert_allclose(found, [[*shares[0], 0], [1, 0, 0]], atol=1e-15)
+    np.testing.assert_allclose(logs, [np.log(densities[0].sum()), -clustering.MAX_LOG_DENSITY])
     for part in (points[:15], points[15:]):
         sums.add(part, mixture)
     assert sums.log_density == pytest.approx(np.log(densities.sum(axis=1)).sum())

@@ -89,6 +89,7 @@ def test_clipping_makes_no_row_longer():
     # At the bound, each value half a step above a whole number: to the nearest, without a margin, is beyond.
     row = np.full((1, 900), (GRID_STEPS // 30 + 0.5) / GRID_STEPS)
     assert float((round_to_grid(row, 1.0) ** 2).sum()) <= GRID_STEPS**2 < float((np.rint(row * GRID_STEPS) ** 2).sum())
+    assert max(float((round_to_grid(np.ones((1, d)), 1.0) ** 2).sum()) for d in range(1, 100)) <= GRID_STEPS**2
     # Of rows far below the bound; toward zero, each would be smaller by a hundredth.
     data = rows(20_000, 5)
     placed = round_to_grid(data, 100.0) * (100.0 / GRID_STEPS)
