@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.linalg import toeplitz
 
 from fedpca_flwr.maths import codecs
 from fedpca_flwr.maths.codecs import Coded, SharedStep, dequantise, quantise
@@ -24,15 +25,11 @@ def test_quantised_numbers_are_within_the_bound(bits):
         assert bound.max() <= np.abs(X[:size]).max() / (2 ** (bits - 1) - 1)
 
 
-def kernel(d, width):
-    grid = np.arange(float(d))
-    return np.exp(-((grid[:, None] - grid) ** 2) / width)
-
-
 @pytest.mark.parametrize("smooth", [False, True])
 def test_shared_steps_round_by_half_a_step_at_most(smooth):
     """Encode pixels, whose differences are small, and features whose variances differ."""
-    triangle = 900 * kernel(40, 200)[np.triu_indices(40)] if smooth else TRIANGLE
+    pixels, blur = (toeplitz(np.exp(-(np.arange(d) ** 2) / width)) for d, width in ((40, 200), (150, 50)))
+    triangle = 900 * pixels[np.triu_indices(40)] if smooth else TRIANGLE
     for step in (1e-3, 1.0):
         coded, values = SharedStep(step).encode(triangle, 40)
         assert coded.code[0] == int(smooth)
@@ -41,7 +38,7 @@ def test_shared_steps_round_by_half_a_step_at_most(smooth):
         np.testing.assert_allclose(values / step, np.rint(values / step), atol=1e-6)
     d = 150
     rows = np.random.default_rng(2).standard_normal((400, d)) * np.logspace(0, -2, d)
-    covariance = np.cov((rows @ kernel(d, 50) if smooth else rows).T)
+    covariance = np.cov((rows @ blur if smooth else rows).T)
     triangle, steps = covariance[np.triu_indices(d)], np.trace(covariance) / d * np.array([1e-5, 1e-4])
     taken = [SharedStep(step).encode(triangle, d)[0].code for step in steps]
     assert [code[0] for code in taken] == [int(smooth)] * 2
@@ -82,14 +79,14 @@ def test_codecs_keep_their_bounds_in_closed_form():
 
 @pytest.mark.engine
 def test_damaged_codes_are_refused():
+    (coded, _), (stepped, _), lowest = quantise(X, 8, 128), SharedStep(1e-3).encode(TRIANGLE, 40), codecs.LowRank(1, 16)
     for scales in (np.ones(7), np.full(8, np.nan), np.zeros(8), -np.ones(8)):
         with refused(ValueError, 8):
-            dequantise(Coded(scales.astype(np.float32), quantise(X, 8, 128)[0].code), 8, 128, 1000)
-    lowest = codecs.LowRank(1, 16)
+            dequantise(Coded(scales.astype(np.float32), coded.code), 8, 128, 1000)
+    low, _ = lowest.encode(TRIANGLE, 40)
     for filler in (-1.0, np.nan, np.inf):
-        coded, _ = lowest.encode(TRIANGLE, 40)
         with refused(ValueError, 0):
-            lowest.decode(Coded(np.append(coded.scales[:-1], np.float32(filler)), coded.code), 40)
+            lowest.decode(Coded(np.append(low.scales[:-1], np.float32(filler)), low.code), 40)
     bomb = np.frombuffer(pa.Codec("zstd").compress(bytes(40 * 2**20)), np.uint8)
 
     def read_bomb():
@@ -98,7 +95,6 @@ def test_damaged_codes_are_refused():
 
     assert peak_of(read_bomb) < 20e6
     for change in (lambda c: c[:-5], lambda c: c[:0], lambda c: np.full(50, 7, np.uint8)):
-        (coded, _), (stepped, _) = quantise(X, 8, 128), SharedStep(1e-3).encode(TRIANGLE, 40)
         with pytest.raises(ValueError, match="code"):
             dequantise(Coded(coded.scales, change(coded.code)), 8, 128, 1000)
         with pytest.raises(ValueError, match="code"):

@@ -38,12 +38,11 @@ def test_leading_eigenpairs_hold_for_any_spectrum_and_unit(kind):
 
 def test_only_the_lower_triangle_is_read():
     S, _ = matrix_of(SLOW)
-    garbage = np.asfortranarray(np.tril(S) + np.triu(np.full_like(S, np.nan), 1))
-    np.testing.assert_array_equal(leading_eigenpairs(garbage, 3).values, leading_eigenpairs(S, 3).values)
-    overwritten = garbage.copy(order="F")
-    pairs = leading_eigenpairs(overwritten, 3, overwrite_upper=True)
-    np.testing.assert_array_equal(pairs.vectors, leading_eigenpairs(S, 3).vectors)
-    np.testing.assert_array_equal(np.tril(overwritten), np.tril(garbage))
+    garbage, expected = np.asfortranarray(np.tril(S) + np.triu(np.full_like(S, np.nan), 1)), leading_eigenpairs(S, 3)
+    for overwrite in (False, True):
+        found = leading_eigenpairs(garbage, 3, overwrite_upper=overwrite)
+        np.testing.assert_array_equal([*found.vectors, found.values], [*expected.vectors, expected.values])
+        np.testing.assert_array_equal(np.tril(garbage), np.tril(S))
 
 
 @pytest.mark.parametrize("fault", ["", "missed", "turned"])
@@ -66,6 +65,11 @@ def test_lanczos_misses_are_noticed_in_any_unit(unit, fault, monkeypatch):
 
 
 def test_a_fraction_takes_components_until_it_is_reached():
+    """Of a sum of the first shares no excess is counted, whichever way the share was rounded."""
+    values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
+    counts = dict.fromkeys((0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15), 3)
+    counts |= {0.69: 2, 0.71: 3, 0.39: 1, 1 - 1e-9: 4}
+    assert {share: eigen.count_to_exceed_share(values, values.sum(), share) for share in counts} == counts
     S = np.asfortranarray(np.diag([4.0, 2.0, 1.0, 1.0]))
     assert [leading_eigenpairs(S, fraction).values.size for fraction in (0.49, 0.5, 0.75, 0.99)] == [1, 2, 3, 4]
     # Of 8 in the matrix, 4 are more than 0.45; of 10 in all they are not.
@@ -87,15 +91,6 @@ def test_angles_and_signs_of_vectors(angle):
     assert principal_angles(a, -a @ np.linalg.qr(np.random.default_rng(1).standard_normal((3, 3)))[0]).max() < 1e-12
 
 
-def test_a_share_is_exceeded_by_more_than_rounding():
-    """Refuse a sum of the first shares as an excess of their share, whichever way the share was rounded."""
-    values = np.array([0.4, 0.3, 0.2, 0.1]) / 3
-    for share in (0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15):
-        assert eigen.count_to_exceed_share(values, values.sum(), share) == 3
-    for share, count in ((0.69, 2), (0.71, 3), (0.39, 1), (1 - 1e-9, 4)):
-        assert eigen.count_to_exceed_share(values, values.sum(), share) == count
-
-
 def test_no_pair_of_a_tight_cluster_is_lost():
     """Take 13 seeds for which LAPACK's MRRR returns too few pairs at the edge of a cluster, without a word."""
     values = np.r_[9.0, 9, 4, np.ones(57)]
@@ -106,8 +101,8 @@ def test_no_pair_of_a_tight_cluster_is_lost():
 def test_bounds_on_angles_in_closed_form():
     """sin(angle) <= error / (gap - error), rounding included in the error."""
     pairs = Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)
-    assert angle_bound(0.5, pairs) == pytest.approx(np.degrees(np.arcsin(0.5 / (2 - 0.5))))
-    assert (angle_bound(1.0, pairs), angle_bound(2.5, pairs)) == (pytest.approx(90), 90)
+    expected = np.degrees(np.arcsin([0.5 / (2 - 0.5), 1, 1]))
+    np.testing.assert_allclose([angle_bound(error, pairs) for error in (0.5, 1.0, 2.5)], expected)
     pairs = Eigenpairs(np.array([5.0, 0.19]), np.eye(4)[:, :2], 0.1, error=0.1)
     assert resolution(pairs).angle == pytest.approx(eigen.sine_theorem(0.1, 5 - 0.19 - 0.1))
     assert resolution(replace(pairs, error=3.0)).angle == 90
@@ -119,17 +114,14 @@ def test_bounds_on_angles_in_closed_form():
 
 
 @pytest.mark.parametrize("error", [0.0, 0.01])
-def test_resolution_is_rounding_and_twice_the_error(error):
-    wrong = error + 5 * eigen.rounding_bound(4)
-
-    def told(values, following):
-        found = resolution(Eigenpairs(np.array(values), np.eye(4)[:, : len(values)], following, error=error))
-        assert found.floor == pytest.approx(eigen.TIE_TOLERANCE * 4 * 5 + 2 * error, rel=1e-6, abs=0)
-        return found.angle
-
-    for values, following, gap in (([5.0, 3.0], 1.0, 2), ([5.0, 3.0], -1.0, 3), ([5.0, 3.0, 1e-13], 0.0, 3)):
-        assert told(values, following) == pytest.approx(eigen.sine_theorem(wrong, gap - wrong), rel=1e-6, abs=0)
-    assert angle_bound(error, Eigenpairs(np.array([5.0, 3.0]), np.eye(4)[:, :2], 1.0)) == told([5.0, 3.0], 1.0)
+@pytest.mark.parametrize(("following", "gap"), [([1.0], 2), ([-1.0], 3), ([1e-13, 0.0], 3)])
+def test_resolution_is_rounding_and_twice_the_error(following, gap, error):
+    *values, last = 5.0, 3.0, *following
+    pairs, wrong = Eigenpairs(np.array(values), np.eye(4)[:, : len(values)], last), error + 5 * eigen.rounding_bound(4)
+    found = resolution(replace(pairs, error=error))
+    assert found.floor == pytest.approx(eigen.TIE_TOLERANCE * 4 * 5 + 2 * error, rel=1e-6, abs=0)
+    assert found.angle == pytest.approx(eigen.sine_theorem(wrong, gap - wrong), rel=1e-6, abs=0)
+    assert gap != 2 or found.angle == angle_bound(error, pairs)
 
 
 @pytest.mark.parametrize("unit", [2.0**-900, 2.0**-480, 2.0**900])

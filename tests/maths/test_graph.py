@@ -31,17 +31,16 @@ def test_weights_are_doubly_stochastic_and_average_in_the_end(kind):
 def test_graphs_have_their_known_rates_and_diameters():
     kinds = [("ring", 5), ("ring", 2), ("complete", 5)]
     assert [make_graph(kind, parties).sum() for kind, parties in kinds] == [2 * 5, 2, 5 * 4]
-    assert make_graph("star", 5)[0].tolist() == [False, True, True, True, True]
+    np.testing.assert_array_equal(np.argwhere(make_graph("star", 5)[0]), [[1], [2], [3], [4]])
     assert make_graph("star", 5)[1:, 1:].sum() == 0
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(make_graph("complete", 6))), 0, atol=1e-15)
-    np.testing.assert_allclose(mixing_rate(metropolis_weights(make_graph("ring", 10))), (1 + 2 * np.cos(np.pi / 5)) / 3)
-    assert mixing_rate(np.array([[0.0, 1.0], [1.0, 0.0]])) == pytest.approx(1.0)
+    weights = [metropolis_weights(make_graph(kind, parties)) for kind, parties in (("complete", 6), ("ring", 10))]
+    rates = [mixing_rate(matrix) for matrix in (*weights, np.array([[0.0, 1.0], [1.0, 0.0]]))]
+    np.testing.assert_allclose(rates, [0, (1 + 2 * np.cos(np.pi / 5)) / 3, 1], atol=1e-15)
     known = {("ring", 7): 3, ("ring", 8): 4, ("ring", 2): 1, ("ring", 1): 0, ("star", 8): 2, ("complete", 8): 1}
     known |= {("grid", 9): 4, ("grid", 10): 5, ("grid", 2): 1}
     assert {shape: diameter(make_graph(*shape)) for shape in known} == known
     # Random ones have their edges by seed for ever.
-    one, same, other = (make_graph("erdos-renyi", 40, probability=0.3, seed=seed) for seed in (1, 1, 2))
-    assert (one == same).all()
+    one, other = (make_graph("erdos-renyi", 40, probability=0.3, seed=seed) for seed in (1, 2))
     assert (one != other).any()
     assert abs(one.sum() / (40 * 39) - 0.3) < 0.06
     assert make_graph("erdos-renyi", 10, probability=1.0).sum() == 90
@@ -64,28 +63,27 @@ def test_a_steady_rate_is_found_and_foretells_the_end(rate):
     assert [module.safe_step(2.0, rate) for rate in (0.0, 0.75, 0.99)] == [0.25, 0.25, pytest.approx(0.05)]
 
 
-STEPS = {"few": 0.5 ** np.arange(15), "constant": np.ones(40), "growing": 1.1 ** np.arange(40)}
-STEPS |= {"zero": np.append(0.5 ** np.arange(40), 0.0), "a floor": 0.5 ** np.minimum(np.arange(40), 30)}
-STEPS |= {"to and fro": np.abs(np.sin(np.arange(40.0))), "a cycle of two": np.tile([0.4, 0.39], 100)}
-STEPS |= {"one size up to rounding": 0.4 - 1e-12 * np.arange(200)}
-
-
-@pytest.mark.parametrize("kind", STEPS)
-def test_no_rate_is_read_into_other_steps(kind):
-    assert module.linear_rate(STEPS[kind]) is None
-    assert module.remaining_iterations(STEPS[kind], 1e-6) is None
+@pytest.mark.parametrize(
+    "steps",
+    [
+        *(0.5 ** np.arange(15), np.ones(40), 1.1 ** np.arange(40)),  # few, constant, growing
+        *(np.append(0.5 ** np.arange(40), 0.0), 0.5 ** np.minimum(np.arange(40), 30)),  # that end, or have a floor
+        *(np.abs(np.sin(np.arange(40.0))), np.tile([0.4, 0.39], 100)),  # to and fro, a cycle of two
+        0.4 - 1e-12 * np.arange(200),  # of one size up to rounding
+    ],
+)
+def test_no_rate_is_read_into_other_steps(steps):
+    assert (module.linear_rate(steps), module.remaining_iterations(steps, 1e-6)) == (None, None)
 
 
 def parties(offset=1e8):
-    X = rows(300) + offset
-    X[:200] += 7
-    return cut(X, 1, 20, 79, 100, 60, 40)
+    return cut(rows(300) + offset + 7 * (np.arange(300) < 200)[:, None], 1, 20, 79, 100, 60, 40)
 
 
-def own_table(i, parts):
-    head, diagonal = head_and_diagonal(parts[i])
-    scatter = np.cov(parts[i].T, bias=True) * len(parts[i]) if len(parts[i]) > 1 else np.zeros((diagonal.size,) * 2)
-    return MeanTable.for_party(i, len(parts), head, float(diagonal.sum()), float(np.linalg.eigvalsh(scatter)[-1]))
+def own_tables(parts):
+    heads, sums = zip(*map(head_and_diagonal, parts), strict=True)
+    largest = [float(np.linalg.norm(part - part.mean(axis=0), 2) ** 2) for part in parts]
+    return [MeanTable.for_party(i, 6, heads[i], float(sums[i].sum()), largest[i]) for i in range(6)]
 
 
 def flooded(graph, tables, times):
@@ -97,13 +95,12 @@ def flooded(graph, tables, times):
 
 
 def known_to_all(parts):
-    return flooded(make_graph("complete", 6), [own_table(i, parts) for i in range(6)], 1)[0]
+    return flooded(make_graph("complete", 6), own_tables(parts), 1)[0]
 
 
 @pytest.mark.parametrize("kind", ["ring", "star", "complete", "erdos-renyi"])
 def test_relays_take_as_many_rounds_as_the_diameter(kind):
-    parts = parties()
-    graph, start = make_graph(kind, 6, probability=0.3, seed=1), [own_table(i, parts) for i in range(6)]
+    graph, start = make_graph(kind, 6, probability=0.3, seed=1), own_tables(parties())
     early = flooded(graph, list(start), diameter(graph) - 1)
     assert not all(table.counts.all() for table in early)
     for table in flooded(graph, list(start), diameter(graph)):
@@ -117,11 +114,10 @@ def test_the_pooled_mean_and_trace_are_those_of_all_rows(shift):
     parts = parties(shift)
     pooled, total, traces, deviations = known_to_all(parts).pooled()
     near = [part - shift for part in parts]  # exact
-    X = np.vstack(near)
-    mean = X.mean(axis=0)
+    mean = np.vstack(near).mean(axis=0)
+    expected = [((part - mean) ** 2).sum() for part in near]
     np.testing.assert_allclose((pooled.mean - shift) + pooled.remainder, mean, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(total, ((X - mean) ** 2).sum(), rtol=1e-12)
-    np.testing.assert_allclose(traces, [((part - mean) ** 2).sum() for part in near], rtol=1e-12)
+    np.testing.assert_allclose([total, *traces], [sum(expected), *expected], rtol=1e-12)
     np.testing.assert_allclose(deviations, [part.mean(axis=0) - mean for part in near], rtol=1e-11, atol=1e-13)
 
 
@@ -134,9 +130,9 @@ def test_pooled_tables_do_not_depend_on_order():
     assert first.filled_from(other).means[0] == 5.0
     # A party's scatter and what its mean adds to it are each below the sum, so the bound is at most twice as large.
     parts = parties(offset=0.0)
-    centred = [part - np.vstack(parts).mean(axis=0) for part in parts]
-    total = sum((part**2).sum() for part in centred)
-    largest = max(6 * np.linalg.norm(part, 2) ** 2 / total for part in centred)
+    centred = np.vstack(parts) - np.vstack(parts).mean(axis=0)
+    norms = [np.linalg.norm(part, 2) for part in cut(centred, *map(len, parts))]
+    largest = 6 * max(norms) ** 2 / (centred**2).sum()
     assert largest * (1 - 1e-12) <= known_to_all(parts).max_eigenvalue_share() <= 2 * largest
 
 
@@ -150,12 +146,9 @@ def test_sangers_rule_rests_at_the_eigenvectors():
     Q = module.orthonormalise(X)
     R = Q.T @ X  # of the QR decomposition with a positive diagonal
     np.testing.assert_allclose(Q @ R, X, atol=1e-14)
-    np.testing.assert_allclose(
-        [Q.T @ Q, R > 1e-14], [np.eye(3), np.triu(R > 1e-14) | np.eye(3, dtype=bool)], atol=1e-14
-    )
+    np.testing.assert_allclose([Q.T @ Q, np.tril(R)], [np.eye(3), np.diag(np.abs(R.diagonal()))], atol=1e-14)
     for spread in (np.geomspace(1, 1e-6, 40), np.linspace(1, 0.9, 40), np.r_[5.0, np.zeros(39)], np.zeros(40)):
-        A, _ = with_spectrum(spread)
-        found = module.largest_eigenvalue(lambda V, A=A: A @ V, 40)
+        found = module.largest_eigenvalue(with_spectrum(spread)[0].__matmul__, 40)
         assert 0.95 * spread.max() <= found <= spread.max() * (1 + 1e-12)
     assert module.largest_eigenvalue(lambda V: 3 * V, 1) == 3.0
 

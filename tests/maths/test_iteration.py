@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedpca_flwr.maths import refine
 from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, describe_cuts
@@ -101,51 +102,32 @@ def test_narrow_blocks_are_certified_and_look_longer(width):
     found, angle = iterate(0.8 ** np.arange(60), k=8, width=width)
     assert angle <= found.certificate + 1e-9
     assert found.exact
-    for k in (2, 3, 5):
-        # One vector sees one direction of each eigenvalue, and then nothing more: that is not the end.
-        values = np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])
-        found, _ = iterate(values, k=k, width=width)
-        np.testing.assert_allclose(found.pairs.values, values[:k], rtol=1e-9)
-    if width > 1:
-        values = np.concatenate([[9.0, 5.0, 3.0], np.linspace(1, 0.9, 97)])
-        narrow, angle = iterate(values, k=3, width=width)
-        wide, _ = iterate(values, k=3, width=12)
-        assert angle <= narrow.certificate <= 1e-6
-        assert narrow.proven
-        assert wide.proven
+    values = np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])
+    for k in (2, 3, 5):  # one vector sees one direction of each eigenvalue, and then nothing more: that is not the end
+        np.testing.assert_allclose(iterate(values, k=k, width=width)[0].pairs.values, values[:k], rtol=1e-9)
+    for columns in (width, 12) if width > 1 else ():
+        found, angle = iterate(np.r_[9.0, 5.0, 3.0, np.linspace(1, 0.9, 97)], k=3, width=columns)
+        assert angle <= found.certificate <= 1e-6
+        assert found.proven
 
 
-@pytest.mark.parametrize("copies", [2, 3, 4])
+@pytest.mark.parametrize(("copies", "apart"), [(2, 0.0), (3, 0.0), (4, 0.0), (3, 1e-9)])
 @pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 2), (2, 2), (3, 3), (2, 4)])
 @pytest.mark.parametrize("others", [(8, 6), (9.9, 1)])
-def test_repeated_variances_are_not_certified_away(others, width, k, copies):
+def test_repeated_variances_are_not_certified_away(others, width, k, copies, apart):
     """Take many variances that follow closely: three rounds from a random block do not show hidden components."""
     values = np.concatenate([np.repeat(10.0, copies), np.linspace(*others, 120)])
+    values[copies - 1] -= apart
     A, basis = with_spectrum(values)
     found = run(begin(values, k=k, width=width), A, 120)
     if found.certificate < 90:
-        assert copies <= k
+        assert copies <= k or apart
         assert lost(values, found.pairs.vectors, basis) <= found.certificate + 1e-8
-    elif copies > k:
-        assert not found.exact
-    else:
+    elif copies <= k:
         assert found.product_count == 120
         assert shortfall_notes(found, "max-rounds = 120")[0].startswith("stopped after max-rounds")
-
-
-@pytest.mark.engine
-def test_narrow_blocks_find_hidden_eigenvalues():
-    for values in (np.r_[9, 5, 3, np.linspace(1, 0.9, 97)], np.repeat([9.0, 4.0, 1.0, 0.0], [1, 6, 5, 88])):
-        A, _ = with_spectrum(values)
-        found, told = begin(np.diag(A), k=3, width=2), []
-        while not found.add(found.block, A @ found.block):
-            told.append(certificate_measurements(found))
-        assert told[0] == {"certified_angle_degrees": 90.0, "certified_components": 0}
-        assert max(one["certified_components"] for one in told) < 2  # two columns miss nothing of the first
-    for k, width in ((1, 1), (2, 1), (2, 2), (3, 2)):
-        values = np.concatenate([np.repeat(10.0, k), [10.0 - 1e-9], np.linspace(8, 6, 120)])
-        found = run(begin(values, k=k, width=width), with_spectrum(values)[0], 120)
-        np.testing.assert_allclose([*found.pairs.values, found.pairs.following], 10.0, rtol=1e-8)
+    if copies > k:
+        np.testing.assert_allclose(found.pairs.values, 10.0, rtol=1e-8)
         assert not found.exact
 
 
@@ -194,11 +176,10 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     for k, certified in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
         found, _ = iterate(values, k=k, width=k + 3)
         assert certificate_measurements(found)["certified_components"] == certified
-        assert found.exact
-        assert shortfall_notes(found, "max-rounds = 100") == []
+        assert (found.exact, shortfall_notes(found, "")) == (True, [])
     found, _ = iterate(values[1:], k=1, width=4)
     assert certificate_measurements(found) == {"certified_angle_degrees": 90, "certified_components": 0}
-    assert shortfall_notes(found, "max-rounds = 100") == []
+    assert shortfall_notes(found, "") == []
 
 
 def test_spans_of_all_variance_are_proven():
@@ -221,19 +202,16 @@ def test_spans_of_all_variance_are_proven():
 
 
 def test_product_errors_end_the_iteration():
-    values = 0.7 ** np.arange(200)
-    A, basis = with_spectrum(values)
-    found, done = begin(values, k=4, width=14), False
+    A, basis = with_spectrum(0.7 ** np.arange(200))
+    found, done = begin(0.7 ** np.arange(200), k=4, width=14), False
     while not done:
         AV = A @ found.block
-        rough = AV.astype(np.float32).astype(np.float64)
-        done = found.add(found.block, rough, error=2.0**-24 * float(np.linalg.norm(AV)))
+        done = found.add(found.block, AV.astype(np.float32).astype(float), error=2.0**-24 * float(np.linalg.norm(AV)))
     assert found.product_count < 12
     assert found.precision_limited
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
-    (note,) = shortfall_notes(found, "max-rounds = 100")
     told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
-    assert note.startswith(told)
+    assert [note.startswith(told) for note in shortfall_notes(found, "max-rounds = 100")] == [True]
 
 
 def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):
@@ -298,31 +276,22 @@ def matrix(d):
     return with_spectrum(1 / np.arange(1, d + 1) ** 2.0)
 
 
-def assert_knows(refined, A):
-    """On the span of the known products the refined sketch is the matrix."""
-    Q, change = refined.products.Q, refined._change()
-    np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
-    return Q, change
-
-
 @pytest.mark.parametrize("d", [60, 120])  # through the matrix itself, and through the span of few rows
 def test_a_refined_sketch_agrees_with_all_products(d):
     A, basis = matrix(d)
     refined = sketch_of(A, 12)
-    for _ in range(3):
-        block = refined.next_block(15)
-        refined.products.add(block, A @ block)
-        Q, change = assert_knows(refined, A)
+    for step in range(4):
+        block, ritz = refined.next_block(15), refined.products.ritz() if step else None
+        if step == 3:
+            refined.renew(ritz, A @ ritz.vectors[:, :5])
+        else:
+            refined.products.add(block, A @ block)
+        # On the span of the known products the refined sketch is the matrix.
+        Q, change = refined.products.Q, refined._change()
+        np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
         M = refined.product(np.eye(d)) + change @ Q.T + Q @ change.T
         np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(M)[:-6:-1], rtol=1e-10)
     assert principal_angles(refined.leading(5).vectors, basis[:, :5]).max() < 1e-6
-    refined = sketch_of(A, 12)
-    block = refined.next_block(15)
-    refined.products.add(block, A @ block)
-    refined.leading(5)
-    ritz = refined.products.ritz()
-    refined.renew(ritz, A @ ritz.vectors[:, :5])
-    assert_knows(refined, A)
 
 
 def test_sketches_err_by_what_they_say():
@@ -357,29 +326,6 @@ def test_the_certificate_of_a_refined_sketch_holds(d, rank):
     assert found.proven
 
 
-@pytest.mark.parametrize("gap", [0.3, 0.01])
-@pytest.mark.parametrize("noise", [1e-4, 1e-6])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_bound_of_a_corrected_matrix_holds(gap, noise, seed):
-    """Five components, a sixth that is `gap` behind, and an error everywhere of up to `noise` a direction."""
-    d, k, rng = 60, 5, np.random.default_rng(100 + seed)
-    values = np.array([9.0, 7.0, 5.0, 4.0, 3.0, 3.0 - gap, 2.5, *np.linspace(1.0, 0.5, d - 7)])
-    A, basis = with_spectrum(values, seed)
-    wrong = rng.standard_normal((d, d)) * noise
-    M, V, bounds = A + wrong + wrong.T, None, []
-    for _ in range(8):
-        pairs, error = leading_eigenpairs(np.asfortranarray(M), k + 5), np.linalg.norm(A - M, 2)
-        on_block = error if V is None else np.linalg.norm((A - M) @ V, 2)
-        bound, value_error = corrected_angle_bound(pairs, k, error, on_block, V)
-        bounds.append(bound)
-        assert np.abs(pairs.values[:k] - values[:k]).max() <= value_error + np.linalg.norm(error) * (bound == 90)
-        assert principal_angles(pairs.vectors[:, :k], basis[:, :k]).max() <= bounds[-1]
-        V = pairs.vectors
-        missed = (A - M) @ V
-        M = correct_on_block(M, V, missed * (1 + 1e-3 * rng.standard_normal(missed.shape)))  # they travel rounded
-    assert bounds[-1] < 1e-6 < bounds[0]
-
-
 def test_ties_of_a_block_have_no_bound():
     pairs = Eigenpairs(np.array([4.0]), np.eye(3)[:, :1], 1.0)
     block, beside = np.array([[np.cos(0.3)], [np.sin(0.3)], [0.0]]), np.sin(0.3)
@@ -410,39 +356,42 @@ SPECTRUM = np.sort(np.random.default_rng(5).gamma(0.3, 1.0, D))[::-1] + 1e-3
 SPECTRUM[:K] += 2.0
 
 
-def rounded(block, bits):
-    return encode_block(block, bits)[1]
-
-
-def bounds(step: float, most: int) -> list[float]:
-    """Correct parties' scatters with rounding errors by the method's own update."""
-    rng, missing = np.random.default_rng(1), []
-    for _ in range(PARTIES):
-        noise = np.triu(rng.uniform(-step / 2, step / 2, (D, D)))
-        missing.append(noise + np.triu(noise, 1).T)
-    approximate, block, found = with_spectrum(SPECTRUM)[0] - np.sum(missing, axis=0), None, []
+def bounds(values: NDArray, step: float, most: int, seed: int) -> list[float]:
+    """Correct parties' scatters with rounding errors by the method's own update, and hold the truth against bounds."""
+    noise = np.triu(np.random.default_rng(seed).uniform(-step / 2, step / 2, (PARTIES, D, D)))
+    (A, basis), missing, block, told = with_spectrum(values), noise + np.triu(noise, 1).mT, None, []
+    approximate = A - missing.sum(axis=0)
     for number in range(most + 1):
         pairs = leading_eigenpairs(np.asfortranarray(approximate), WIDTH)
-        wrong = sum(np.linalg.norm(part, 2) for part in missing)
-        on_block = wrong if block is None else sum(np.linalg.norm(part @ block, 2) for part in missing)
-        found.append(corrected_angle_bound(pairs, K, wrong, on_block, block)[0])
-        block = polar_factor(rounded(pairs.vectors, refine.block_bits(number)))
-        told = [rounded(part @ block, refine.CORRECTION_BITS) for part in missing]
-        approximate = correct_on_block(approximate, block, np.sum(told, axis=0))
-        missing = [correct_on_block(part, block, -one) for part, one in zip(missing, told, strict=True)]
-    return found
+        wrong = np.linalg.norm(missing, 2, axis=(1, 2)).sum()
+        on_block = wrong if block is None else np.linalg.norm(missing @ block, 2, axis=(1, 2)).sum()
+        bound, value_error = corrected_angle_bound(pairs, K, wrong, on_block, block)
+        assert principal_angles(pairs.vectors[:, :K], basis[:, :K]).max() <= bound
+        assert np.abs(pairs.values[:K] - values[:K]).max() <= value_error + wrong * (bound == 90)
+        block = polar_factor(encode_block(pairs.vectors, refine.block_bits(number))[1])
+        said = np.array([encode_block(part @ block, refine.CORRECTION_BITS)[1] for part in missing])
+        approximate = correct_on_block(approximate, block, said.sum(axis=0))
+        missing = np.array([correct_on_block(part, block, -one) for part, one in zip(missing, said, strict=True)])
+        told.append(bound)
+    return told
+
+
+@pytest.mark.parametrize("gap", [0.3, 0.01])
+@pytest.mark.parametrize("step", [1e-4, 1e-6])
+def test_the_bound_of_a_corrected_matrix_holds(gap, step):
+    values = np.array([9.0, 7.0, 5.0, 3.0, 3.0 - gap, 2.5, *np.linspace(1.0, 0.5, D - 6)])
+    found = [bounds(values, step, 7, seed) for seed in range(4)]
+    assert max(told[-1] for told in found) < 1e-6 < min(told[0] for told in found)
 
 
 @pytest.mark.parametrize("step", [1e-4, 1e-3, 2e-3])
 def test_a_run_needs_as_many_as_are_forecast(step):
     for tolerance, count in ((1e-6, 5), (1.001e-6, 4)):
         assert Corrections(SPECTRUM, K, WIDTH, PARTIES, 1e-3).count_needed(tolerance, 9) == count
-    fell = bounds(step, 6)
+    fell, corrections = np.array(bounds(SPECTRUM, step, 6, 1)), Corrections(SPECTRUM, K, WIDTH, PARTIES, step)
     for tolerance in (10.0, 0.5, 0.02, 1e-4):
-        happened = next(number for number, bound in enumerate(fell) if bound <= tolerance)
-        forecast = Corrections(SPECTRUM, K, WIDTH, PARTIES, step).count_needed(tolerance, 6)
-        assert forecast is not None
-        assert happened <= forecast <= happened + 1
+        assert 0 <= corrections.count_needed(tolerance, 6) - (fell <= tolerance).argmax() <= 1
+        assert fell.min() <= tolerance
 
 
 def test_rounding_and_entropy_of_numbers_that_share_a_scale():

@@ -3,6 +3,8 @@
 import threading
 from concurrent import futures
 from fractions import Fraction
+from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,14 +28,12 @@ def test_moments_are_numpys_for_any_chunks(monkeypatch):
     np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
     assert moments.count == 200
     np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
-    for dtype in (np.int16, np.int64, np.float32, bool):
-        own = np.round(rows(200) * 1000).astype(dtype)
+    for own in (np.round(rows(200) * 1000).astype(dtype) for dtype in (np.int16, np.int64, np.float32, bool)):
         found, expected = (dense(Moments.from_rows(one)) for one in (own, own.astype(float)))
         np.testing.assert_allclose(found, expected, rtol=1e-13)
-    # Chunks change nothing but rounding.
-    for chunk in (64 * 5, 100 * 5):
-        X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
-        whole = Moments.from_rows(X)
+    X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
+    whole = Moments.from_rows(X)
+    for chunk in (64 * 5, 100 * 5):  # these change nothing but rounding
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
         np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
 
@@ -77,10 +77,9 @@ def test_pixels_and_parts_are_exact():
     integers = pixels.astype(np.int64) * 5000 - pixels.sum(axis=0, dtype=np.int64)
     np.testing.assert_allclose(dense(exact), integers.T @ integers / 5000**2, rtol=1e-14, atol=1e-9)
     np.testing.assert_array_equal(dense(exact)[3], 0)
-    parts = [Moments.from_rows(part) for part in cut(rows(300), 100, 100, 60, 40)]
+    parts = list(map(Moments.from_rows, cut(rows(300), 100, 100, 60, 40)))
     one, other = pool(parts), pool(parts[::-1])
-    assert one.scatter.tobytes() == other.scatter.tobytes()
-    assert one.mean.tobytes() == other.mean.tobytes()
+    assert (one.scatter.tobytes(), one.mean.tobytes()) == (other.scatter.tobytes(), other.mean.tobytes())
     parts = [Moments.from_rows(rows(50)), Moments.from_rows(rows(50) + 1)]
     kept, whole = pool(parts, within=True), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
@@ -100,14 +99,10 @@ def test_triangles_are_packed_row_by_row():
     np.testing.assert_array_equal(exponents, [3, 0, -899])
     np.testing.assert_array_equal(scaled, [[3 / 8, 0, 0.5], [-5 / 8, 0, 0]])
     np.testing.assert_array_equal(np.ldexp(scaled, exponents), V)
-
-
-def test_a_triangle_unpacks_in_its_own_memory():
-    for d in (1, 2, 3, 9):
+    for d in (1, 2, 3, 9):  # in their own memory too
         packed = module.empty_packed(d)
         packed[:] = np.arange(packed_size(d))
-        expected = module.unpack(packed, d)
-        matrix = module.unpack(packed, d, overwrite=True)
+        expected, matrix = module.unpack(packed, d), module.unpack(packed, d, overwrite=True)
         np.testing.assert_array_equal(matrix, expected)
         assert np.shares_memory(matrix, packed)
 
@@ -122,8 +117,7 @@ def test_moments_of_rows_need_little_beside_a_matrix(chunk_rows, monkeypatch):
 
 
 def test_a_constant_feature_has_deviation_one():
-    X = rows(100, 4)
-    X[:, 1] = 0.1
+    X = np.where(np.arange(4) == 1, 0.1, rows(100, 4))
     moments = Moments.from_rows(X)
     deviation = safe_deviation(moments.diagonal(), moments.count, moments.mean)
     assert deviation[1] == 1
@@ -138,11 +132,10 @@ def test_a_constant_feature_has_deviation_one():
     np.testing.assert_array_equal(unit, [2, 0.5, 1])
     least = (4 * 2.0**-52) ** 2 / 8  # by which one value that differs in its last bit varies about a mean of 4
     assert module.varying_features(np.array([least, 0.0, 1e3 * (4 * 2.0**-104) ** 2]), np.full(3, 4.0)).sum() == 1
-    for value in (0.1, 1 / 3, 1e8 + 0.1, -7e-9):
-        for n in (3, 15, 17, 100, 1000):
-            X = np.column_stack([np.full(n, value), rows(n, 3)])
-            assert 0 <= Moments.from_rows(X).diagonal()[0] <= 1e-28 * value**2
-            assert 0 <= head_and_diagonal(X)[1][0] <= 1e-28 * value**2
+    for value, n in product((0.1, 1 / 3, 1e8 + 0.1, -7e-9), (3, 15, 17, 100, 1000)):
+        X = np.column_stack([np.full(n, value), rows(n, 3)])
+        for diagonal in (Moments.from_rows(X).diagonal(), head_and_diagonal(X)[1]):
+            assert 0 <= diagonal[0] <= 1e-28 * value**2
 
 
 BYTES = np.random.default_rng(0).integers(0, 256, (3000, 300), dtype=np.uint8)
@@ -179,8 +172,7 @@ def test_parts_come_in_order_and_one_more_waits_than_threads(threads):
             ahead.append(part - len(results))
             yield part
 
-    for result in row_tools.in_order(lambda part: (together.wait(), part)[1], parts(), threads):
-        results.append(result)
+    results.extend(row_tools.in_order(lambda part: (together.wait(), part)[1], parts(), threads))
     assert results == list(range(6 * threads))
     assert max(ahead) == threads
     with pytest.raises(ZeroDivisionError):  # a fault in a thread is the caller's
@@ -189,10 +181,9 @@ def test_parts_come_in_order_and_one_more_waits_than_threads(threads):
 
 @pytest.mark.parametrize("method", ["p-cov", "sub-it", "compressed"])
 def test_a_site_may_set_its_threads_and_the_model_is_the_same(method, small_chunks, monkeypatch):
-    started = []
-    pool = futures.ThreadPoolExecutor
-    monkeypatch.setattr(row_tools, "ThreadPoolExecutor", lambda threads: started.append(threads) or pool(threads))
+    pool = Mock(side_effect=futures.ThreadPoolExecutor)
+    monkeypatch.setattr(row_tools, "ThreadPoolExecutor", pool)
     parties = np.split(BYTES[:, :40] / 7, [100, 2000])
     one, three = (finish(server_of(method, parties, n_components=3, site={"threads": n})) for n in (1, 3))
-    assert set(started) == {3}
+    assert {started.args for started in pool.call_args_list} == {(3,)}
     assert np.array_equal(one.components_, three.components_)

@@ -20,43 +20,38 @@ from tests.refusals import refused, unnamed
 LIMITS = st.floats(1e-200, 1e250)
 
 
+def held(double, i=0):
+    return Fraction(float(double[0][i])) + Fraction(float(double[1][i]))
+
+
 def summed(layout, parties):
     words = np.add.reduce([layout.encode({"x": values}) for values in parties])
-    return int(words[0]), layout.decode(words)[0]
+    return int(words[0]), layout.decode(words)[0]["x"]
 
 
-@settings(max_examples=100, deadline=None)
-@given(LIMITS, st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), st.sampled_from([-1.0, 1.0]), st.booleans())
+PARTS = st.sampled_from([-1.0, 1.0, -0.7e-3, 1 / 3 * 1e-17])
+
+
+@settings(max_examples=150, deadline=None)
+@given(LIMITS, st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), PARTS, st.booleans())
 @example(1.0, 1000, 1, 1.0, False)
-def test_no_sum_at_its_limit_overflows(limit, parties, words, sign, alone):
-    """Take equal shares, or the full sum at a single party."""
+def test_no_sum_at_its_limit_overflows(limit, parties, words, part, alone):
+    """Take equal shares, or the full sum at a single party, of the limit or far below it."""
     layout = Layout({"x": np.array([limit])}, words)
-    share = np.array([sign * limit * (1.0 if alone else 1 / parties * (1 - 2**-50))])
-    values = [share] + [share * (not alone)] * (parties - 1)
-    count, fields = summed(layout, values)
+    share = np.array([part * limit * (1.0 if alone else 1 / parties * (1 - 2**-50))])
+    count, total = summed(layout, [share] + [share * (not alone)] * (parties - 1))
+    exact, bound = Fraction(float(share[0])) * (1 if alone else parties), float(layout.error_bound(parties)["x"][0])
     assert count == parties
-    exact = float(sum(Fraction(float(value[0])) for value in values))
-    np.testing.assert_allclose(fields["x"], exact, rtol=5e-16, atol=layout.error_bound(parties)["x"].item())
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), LIMITS, st.integers(1, 4), st.floats(-20, 0))
-def test_the_error_is_at_most_half_a_step_a_party(shares, limit, words, magnitude):
-    """Take values far below their limit: each further word makes the absolute error 2^43 times smaller."""
-    layout = Layout({"x": np.array([limit])}, words)
-    values = [np.array([share * limit / len(shares) * 10.0**magnitude]) for share in shares]
-    _, fields = summed(layout, values)
-    exact = sum(Fraction(float(value[0])) for value in values)
-    assert layout.resolution() == 2.0 ** -(63 + 43 * (words - 1))
-    rounding = len(values) * layout.resolution() * limit + abs(float(exact)) * 2**-51
-    assert abs(Fraction(float(fields["x"][0])) - exact) <= rounding
+    assert abs(Fraction(float(total[0])) - exact) <= bound + abs(float(exact)) * 2**-51
+    assert bound <= parties * layout.resolution() * limit
 
 
 def test_sums_round_to_the_nearest_step_in_any_order():
-    _, fields = summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3)  # a step of 1
-    assert fields["x"] == 3.0
+    steps = [Layout({"x": np.ones(1)}, words).resolution() for words in range(1, 5)]
+    assert steps == [2.0**-63, 2.0**-106, 2.0**-149, 2.0**-192]
+    assert summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3) == (3, 3.0)  # a step of 1
     layout, values = Layout({"x": np.full((3, 4), 100.0)}), np.random.default_rng(0).standard_normal((20, 3, 4))
-    assert summed(layout, values)[1]["x"].tobytes() == summed(layout, values[::-1])[1]["x"].tobytes()
+    assert summed(layout, values)[1].tobytes() == summed(layout, values[::-1])[1].tobytes()
     # Words that do not open are any: they become numbers, without a warning.
     Layout({"x": np.array(1.0)}, 2).decode(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
 
@@ -88,8 +83,7 @@ def test_two_floats_hold_what_the_words_do(further, first):
     exponents = (63 - 1 + 43 * word for word in range(len(numbers)))
     exact = sum(Fraction(number) / 2**exponent for number, exponent in zip(numbers, exponents, strict=True))
     words = np.array([1, *numbers]).view(np.uint64)
-    high, low = (Fraction(float(part["x"][0])) for part in layout.decode(words))
-    assert abs(high + low - exact) <= abs(exact) / 2**100
+    assert abs(held([part["x"] for part in layout.decode(words)]) - exact) <= abs(exact) / 2**100
     (number,), (exponent,) = layout.decode_exactly(words, "x")
     assert Fraction(number) / 2 ** int(exponent) == exact
 
@@ -106,15 +100,14 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
     """A party's value is the sum of three numbers. Nearly all parties have the same, so that every digit adds up."""
     limit, x = 1.0 if alike else np.linspace(1, 1e9, len(values)), np.array(values)
     layout = Layout({"x": np.broadcast_to(limit, len(values))}, {"x": digits}, parties=parties)
-    parts = [{"x": x * limit / parties * (1 - 1e-9)}, {"x": x * limit * 1e-20}, {"x": x * limit * 2.0**-90}]
-    own = layout.encode(*parts)
+    parts = [x * limit / parties * (1 - 1e-9), x * limit * 1e-20, x * limit * 2.0**-90]
+    own = layout.encode(*({"x": part} for part in parts))
     words = own * np.uint64(parties)
     assert (words[0], layout.size) == (parties, own.size)
     total, low = (part["x"] for part in layout.decode(words))
-    exact = [parties * sum(Fraction(float(part["x"][i])) for part in parts) for i in range(len(values))]
-    found = [Fraction(float(a)) + Fraction(float(b)) for a, b in zip(total, low, strict=True)]
-    for value, wanted, most in zip(found, exact, layout.error_bound(3 * parties)["x"], strict=True):
-        assert abs(value - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
+    for place, most in enumerate(layout.error_bound(3 * parties)["x"]):
+        wanted = parties * sum(Fraction(float(part[place])) for part in parts)
+        assert abs(held((total, low), place) - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
 def test_spare_bits_of_a_limit_make_all_digits_finer():
@@ -122,10 +115,9 @@ def test_spare_bits_of_a_limit_make_all_digits_finer():
     shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
     plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
     assert fine.resolution("x") * 2**10 == plain.resolution("x")
-    total, low = (part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares)))
-    exact = [sum(Fraction(float(share[i])) for share in shares) for i in range(3)]
-    for found, wanted in zip(map(sum, zip(map(Fraction, total), map(Fraction, low), strict=True)), exact, strict=True):
-        assert abs(found - wanted) <= 2 * fine.resolution("x") * 2**40
+    found = [part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares))]
+    for place in range(3):
+        assert abs(held(found, place) - held(shares, place)) <= 2 * fine.resolution("x") * 2**40
 
 
 def test_shares_are_those_of_the_paper():
@@ -141,8 +133,7 @@ def test_shares_are_those_of_the_paper():
     assert [secure.interpolate(points, x) for x in (0, 6)] == [1234, 5614]
     shares = {x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}
     assert combine_shares(shares) == (1234).to_bytes(32, "big")
-    for secret in (bytes(32), b"\xff" * 32):
-        assert combine_shares(dict(enumerate(split_secret(secret, 3, 4)))) == secret
+    assert combine_shares(dict(enumerate(split_secret(b"\xff" * 32, 3, 4)))) == b"\xff" * 32
     with refused(ValueError):
         combine_shares({0: (2**256 + 1).to_bytes(SHARE_BYTES, "big")})
     for secret, threshold, parties in ((bytes(31), 2, 3), (bytes(32), 4, 3), (bytes(32), 0, 3)):
@@ -155,9 +146,8 @@ def test_shares_are_those_of_the_paper():
 def test_any_t_shares_give_the_secret_and_fewer_never(secret, threshold, more):
     shares = dict(enumerate(split_secret(secret, threshold, threshold + more)))
     assert {len(share) for share in shares.values()} == {SHARE_BYTES}
-    for chosen in combinations(shares, threshold):
+    for chosen in (*combinations(shares, threshold), shares):
         assert combine_shares({party: shares[party] for party in chosen}) == secret
-    assert combine_shares(shares) == secret
     for chosen in combinations(shares, threshold - 1) if threshold > 1 else ():
         value = secure.interpolate({party + 1: int.from_bytes(shares[party], "big") for party in chosen}, 0)
         assert value != int.from_bytes(secret, "big")
@@ -170,39 +160,26 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
     Each t - 1 shares occur once for each secret, so they say nothing about it.
     """
     monkeypatch.setattr(secure, "PRIME", 5)
-    for chosen in combinations(range(4), threshold - 1):
-        for secret in range(5):
-            seen = set()
-            for coefficients in product(range(5), repeat=threshold - 1):
-                drawn = iter(coefficients)
-                monkeypatch.setattr(secrets, "randbelow", lambda below, drawn=drawn: next(drawn))
-                shares = split_secret(secret.to_bytes(32, "big"), threshold, 4)
-                seen.add(tuple(shares[party] for party in chosen))
-            assert len(seen) == 5 ** (threshold - 1)
+    for chosen, secret in product(combinations(range(4), threshold - 1), range(5)):
+        seen = set()
+        for coefficients in product(range(5), repeat=threshold - 1):  # which are random, and new each time
+            drawn = {5: iter(coefficients)}
+            monkeypatch.setattr(secrets, "randbelow", lambda below, drawn=drawn: next(drawn[below]))
+            shares = split_secret(secret.to_bytes(32, "big"), threshold, 4)
+            seen.add(tuple(shares[party] for party in chosen))
+        assert len(seen) == 5 ** (threshold - 1)
 
 
-def test_a_share_alone_is_uniform():
-    """Count leading bytes over many sharings of a secret: the coefficients are random, and new each time."""
-    shares = [split_secret(bytes(32), 2, 3) for _ in range(2000)]
-    for party in range(3):
-        leading = [share[party][1] for share in shares]
-        assert abs(sum(leading) / len(leading) - 127.5) < 5 * 73.9 / len(leading) ** 0.5
-        assert len({share[party] for share in shares}) == len(shares)
+CASES = [(9, 6, 2), (10, 6, 4), (11, 7, 4), (12, 8, 4), (12, 8, 6), (11, 5, 2)]
 
 
-def gaps(parties, colluding, degree):
-    """Count for each placement the intervals between honest parties with degree / 2 colluders or more."""
-    for places in combinations(range(parties), colluding):
-        honest = [place for place in range(parties) if place not in places]
-        yield int(np.count_nonzero(np.diff([*honest, honest[0] + parties]) - 1 >= degree // 2))
-
-
-@pytest.mark.parametrize(
-    ("parties", "colluding", "degree"), [(9, 6, 2), (10, 6, 4), (11, 7, 4), (12, 8, 4), (12, 8, 6), (11, 5, 2)]
-)
+@pytest.mark.parametrize(("parties", "colluding", "degree"), CASES)
 def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
-    found = list(gaps(parties, colluding, degree))
-    assert secure.expected_arcs(parties, colluding, degree) == Fraction(sum(n * (n - 1) for n in found), len(found))
+    """Count for each placement the intervals between honest parties with degree / 2 colluders or more."""
+    honest = np.array(list(combinations(range(parties), parties - colluding)))
+    between = np.diff(honest, append=honest[:, :1] + parties) - 1
+    gaps = (between >= degree // 2).sum(axis=1)
+    assert secure.expected_arcs(parties, colluding, degree) == Fraction(int((gaps * (gaps - 1)).sum()), len(gaps))
 
 
 def test_degrees_are_even_and_the_least_that_are_enough():
@@ -224,30 +201,18 @@ def assert_summed(words, shares, near=None, *, rounding=1e-9):
     assert (np.abs(words.decode(total, near) - expected) <= words.error_bound * (1 + rounding) + last_digits).all()
 
 
-def signs(rng, size):
-    return rng.choice([-1.0, 1.0], size)
-
-
-@pytest.mark.engine
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 6), st.integers(1, 200), st.integers(1, 20), st.integers(0, 2**32))
 def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
+    """A small residual gives a sum beyond its words."""
     rng = np.random.default_rng(seed)
-    limit = 10.0 ** rng.uniform(-9, 9, size)
+    limit, signs = 10.0 ** rng.uniform(-9, 9, size), rng.choice([-1.0, 1.0], size)
     words, most = ShortWords(limit, WordSharing(each), parties), limit / parties
-    assert_summed(words, [signs(rng, size) * most, *(most * rng.uniform(-1, 1, size) for _ in range(parties - 1))])
-    assert_summed(words, [signs(rng, size) * most] * parties)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(2, 5), st.integers(1, 50), st.integers(1, 20), st.integers(0, 2**32))
-def test_a_small_residual_gives_a_sum_beyond_its_words(each, parties, size, seed):
-    rng = np.random.default_rng(seed)
-    limit = 10.0 ** rng.uniform(-3, 3, size)
-    words = ShortWords(limit, WordSharing(each, residual=True), parties)
+    assert_summed(words, [signs * most, *(most * rng.uniform(-1, 1, size) for _ in range(parties - 1))])
+    assert_summed(words, [signs * most] * parties)
+    words = ShortWords(limit, WordSharing(min(each, 5), residual=True), parties)
     shares = [1e4 * limit * rng.standard_normal(size) for _ in range(parties)]
-    near = sum(shares) + limit * signs(rng, size) * rng.choice([0.0, 0.5, 1.0], size)
-    assert_summed(words, shares, near, rounding=1e-6)
+    assert_summed(words, shares, sum(shares) + limit * signs * rng.choice([0.0, 0.5, 1.0], size), rounding=1e-6)
 
 
 def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
@@ -261,6 +226,10 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
     np.testing.assert_allclose(words.decode(2 * words.encode(np.full(5, 0.25), "x")), [0.5, 0, 0, 0.5, 0.5], atol=1e-4)
     with refused(ValueError, 16, 20):
         ShortWords(np.ones(1), WordSharing(16), 20).error_bound  # noqa: B018
+    for how, beyond in ((WordSharing(4), 1.5), (WordSharing(3, residual=True), 1e13)):
+        with refused(ValueError, "'x'") as caught:  # and not by its value
+            ShortWords(np.ones(2), how, 3).encode(np.array([0.5, beyond]), "x")
+        assert unnamed(str(caught.value), beyond) == [beyond]
 
 
 def test_words_have_the_widest_digits_and_share_as_many_as_fit():
@@ -274,14 +243,6 @@ def test_words_have_the_widest_digits_and_share_as_many_as_fit():
     np.testing.assert_array_equal(words.decode(words.encode(whole, "x")), whole)
 
 
-@pytest.mark.parametrize(("how", "value"), [(WordSharing(4), 1.5), (WordSharing(3, residual=True), 1e13)])
-def test_a_value_beyond_its_limit_is_refused_by_its_field_alone(how, value):
-    words = ShortWords(np.ones(2), how, 3)
-    with refused(ValueError, "'x'") as caught:
-        words.encode(np.array([0.5, value]), "x")
-    assert unnamed(str(caught.value), value) == [value]
-
-
 def running(addends):
     total = ReproducibleSum(addends[0].shape)
     for addend in addends:
@@ -290,8 +251,7 @@ def running(addends):
 
 
 def exact(addends):
-    columns = np.array(addends).T.tolist()
-    return np.array([float(sum(map(Fraction, column), Fraction(0))) for column in columns])
+    return np.array([float(sum(map(Fraction, column))) for column in np.array(addends).T.tolist()])
 
 
 @settings(max_examples=60, deadline=None)
@@ -325,8 +285,8 @@ def test_words_round_far_below_float64():
 
 
 def test_exact_sums_take_any_shape(monkeypatch):
-    for value in (0.0, 5e-324, -1e-310, 1 / 3, -1.7e308):
-        np.testing.assert_array_equal(running([np.array([value, 0.0])]), [value, 0.0])
+    values = np.array([0.0, 5e-324, -1e-310, 1 / 3, -1.7e308])
+    np.testing.assert_array_equal(running([values]), values)
     monkeypatch.setattr(module, "CHUNK_SIZE", 7)
     addends = list(np.random.default_rng(0).standard_normal((4, 5, 8)))
     np.testing.assert_allclose(running(addends), np.sum(addends, axis=0), rtol=1e-14, atol=1e-15)
@@ -354,19 +314,6 @@ def test_words_hold_as_many_addends_as_are_allowed(most, monkeypatch):
         total.add(one)
 
 
-NUMBERS = st.floats(-1e100, 1e100).filter(lambda x: x == 0 or abs(x) > 1e-100)
-
-
-def held(double, i=0):
-    return Fraction(float(double[0][i])) + Fraction(float(double[1][i]))
-
-
-@settings(max_examples=100, deadline=None)
-@given(NUMBERS, NUMBERS)
-def test_a_product_loses_nothing(a, b):
-    assert held(module.two_product(np.array([a]), np.array([b]))) == Fraction(a) * Fraction(b)
-
-
 def whole(numbers, exponent=400):
     """Return exact sums, as fixed point has them."""
     exact = [sum(Fraction(float(part)) for part in parts) * 2**exponent for parts in zip(*numbers, strict=True)]
@@ -378,48 +325,33 @@ def test_products_of_means_have_thirty_digits_and_sums_all():
     rng = np.random.default_rng(0)
     mean = rng.standard_normal(40) + 1e8
     head = Head(12345, mean, np.spacing(mean) * rng.uniform(-0.5, 0.5, 40))
-    means = [Fraction(float(m)) + Fraction(float(r)) for m, r in zip(head.mean, head.remainder, strict=True)]
-    products, off = np.array(MeanProducts(head).block(0, packed_size(40))), []
-    for place, (i, j) in enumerate(zip(*np.triu_indices(40), strict=True)):
-        off.append(held(products, place) / (head.n * means[i] * means[j]) - 1)
-    assert max(map(abs, off)) < Fraction(1, 2**100)
+    means = np.array([held((head.mean, head.remainder), i) for i in range(40)])
+    products, size, (i, j) = MeanProducts(head), packed_size(40), np.triu_indices(40)
+    triangle = products.block(0, size)
+    off = np.array([held(triangle, place) for place in range(size)]) / (head.n * means[i] * means[j]) - 1
+    assert np.abs(off).max() < Fraction(1, 2**100)
+    for step in (1, 7, 700, 10_000):
+        blocks = [products.block(start, min(start + step, size)) for start in range(0, size, step)]
+        np.testing.assert_array_equal(np.concatenate(blocks, axis=1), triangle)
+    np.testing.assert_array_equal([products.high, products.low], triangle)
     totals, squares = map(whole, module.uncentred_parts(head))
-    for place, exact in enumerate(means):
-        assert Fraction(int(totals[0][place])) / 2**400 == head.n * exact
-        assert Fraction(int(squares[0][place])) / 2**400 == head.n * exact**2
+    np.testing.assert_array_equal([totals[0], squares[0]], 2**400 * head.n * np.array([means, means**2]))
     back = module.pooled_head(head.n, totals)
     assert back.n == head.n
-    np.testing.assert_array_equal(back.mean, head.mean)
-    np.testing.assert_array_equal(back.remainder, head.remainder)
-
-
-def test_products_of_means_are_the_same_in_blocks_of_any_size():
-    head = Head(7, np.random.default_rng(1).standard_normal(50), np.full(50, 1e-20))
-    whole_triangle = MeanProducts(head).block(0, packed_size(50))
-    products = MeanProducts(head)
-    for size in (1, 7, 700, 10_000):
-        starts = range(0, packed_size(50), size)
-        blocks = [products.block(start, min(start + size, packed_size(50))) for start in starts]
-        np.testing.assert_array_equal(np.concatenate(blocks, axis=1), whole_triangle)
-    np.testing.assert_array_equal([products.high, products.low], whole_triangle)
+    np.testing.assert_array_equal([back.mean, back.remainder], [head.mean, head.remainder])
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6, 1e12])
 def test_one_sum_gives_the_scatter_between_parties(offset):
     """float64 alone would lose every digit at an offset of 1e12; a constant has no variance at all."""
-    shifts, means = ((10, 1.0), (30, -2.0)), np.array([offset, offset, offset + 0.1])
-    heads = [Head(n, means + [shift, -shift, 0.0], np.zeros(3)) for n, shift in shifts]
-    layout = Layout({"products": np.full(packed_size(3), 2.0**140)}, words=3)
-    words, totals, squares = np.zeros(layout.size, np.uint64), [], []
-    for head in heads:
-        products = MeanProducts(head)
-        words += layout.encode({"products": products.high}, {"products": products.low})
-        for every, parts in zip((totals, squares), module.uncentred_parts(head), strict=True):
-            every += parts
+    means, layout = np.array([offset, offset, offset + 0.1]), Layout({"x": np.full(packed_size(3), 2.0**140)}, words=3)
+    heads = [Head(n, means + [shift, -shift, 0.0], np.zeros(3)) for n, shift in ((10, 1.0), (30, -2.0))]
+    words = sum(layout.encode({"x": own.high}, {"x": own.low}) for own in map(MeanProducts, heads))
+    parts = [module.uncentred_parts(head) for head in heads]
+    totals, squares = ([*one, *other] for one, other in zip(*parts, strict=True))
     pooled, between = module.pooled_head(40, whole(totals)), 10 * 30 / 40 * 3.0**2
     np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
-    sums, rest = layout.decode(words)
-    scatter = module.centre_scatter((sums["products"], rest["products"]), pooled)
+    scatter = module.centre_scatter(tuple(part["x"] for part in layout.decode(words)), pooled)
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
     diagonal = module.pooled_diagonal(40, whole(totals), whole(squares))
     np.testing.assert_allclose(diagonal, [between, between, 0.0], rtol=1e-14, atol=0)

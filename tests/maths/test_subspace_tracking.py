@@ -11,17 +11,6 @@ from tests.families import rows
 from tests.harness import peak_of
 
 
-def synthetic(alpha, seed, *, d, n):
-    """Rows whose covariance has eigenvalues i^-alpha."""
-    rng = np.random.default_rng(seed)
-    basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
-    return ((basis * np.arange(1, d + 1.0) ** (-alpha / 2)) @ rng.standard_normal((d, n))).T
-
-
-def error(X, vectors):
-    return (np.vdot(X, X) - np.linalg.norm(X @ vectors) ** 2) / len(X)
-
-
 def offline(X, k):
     return np.linalg.eigh(X.T @ X)[1][:, : -k - 1 : -1]
 
@@ -30,8 +19,8 @@ def assert_orthonormal(subspace):
     assert np.abs(subspace.vectors.T @ subspace.vectors - np.eye(subspace.sigma.size)).max() < 1e-12
 
 
-def as_rows(subspace):
-    return (subspace.vectors * subspace.sigma).T
+def scatter(subspace):
+    return subspace.vectors * subspace.sigma**2 @ subspace.vectors.T
 
 
 def singular_values(X):
@@ -53,9 +42,9 @@ def test_any_blocks_give_the_batch_pca_and_its_mean(block):
 @pytest.mark.parametrize("units", [np.ones(9), 10.0 ** -np.arange(9)])
 def test_truncation_and_rounding_are_bounded(units):
     """The true scatter is that of the subspace and a positive semidefinite rest, whose norm and trace are known."""
-    X = synthetic(0.5, 1, d=40, n=600)
+    X = rows(600, 40) * np.linspace(1, 4, 40)
     own, centred = track(X, 5, tracked=8, block=20), X - X.mean(axis=0)
-    rest = np.linalg.eigvalsh(centred.T @ centred - as_rows(own).T @ as_rows(own))
+    rest = np.linalg.eigvalsh(centred.T @ centred - scatter(own))
     assert rest.min() >= -1e-8 * own.energy
     assert rest.max() <= own.omitted <= 100 * rest.max()
     assert track(X * 2.0**-30, 5, tracked=8, block=20).omitted == own.omitted * 2.0**-60
@@ -63,14 +52,12 @@ def test_truncation_and_rounding_are_bounded(units):
     # Nothing is truncated here; what forty blocks of one row round is more than what one product would.
     X = rows(40)[:, :9] * units
     own = track(X, 9, block=1)
-    exact, held = X.astype(np.longdouble) - X.astype(np.longdouble).mean(axis=0), as_rows(own).astype(np.longdouble)
-    wrong = np.linalg.norm((exact.T @ exact - held.T @ held).astype(np.float64), 2)
+    exact, held = X.astype(np.longdouble) - X.astype(np.longdouble).mean(axis=0), own.vectors.astype(np.longdouble)
+    wrong = np.linalg.norm((exact.T @ exact - held * own.sigma**2 @ held.T).astype(np.float64), 2)
     assert 0 < wrong <= own.omitted <= 1e-9 * own.energy
-    tracker = Tracker(2, Fixed(2), center=False)
-    for second in (0.0, 1e-13):
-        tracker.update(np.array([[1.0, second]]))
-    assert tracker.subspace.sigma.size == 1
-    assert tracker.subspace.omitted >= 2e-13
+    nearly = track(np.array([[1.0, 0.0], [1.0, 1e-13]]), 2, block=1, center=False)
+    assert nearly.sigma.size == 1
+    assert nearly.omitted >= 2e-13
 
 
 def test_bases_stay_orthonormal_in_memory_linear_in_the_features():
@@ -81,19 +68,14 @@ def test_bases_stay_orthonormal_in_memory_linear_in_the_features():
     assert own.sigma.size == 8
     assert_orthonormal(own)
     np.testing.assert_allclose(own.sigma, singular_values(X)[:8], rtol=1e-12)
-    assert_orthonormal(track(synthetic(1, 3, d=50, n=5000), 10, block=10))
+    assert_orthonormal(track(rows(5000, 50), 10, block=10))
     subspace = Subspace(Head(2, np.zeros(3), np.zeros(3)), np.eye(3)[:, :2], np.array([3.0, 2.0]))
     np.testing.assert_array_equal(subspace.diagonal(), [9, 4, 0])
-    for k, following in ((1, 4.0), (2, 0.0), (3, 0.0)):
-        pairs = subspace.pairs(k)
-        np.testing.assert_array_equal(pairs.values, [9.0, 4.0, 0.0][:k])
-        assert pairs.following == following
-    peaks = []
-    for d in (1000, 4000):
-        X = np.random.default_rng(0).standard_normal((200, d))
-        peaks.append(peak_of(lambda X=X: track(X, 10)))
-    assert peaks[1] < 4.4 * peaks[0]
-    assert peaks[1] < 4000 * 4000 * 8 / 10
+    pairs = [subspace.pairs(k) for k in (1, 2, 3)]
+    assert [(*each.values, each.following) for each in pairs] == [(9.0, 4.0), (9.0, 4.0, 0.0), (9.0, 4.0, 0.0, 0.0)]
+    wide = np.random.default_rng(0).standard_normal((200, 4000))
+    few, many = (peak_of(lambda X=X: track(X, 10)) for X in (wide[:, :1000].copy(), wide))
+    assert many < min(4.4 * few, 4000 * 4000 * 8 / 10)
 
 
 def test_forgetting_shrinks_weights_and_what_was_omitted():
@@ -101,17 +83,14 @@ def test_forgetting_shrinks_weights_and_what_was_omitted():
     X[60:] += np.arange(12)
     weights = np.repeat(0.8 ** np.arange(3, -1, -1.0), 30)
     for center in (True, False):
-        tracker, mean = (
-            Tracker(12, Fixed(12), forgetting=0.8, center=center),
-            weights**2 @ X / (weights @ weights) * center,
-        )
+        tracker, mean = Tracker(12, Fixed(12), forgetting=0.8, center=center), np.average(X, 0, weights**2) * center
         for part in np.split(X, 4):
             tracker.update(part)
         own = tracker.subspace
         np.testing.assert_allclose(own.head.mean, mean, rtol=1e-12)
         np.testing.assert_allclose(own.sigma, singular_values(weights[:, None] * (X - mean)), rtol=1e-9)
-        np.testing.assert_allclose(own.head.n, weights @ weights, rtol=1e-12)
-        np.testing.assert_allclose(own.energy, (own.sigma**2).sum(), rtol=1e-12)  # every direction is tracked
+        expected = [weights @ weights, own.sigma @ own.sigma]  # every direction is tracked
+        np.testing.assert_allclose([own.head.n, own.energy], expected, rtol=1e-12)
     tracker = Tracker(2, Fixed(1), forgetting=0.5, center=False)
     tracker.update(np.array([[2.0, 0.0], [0.0, 1.0]]))
     assert tracker.subspace.omitted == pytest.approx(1.0)
@@ -130,12 +109,11 @@ def test_merges_give_the_pca_of_the_union():
     tree, star = merge(subspaces, 12, batch=2), merge(subspaces, 12)
     np.testing.assert_allclose(tree.sigma, star.sigma, rtol=1e-11)
     assert principal_angles(tree.vectors[:, :5], star.vectors[:, :5]).max() <= 1e-6
-    a, b, c, *_ = subspaces
-    assert merge([a, b, c], 6).vectors.tobytes() == merge([c, a, b], 6).vectors.tobytes()
+    assert merge(subspaces[:3], 6).vectors.tobytes() == merge(subspaces[2::-1], 6).vectors.tobytes()
     # Both parts leave out the same direction: the sum lacks what both left out.
     X = np.array([[3.0, 0, 0], [-3, 0, 0], [0, 1, 0], [0, -1, 0]])
     merged = merge([track(X, 1), track(X, 1)], 1)
-    missing = np.linalg.norm(2 * X.T @ X - as_rows(merged).T @ as_rows(merged), 2)
+    missing = np.linalg.norm(2 * X.T @ X - scatter(merged), 2)
     assert missing == pytest.approx(4)
     assert missing <= merged.omitted <= 4 * (1 + 1e-9)
     assert merge([track(X[:2], 1), track(X[2:], 1)], 1).omitted == pytest.approx(2)  # by the merge itself
@@ -168,19 +146,15 @@ def test_forgetting_factors_weigh_the_parts(ranks, inside):
     assert merged.head.n == 0.25 * 10 + 4 * 10
 
 
-def flat(size):
-    rng = np.random.default_rng(7)
-    basis, _ = np.linalg.qr(rng.standard_normal((80, 80)))
-    return ((basis * np.where(np.arange(80) < size, 1.0, 0.05)) @ rng.standard_normal((80, 4000))).T
-
-
 def test_the_papers_rules_of_the_rank_find_flat_spectra():
-    X, tracker, path = flat(8), Tracker(80, Band(2, 0.01, 0.10), center=False, tracked=24), []
+    X = np.random.default_rng(7).standard_normal((4000, 80)) * np.repeat([1.0, 0.05], [8, 72])
+    tracker, path = Tracker(80, Band(2, 0.01, 0.10), center=False, tracked=24), []
     for part in row_chunks(X, 50):
         tracker.update(part)
         path.append(tracker.rank)
     assert path == [3, 4, 5, 6, 7, *[8] * 75]
-    assert error(X, tracker.subspace.vectors[:, :8]) / error(X, offline(X, 8)) - 1 < 1e-7
+    lost = [np.square(X).sum() - np.square(X @ V).sum() for V in (tracker.subspace.vectors[:, :8], offline(X, 8))]
+    assert lost[0] / lost[1] - 1 < 1e-7
     rule, sigma = Band(5, 0.1, 0.9), np.array([100.0, 1, 1, 1, 1])
     assert [rule.step(sigma, 0.0) for _ in range(6)] == [5, 5, 4, 4, 4, 3]
     assert Band(5, 0.1, 0.9).stationary_rank(sigma) == 1

@@ -6,12 +6,11 @@ import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError, FedPCAError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.maths.eigen import SIGN_TIE_TOLERANCE
 from fedpca_flwr.maths.moments import max_row_count
 from fedpca_flwr.model.model import PCAModel
@@ -26,13 +25,12 @@ LARGEST, SMALLEST = 1e270, 1e-270
 """Variances beyond which float64 has no squares of squares."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Model or error of a run, of which one is None, and its warnings."""
 
     model: PCAModel | None
     error: Exception | None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
 
 
 def run_draw(draw: Draw) -> Outcome:
@@ -52,16 +50,13 @@ def run_draw(draw: Draw) -> Outcome:
 
 def findings(draw: Draw, outcome: Outcome) -> list[str]:
     truth = truth_about(draw)
-    problems = [f"warning: {text}" for text in outcome.warnings]
-    if outcome.error is not None:
+    problems, model = [f"warning: {text}" for text in outcome.warnings], outcome.model
+    if model is None:
+        assert outcome.error is not None
         return [*problems, *wrong_error(draw, outcome.error, truth)]
-    model = outcome.model
-    assert model is not None
     problems += malformed(draw, model)
-    if problems:
-        return problems
-    checks = [wrong_squared_error, *(EXACTNESS if comparable(draw, model, truth) else [])]
-    return [finding for check in checks for finding in check(draw, model, truth)]
+    checks = [wrong_squared_error, *(EXACTNESS if comparable(draw, model, truth) else ())]
+    return problems or [finding for check in checks for finding in check(draw, model, truth)]
 
 
 def truth_about(draw: Draw) -> Truth:
@@ -89,8 +84,7 @@ def comparable(draw: Draw, model: PCAModel, truth: Truth) -> bool:
     return not private and "taken for constant" not in " ".join(model.log["notes"])
 
 
-@dataclass(frozen=True)
-class Claims:
+class Claims(NamedTuple):
     """Error that a model states; angles in degrees, None where nothing is stated."""
 
     certificate: float | None
@@ -105,7 +99,7 @@ class Claims:
     def at_most(self) -> float | None:
         """Smallest bound on the true angle that the model states."""
         angles = [x for x in (self.certificate if self.all_certified else None, self.bound) if x is not None]
-        return min(angles) if angles else None
+        return min(angles, default=None)
 
 
 def claims_of(model: PCAModel) -> Claims:
@@ -114,13 +108,8 @@ def claims_of(model: PCAModel) -> Claims:
     bounds = {key: measured.get(key, 90.0) for key in ("certified_angle_degrees", "angle_bound_degrees")}
     certificate, bound = (None if x >= 90 else x for x in bounds.values())
     certified = measured.get("certified_components", 0)
-    return Claims(
-        certificate=certificate,
-        certified=certified,
-        all_certified=certified == model.n_components_,
-        bound=bound,
-        fixed_point=measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0)),
-    )
+    fixed_point = measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0))
+    return Claims(certificate, certified, certified == model.n_components_, bound, fixed_point)
 
 
 def basis_of(model: PCAModel) -> Table:
@@ -166,7 +155,7 @@ def malformed(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: directions are not orthonormal: off by {skew:.1e}"
     if (basis.max(axis=0) < np.abs(basis).max(axis=0) * (1 - 2 * SIGN_TIE_TOLERANCE)).any():
         yield "form: the largest loading of a component is negative"
-    counted = not (draw.card.differentially_private or "forgetting" in draw.option_names)
+    counted = not (draw.card.differentially_private or "forgetting" in draw.card.options.model_fields)
     if counted and model.n_samples_ != len(draw.pooled):
         yield f"form: {model.n_samples_} rows instead of {len(draw.pooled)}"
 
@@ -177,7 +166,7 @@ def malformed_variances(draw: Draw, model: PCAModel) -> Iterator[str]:
         yield f"form: variances {variances} in no order or below zero, noise {model.noise_variance_}"
     if not np.allclose(model.singular_values_, np.sqrt(variances * freedom(draw, model)), rtol=1e-9, atol=0):
         yield "form: singular values are not the roots of variances times the divisor"
-    rounded = "codec" in draw.option_names or draw.card.differentially_private
+    rounded = "codec" in draw.card.options.model_fields or draw.card.differentially_private
     if not 0 <= ratio.sum() <= 1 + (np.inf if rounded else 1e-9) + claims_of(model).fixed_point:
         yield f"form: ratios add up to {ratio.sum():.12g}"
 
@@ -312,45 +301,23 @@ def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
         yield f"note: component {k} has no variance, and nothing says so"
 
 
-EXACTNESS: list[Check] = [
-    wrong_exactness,
-    wrong_claims,
-    wrong_totals,
-    wrong_eigenvalues,
-    wrong_order,
-    wrong_ritz_values,
-    wrong_notes,
-]
+EXACTNESS: tuple[Check, ...] = (wrong_exactness, wrong_claims, wrong_totals, wrong_eigenvalues, wrong_order)
+EXACTNESS += (wrong_ritz_values, wrong_notes)
 
 
 def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
-    text = f"{type(error).__name__}: {str(error)[:250]}"
-    if not isinstance(error, FedPCAError):
-        yield f"raw error: {text}"
-    elif not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
-        yield f"vague error: {text}"
-    elif not _explained(draw, error, truth):
-        yield f"false refusal: {text}"
-
-
-def _explained(draw: Draw, error: FedPCAError, truth: Truth) -> bool:
-    text = str(error)
-    for pattern, holds in REASONS:
-        if re.search(pattern, text):
-            return holds(draw, truth)
-    if not isinstance(error, ConfigError):
-        return False
-    keys = draw.options.keys() - {"n_components", "bound"}
-    return any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
+    text, keys = str(error), draw.options.keys() - {"n_components", "bound"}
+    named = any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
+    explained = (holds(draw, truth) for pattern, holds in REASONS if re.search(pattern, text))
+    if not isinstance(error, ConfigError | DataError | ContractError | DisclosureError):
+        yield f"raw or vague error: {type(error).__name__}: {text[:250]}"
+    elif not next(explained, named and isinstance(error, ConfigError)):
+        yield f"false refusal: {type(error).__name__}: {text[:250]}"
 
 
 def _no_variance(draw: Draw, truth: Truth) -> bool:
     """Return True if the variance is within a factor of rounding of the means."""
     return truth.unsure or _constant(draw)
-
-
-def _none_within(draw: Draw, truth: Truth) -> bool:
-    return all((np.asarray(party) == np.asarray(party)[0]).all() for party in draw.parties)
 
 
 def _constant(draw: Draw) -> bool:
@@ -386,30 +353,27 @@ def _tiny_column(draw: Draw, truth: Truth) -> bool:
 
 def _coarse(draw: Draw, truth: Truth) -> bool:
     """Return True if fixed point steps of the bound are near the deviation of a column."""
-    options = draw.options
-    if "bound" not in options:
-        return False
+    options, bound = draw.options, float(draw.options.get("bound", 0.0))
     if draw.by_columns and options.get("scale") and not options.get("center"):
-        return bool(options["bound"] > 1e25)  # no unit; a sum of energies has more words
+        return bound > 1e25  # no unit; a sum of energies has more words
     deviation = draw.pooled.astype(Long).std(axis=0)
     standardised = options.get("scale") or draw.card.incomplete  # which standardises, whatever the options are
-    return bool(options["bound"] > 1e6 * float(deviation.min() if standardised else deviation.max()))
+    return bound > 0 and bound > 1e6 * float(deviation.min() if standardised else deviation.max())
 
 
 REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [
     (r"the kernel of the rows is outside the range", lambda draw, truth: truth.unsure),
-    (r"in any party's columns", lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.option_names),
+    (
+        r"in any party's columns",
+        lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.card.options.model_fields,
+    ),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
     (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
-    (r"the rows of each party are identical", _none_within),
-    (
-        r"most rows lie in one place|honest parties must be alike|was unlike the others in some step",
-        lambda draw, truth: draw.card.non_mean_centre,
-    ),
-    (
-        r"next to it (the rows of all parties have no|\d+ features have too little) variance",
-        lambda d, t: _coarse(d, t) or _no_variance(d, t),
-    ),
+    (r"the rows of each party are identical", lambda d, t: all((X[:1] == X).all() for X in map(np.asarray, d.parties))),
+    (r"most rows lie in one place|honest parties must be alike", lambda draw, truth: draw.card.non_mean_centre),
+    (r"was unlike the others in some step", lambda draw, truth: draw.card.non_mean_centre),
+    (r"next to it the rows of all parties have no variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
+    (r"next to it \d+ features have too little variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
     (r"'auto', which needs center=[Tt]rue", lambda draw, truth: draw.options.get("center") is False),
     (r"'n[-_]components' is \d+.*(at most \d+ = min|but the data have \d+ features)", _too_many),
     (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
@@ -422,7 +386,7 @@ REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [
     (r"'rank' goes only with|'rank' needs a number", lambda draw, truth: bool(option(draw, "rank"))),
     (r"'step' is", lambda draw, truth: draw.options.get("codec") == "shared-step"),
     (r"'edge[-_]probability' is", lambda draw, truth: draw.options.get("graph") == "erdos-renyi"),
-    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.option_names),
+    (r"'step[-_]size' is .* diverge", lambda draw, truth: "step_size" in draw.card.options.model_fields),
     (r"'bound' is .* expected a number from 0 to", lambda draw, truth: draw.options["bound"] > 1e100),
     (r"'min[-_]parties'", lambda draw, truth: len(draw.parties) < 2),
 ]

@@ -4,8 +4,9 @@ What has a structure (sizes, kinds, options, flags) is drawn by hypothesis, the 
 in large arrays come from generators of drawn seeds.
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,6 @@ class Draw:
     @property
     def by_columns(self) -> bool:
         return self.card.split == "columns"
-
-    @property
-    def option_names(self) -> Container[str]:
-        return self.card.options.model_fields
 
     @property
     def pooled(self) -> Table:
@@ -185,12 +182,9 @@ def options_of(pick: st.DrawFn, method: str, k: int, n: int, d: int) -> dict[str
 def transports(method: str, parties: int, options: dict[str, Any]) -> list[str]:
     settings = {key: value for key, value in options.items() if key in card_of(method).options.model_fields}
     settings = {**card_of(method).examples[0], **settings}
-
-    def travels(way: str) -> bool:
-        return script_or_none(METHODS[method], EXAMPLE_CONFIGS[way], settings) is not None
-
-    masked = ["secure_aggregation"] if parties > 1 and travels("masked") else []
-    return ["clear", *masked, *(["survivors"] if parties > 2 and travels("surviving") else [])]
+    ways = [("secure_aggregation", "masked"), ("survivors", "surviving")][: parties - 1]  # survivors need three parties
+    script = partial(script_or_none, METHODS[method], options=settings)
+    return ["clear", *(name for name, way in ways if script(EXAMPLE_CONFIGS[way]) is not None)]
 
 
 def largest(parties: Sequence[Any]) -> float:

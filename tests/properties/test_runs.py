@@ -96,17 +96,15 @@ def test_numbers_are_what_they_say(name, options, way, monkeypatch, data, seed):
     else:
         model = run_draw(run).model
         assert not list(malformed(run, model))
-    if model.log["measured"].get("components_above_noise", 1):
-        require_noise_variance(model)
+    if model.log["measured"].get("components_above_noise", 1):  # the noise variance is what the shares leave
+        total = model.explained_variance_[0] / model.explained_variance_ratio_[0]
+        most, left = (
+            min(model.n_samples_, model.n_features_in_) - model.n_components_,
+            total - model.explained_variance_.sum(),
+        )
+        assert model.noise_variance_ == pytest.approx(max(0.0, left) / most if most > 0 else 0.0, abs=1e-12 * total)
     if UNTOUCHED.isdisjoint(options) and not run.card.differentially_private:
         require_measurements(run, model)
-
-
-def require_noise_variance(model: PCAModel) -> None:
-    """Hold the noise variance against what the shares leave."""
-    total, k = model.explained_variance_[0] / model.explained_variance_ratio_[0], model.n_components_
-    most, left = min(model.n_samples_, model.n_features_in_) - k, total - model.explained_variance_.sum()
-    assert model.noise_variance_ == pytest.approx(max(0.0, left) / most if most > 0 else 0.0, abs=1e-12 * total)
 
 
 def require_measurements(run: Draw, model: PCAModel) -> None:
@@ -133,11 +131,8 @@ def require_measurements(run: Draw, model: PCAModel) -> None:
         off = angle(V, truth.vectors[:, : V.shape[1]])
         assert measured["angle_to_exact_max_degrees"] == pytest.approx(off, abs=1e-6)
     if "influence_component_share" in measured and holds:
-        marks = np.cumsum([len(part) for part in run.parties])[:-1]
-        shares = [
-            np.square(part @ V).sum(axis=0) / freedom / model.explained_variance_ for part in np.split(rows, marks)
-        ]
+        parts = cut(rows, *map(len, run.parties))
+        shares = [np.square(part @ V).sum(axis=0) / freedom / model.explained_variance_ for part in parts]
         assert measured["influence_component_share"] == pytest.approx(float(np.max(shares)), rel=1e-6)
-        parts = np.split(rows.astype(float), marks)
         without = [truth_of(np.vstack(parts[:i] + parts[i + 1 :])).vectors[:, :1] for i in range(len(parts))]
         assert measured["influence_axis_degrees"] >= max(angle(V[:, :1], first) for first in without) - 1e-6

@@ -1,1 +1,0 @@
-"""Methods beside the documents that they come from."""
