@@ -59,7 +59,7 @@ def test_files_of_scores_are_whole_or_none(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_row_is_odd_beyond_either_limit():
+def test_a_row_is_odd_beyond_either_limit_and_has_its_id(tmp_path):
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
     odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), np.arange(4) < 3, stream)
@@ -69,9 +69,6 @@ def test_a_row_is_odd_beyond_either_limit():
     columns = list(zip(*(line.split(",") for line in stream.getvalue().decode().splitlines()), strict=True))
     assert (columns[0][:3], columns[2][:3]) == (("4", "9", "0"), ("1", "1", "4.25"))
     assert columns[4:] == [tuple("0111"), ("2 0 1", "1 0 2", "2 1 0", "1 2 0"), tuple("0123")]
-
-
-def test_odd_people_of_a_bed_file_have_their_ids(tmp_path):
     (tmp_path / "a.fam").write_text('f1 p1 0 0 0 -9\nf"2 p,2 0 0 0 -9\n')
     (cells,) = csv.reader([",".join(row_names(str(tmp_path / "a.bed")))])
     assert cells == ["f1 p1", 'f"2 p,2']
@@ -97,12 +94,10 @@ def sites(tmp_path):
     return at_sites(server_of("p-cov", parts, n_components=2), sites_of(tmp_path, parts))
 
 
-COMMAND = "import os, sys; print(os.environ['FEDPCA_RUN'], os.environ['FEDPCA_REFUSAL'], file=open(sys.argv[1], 'a'))"
-
-
 def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
-    record = tmp_path / "refusals with a space"
-    command = shlex.join([sys.executable, "-c", COMMAND, str(record)])
+    record, values = tmp_path / "refusals with a space", "os.environ['FEDPCA_RUN'], os.environ['FEDPCA_REFUSAL']"
+    code = f"import os, sys; print({values}, file=open(sys.argv[1], 'a'))"
+    command = shlex.join([sys.executable, "-c", code, str(record)])
     context_of(sites, 1).node_config |= {"min-rows": 41, "on-refusal": command}
     context_of(sites, 0).node_config |= {"on-refusal": command}  # it refuses nothing
     with pytest.raises(FedPCAError):
@@ -121,6 +116,8 @@ def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog,
 
 @pytest.fixture
 def system_log(tmp_path, monkeypatch):
+    if not hasattr(socket, "AF_UNIX"):
+        pytest.skip("the system's log is a socket of POSIX")
     monkeypatch.setattr(watch, "SYSTEM_LOG", tmp_path / "log")
     monkeypatch.setattr(watch, "SYSTEM_LOG_SECONDS", 0.01)
     yield socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -130,7 +127,6 @@ def system_log(tmp_path, monkeypatch):
     journal_logger.propagate = True
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system's log is a socket of POSIX")
 def test_each_line_of_the_journal_goes_to_the_system_log(sites, system_log):
     system_log.bind(str(watch.SYSTEM_LOG))
     lines: list[str] = []
@@ -154,7 +150,6 @@ def to_system_log(sites):
     return context
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system's log is a socket of POSIX")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_system_log_that_takes_nothing_costs_no_answer(is_there, sites, system_log, caplog):
     """With nobody who reads, a socket is full after some lines."""
@@ -215,17 +210,13 @@ sys.exit(main(["site", "journal", str(folder / "journal0"), "--check"]))
 
 
 @pytest.mark.engine
-def test_sites_need_nothing_of_posix(tmp_path):
+def test_sites_need_nothing_of_posix(tmp_path, monkeypatch):
     command, environment = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert "\n60\n" in done.stdout
     assert (tmp_path / "scores1.csv").exists()
-
-
-@pytest.mark.engine
-def test_a_site_is_killed_on_systems_without_process_groups(monkeypatch):
-    monkeypatch.delattr(os, "killpg")
+    monkeypatch.delattr(os, "killpg")  # groups of processes
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     deployment.kill_process(process)
     assert process.poll() is not None
