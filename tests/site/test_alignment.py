@@ -1,8 +1,8 @@
 """Rows of different parties belong together by their ids, in whatever order each file has them."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from pyarrow import parquet, table
 
 from fedpca_flwr import run
 from fedpca_flwr.config.node_config import NodeConfig
@@ -21,9 +21,8 @@ IDS = [f"patient {i:04}" for i in range(40)]
 
 
 def write(path, columns, ids, order):
-    lines = ["id,kind," + ",".join(f"m{j}" for j in range(columns.shape[1]))]
-    lines += [f"{ids[i]},a," + ",".join(f"{value:.17g}" for value in columns[i]) for i in order]
-    path.write_text("\n".join(lines) + "\n")
+    frame = pd.DataFrame(columns).add_prefix("m").assign(id=ids, kind="a")
+    frame.iloc[order].to_csv(path, index=False)
     return str(path)
 
 
@@ -51,15 +50,12 @@ def test_files_are_joined_by_id_in_any_order(files, tmp_path):
     assert not model.log["notes"]
 
 
-FURTHER = [*IDS, "patient 8000", "patient 9000"]
-
-
 @pytest.mark.parametrize(
     ("ids", "named", "match"),
     [
-        ([*IDS[:38], *FURTHER[40:]], [2, "client 0"], None),
+        ([*IDS[:38], "patient 8000", "patient 9000"], [2, "client 0"], None),
         (IDS[:37], ["client 0"], "lacks 3 .* 0 that"),
-        (FURTHER, ["client 0"], "lacks 0 .* 2 that"),
+        ([*IDS, "patient 8000", "patient 9000"], ["client 0"], "lacks 0 .* 2 that"),
         ([*IDS[:38], *IDS[:1] * 2], [2], "ids"),
         ([*IDS[:38], " ", " "], [2], "empty"),
     ],
@@ -72,7 +68,7 @@ def test_missing_further_double_and_empty_ids_are_counted_and_not_named(ids, nam
     assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
 
 
-def test_all_sites_have_ids_or_none(files, tmp_path):
+def test_all_sites_have_ids_or_none_and_one_secret_or_seed_for_their_digests(files, tmp_path):
     with pytest.raises(DataError):  # the ids are no numbers
         joined(files, p1={"ids": ""})
     with refused(ConfigError, "client 0", "'ids'"):
@@ -82,9 +78,6 @@ def test_all_sites_have_ids_or_none(files, tmp_path):
     with refused(ConfigError, "client 1", "'ids'", "client 0"):
         joined([files[0], plain, files[2]], p1=none)
     assert "nothing shows that they belong together" in joined([plain] * 3, p0=none, p1=none, p2=none).log["notes"][0]
-
-
-def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"0123456789abcdef")
     with refused(DataError, "client 1", 40, "ids-secret"):
@@ -101,21 +94,18 @@ def test_sites_compare_digests_under_one_secret_or_one_seed(files, tmp_path):
         read_ids_secret(str(secret))
 
 
-def test_the_id_column_is_no_feature(tmp_path):
-    parquet.write_table(table({"key": IDS, "x": X[:, 0], "y": X[:, 1]}), tmp_path / "key.parquet")
-    lines = "".join(f"{i + 100},{x[0]:.17g},{x[1]:.17g}\n" for i, x in enumerate(X))
-    (tmp_path / "bare.csv").write_text(lines)
-    (tmp_path / "named.csv").write_text(f"key,x,y\n{lines}")
+def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
+    frame = pd.DataFrame({"key": IDS, "x": X[:, 0], "y": X[:, 1]})
+    frame.to_parquet(tmp_path / "key.parquet")
+    for name, header in (("bare.csv", False), ("named.csv", True)):
+        frame.assign(key=range(100, 140)).to_csv(tmp_path / name, index=False, header=header)
     for name, column in (("key.parquet", "key"), ("bare.csv", "0"), ("named.csv", "0")):
         node = NodeConfig(partition_id=0, num_partitions=1, data=str(tmp_path / name), ids=column, split="columns")
         loaded = local_table(node, RunConfig())
         np.testing.assert_array_equal(loaded.rows[loaded.row_positions], X[:, :2])
         assert (np.diff(loaded.ids.astype(float)) > 0).all()
-    parquet.write_table(table({"key": [" a ", None]}), tmp_path / "lacks.parquet")
+    pd.DataFrame({"key": [" a ", None]}).to_parquet(tmp_path / "lacks.parquet")
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
-
-
-def test_ids_that_are_too_long_or_have_no_columns_are_refused(tmp_path):
     (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")
     with refused(DataError, ".csv", "131,072"):
         read(str(tmp_path / "own.csv"), ids="id")

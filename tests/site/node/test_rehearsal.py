@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,15 +25,13 @@ ROOT = Path(__file__).parents[3]
 
 
 class StubDeployment:
-    port = 1
+    port, status = 1, "finished:completed"
 
-    def __init__(self, folder, monkeypatch):
-        self.folder, self.status, self.killed, self.shown = folder, "finished:completed", [], []
-        self.sites: list[dict[str, Any]] = []
-        monkeypatch.setattr(rehearsal, "Deployment", self.of)
+    def __init__(self, folder):
+        self.folder, self.killed, self.shown, self.sites = folder, [], [], []
 
     def of(self, folder, app, sites):
-        self.sites = sites
+        self.sites[:] = sites
         return nullcontext(self)
 
     def run(self, config, *, on_line):
@@ -53,10 +50,17 @@ class StubDeployment:
 
 @pytest.fixture
 def deployment(monkeypatch, tmp_path):
-    return StubDeployment(tmp_path, monkeypatch)
+    stub = StubDeployment(tmp_path)
+    monkeypatch.setattr(rehearsal, "Deployment", stub.of)
+    return stub
 
 
 def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    for folder in (tmp_path, tmp_path / "none"):  # another project's
+        with refused(ConfigError, "--app", folder):
+            deployment.rehearse(folder)
+    assert not deployment.sites
     deployment.rehearse(dropout=True)
     lines, seconds = deployment.shown, rehearsal.ROUND_DEADLINE_SECONDS
     assert deployment.killed == [3]
@@ -89,15 +93,7 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
-
-
-def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deployment, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
-    for folder in (tmp_path, tmp_path / "none"):
-        with refused(ConfigError, "--app", folder):
-            deployment.rehearse(folder)
-    assert not deployment.sites
-    deployment.status = "finished:failed"
+    deployment.folder, deployment.status = tmp_path / "failed", "finished:failed"
     with refused(FedPCAError, "finished:failed"):
         deployment.rehearse()
     assert deployment.shown[-1] == "     rows  500"
@@ -113,28 +109,22 @@ def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypat
 
 
 STUBBED = """
-from pathlib import Path
 from fedpca_flwr import cli
 from fedpca_flwr.site.node import deployment
 
 class Stubbed(deployment.Deployment):
     def start_link(self):
-        self.environment["PATH"] = "{programs}:/usr/bin:/bin"
-        self.spawn("superlink", ["flower-superlink"])
+        self.environment["PATH"] = "{folder}:/usr/bin:/bin"
+        self.spawn("superlink", ["sleep", "600"])
 
-    def spawn_site(self, i):
-        self.spawn_supernode(i)
+    def start_node(self, i):
+        self.spawn(f"node{{i}}", ["sleep", "600"])
+
+    def all_nodes_online(self):
+        return True
 
 deployment.Deployment = Stubbed
-cli.main(["site", "rehearse", "{folder}", "--app", "{app}"])
-"""
-
-WAITS = "echo > {pids}/$$\nexec sleep 600\n"
-LISTS = """case "$*" in
-    *run*) echo "started run 1"; echo > {pids}/run;;
-    *list*) echo '{{"nodes": [{online}]}}'; exit;;
-    *) exit;;
-esac
+cli.main(["site", "rehearse", "{folder}/all", "--app", "{app}"])
 """
 
 
@@ -149,25 +139,18 @@ def end(process_ids):
 
 
 @pytest.mark.engine
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stub is a shell script")
 def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
     """While its run is at work: the SuperLink, four SuperNodes, and the command that waits for the run."""
-    programs, pids = tmp_path / "programs", tmp_path / "pids"
-    programs.mkdir()
-    pids.mkdir()
-    waits = WAITS.format(pids=pids)
-    flwr = LISTS.format(pids=pids, online=", ".join(['{"status": "online"}'] * 4)) + waits
-    for name, script in {"flower-superlink": waits, "flower-supernode": waits, "flwr": flwr}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{script}")
-        (programs / name).chmod(0o755)
-    code = STUBBED.format(programs=programs, folder=tmp_path / "all", app=ROOT)
+    (tmp_path / "flwr").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "flwr").chmod(0o755)
+    code, started = STUBBED.format(folder=tmp_path, app=ROOT), []
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as rehearsed:
-        while len(list(pids.iterdir())) < 7:
-            assert rehearsed.poll() is None
-            time.sleep(0.05)
-        started = [int(path.name) for path in pids.iterdir() if path.name != "run"]
         try:
-            assert all(map(lives, started))
+            while len(started) < 6:
+                assert rehearsed.poll() is None
+                listed = subprocess.run(["pgrep", "-P", str(rehearsed.pid)], stdout=subprocess.PIPE, check=False).stdout
+                started = list(map(int, listed.split()))
             rehearsed.terminate()
             assert rehearsed.wait(60) == 128 + signal.SIGTERM
             assert not any(map(lives, started))
@@ -203,9 +186,7 @@ middle.wait()
 def test_a_client_ends_with_its_node(elder):
     with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
         assert node.stdout
-        process_ids = {"node": node.pid} | {
-            name: int(number) for name, number in map(str.split, islice(node.stdout, 3))
-        }
+        process_ids = {name: int(number) for name, number in map(str.split, islice(node.stdout, 3))}
         try:
             assert lives(process_ids["client"])
             os.kill(process_ids.get(elder, node.pid), signal.SIGKILL)  # not waited for: it is a zombie

@@ -25,17 +25,14 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 
 def site(path, data, order=(0, 1, 2, 3), names=NAMES, **node):
-    header = ",".join(f'"{names[place]}"' for place in order)
-    np.savetxt(path, data[:, list(order)], delimiter=",", header=header, comments="", fmt="%.17g")
+    pd.DataFrame(data, columns=names).iloc[:, list(order)].to_csv(path, index=False)
     return {"data": str(path), "journal": f"{path}.journal", "may-show": "nothing", **node}
 
 
 def run(folder, parties, orders=ORDERS, method="p-cov", **options):
     folder.mkdir(exist_ok=True)
-    nodes = [
-        site(folder / f"{party}.csv", data, orders[party], scores=str(folder / f"{party}.npy"))
-        for party, data in enumerate(parties)
-    ]
+    files = [folder / f"{party}.csv" for party in range(len(parties))]
+    nodes = [site(*own, scores=str(own[0].with_suffix(".npy"))) for own in zip(files, parties, orders, strict=False)]
     return finish(at_sites(server_of(method, parties, **{"n_components": 2, "features": FEATURES, **options}), nodes))
 
 
@@ -62,6 +59,12 @@ def test_wrong_columns_are_named_to_the_site_only(tmp_path, caplog):
     spaced = check_rows(X, [f" {name} " for name in NAMES])
     assert order_features(spaced, NodeConfig(partition_id=0, num_partitions=2), RunConfig(features=FEATURES)) is spaced
     assert re.search("'age'.*'Age', 'bmi'", caplog.text)
+    spoilt = X.copy()
+    spoilt[3, 1] = np.nan  # and missing values are those of their columns
+    with refused(DataError, "client 1", "NaN"):
+        run(tmp_path, [X, spoilt], ORDERS[1:])
+    assert "columns: 'height, cm'" in caplog.text
+    assert read(str(tmp_path / "1.csv")).missing.tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.engine
@@ -72,15 +75,6 @@ def test_rows_are_the_same_in_any_order_of_columns(tmp_path):
     run(tmp_path, parties, **SECURE, features=other)
     with refused(DisclosureError, 4, 3):
         run(tmp_path, parties[:3], **SECURE, features=other)
-
-
-def test_missing_values_are_those_of_their_columns(tmp_path, caplog):
-    spoilt = X.copy()
-    spoilt[3, 1] = np.nan
-    with refused(DataError, "client 1", "NaN"):
-        run(tmp_path, [X, spoilt], ORDERS[1:])
-    assert "columns: 'height, cm'" in caplog.text
-    assert read(str(tmp_path / "1.csv")).missing.tolist() == [0, 0, 1, 0]
 
 
 def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
