@@ -15,17 +15,16 @@ from fedpca_flwr.cli import main
 from fedpca_flwr.site.alignment import read_ids_secret
 from tests.refusals import unnamed
 
-HOSTS = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
-
 
 @pytest.mark.parametrize(("flags", "days"), [(["--days", "30"], 30), ([], 365), (["--days", "36500"], 36500)])
 def test_certificates_name_hosts_of_every_kind(flags, days, tmp_path):
-    main(["site", "certificates", str(tmp_path), "--host", *HOSTS, *flags])
+    hosts = ["link.example.org", "10.0.0.7", "*.example.org", "link", "::1", "xn--hst-sna.org"]
+    main(["site", "certificates", str(tmp_path), "--host", *hosts, *flags])
     leaf = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
     root = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
     leaf.verify_directly_issued_by(root)
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(name.value) for name in names] == HOSTS
+    assert [str(name.value) for name in names] == hosts
     for certificate, of_authority, valid in ((leaf, False, days), (root, True, max(days, 3650))):
         assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == valid
         assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is of_authority
@@ -49,8 +48,7 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
     assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == 90
     assert load_pem_private_key((link / "server.key").read_bytes(), None).public_key() == leaf.public_key()
     assert stat.S_IMODE((link / "server.key").stat().st_mode) == 0o600
-    other = tmp_path / "other"
-    main(["site", "certificates", str(other), "--host", "localhost"])
+    main(["site", "certificates", str(other := tmp_path / "other"), "--host", "localhost"])
     for folder, key in ((link, other), (other, authority)):
         words = [str(folder), "--authority", str(key), "--host", "localhost", "--renew"]
         assert main(["site", "certificates", *words]) == 2
