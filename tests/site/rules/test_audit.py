@@ -226,17 +226,6 @@ def events_of(server):
     return audit(context_of(server, 0).node_config["journal"]).events
 
 
-def test_the_first_line_of_a_run_says_what_it_is(sites, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
-    finish(sites)
-    assert not sites.strategy.quorum.simulated
-    first, *later_events = events_of(sites)
-    assert first.kind == "run"
-    for description in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
-        assert description in first.about
-    assert "run" not in [event.kind for event in later_events]
-
-
 def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(sites):
     context_of(sites, 0).node_config["min-rows"] = 70
     for _ in range(2):
@@ -249,7 +238,8 @@ def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(site
     assert [event.kind for event in audit(context_of(sites, 1).node_config["journal"]).events] == ["run", "refused"]
 
 
-def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
+def test_journal_and_log_say_what_a_run_is_with_time_phase_and_bytes(sites, monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
     logger = logging.getLogger("fedpca_flwr.client")
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.NOTSET)
@@ -261,9 +251,13 @@ def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
         context = context_of(sites, party)
         proxy_of(sites, party).make = lambda context=context: site_app.site_client(context, context).to_client()
     finish(sites)
-    answered = [event for event in events_of(sites) if event.kind == "answer"]
+    assert not sites.strategy.quorum.simulated
+    first, *later_events = events_of(sites)
+    assert (first.kind, "run" in [event.kind for event in later_events]) == ("run", False)
+    for description in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
+        assert description in first.about
+    answered, output = [event for event in later_events if event.kind == "answer"], capfd.readouterr().err
     assert answered
-    output = capfd.readouterr().err
     for event in answered:
         line = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S* INFO run {event.run}: '[\w-]+' .* {event.bytes} bytes$"
         assert re.search(line, output, re.M), output

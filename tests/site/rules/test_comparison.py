@@ -118,7 +118,7 @@ def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_
         assert audited(run(method, parties, n_components=1).save(tmp_path / "told.npz"), [tmp_path]) == (2, "")
 
 
-def test_an_exported_journal_serves_as_its_folder(tmp_path, finished, audited):
+def test_an_exported_journal_serves_as_its_folder_and_another_reply_is_named(tmp_path, finished, audited, capsys):
     model, journals = finished
     main(["site", "journal", str(journals[1]), "--export", str(tmp_path / "one.jsonl")])
     code, page = audited(model, [tmp_path / "one.jsonl"])
@@ -126,10 +126,6 @@ def test_an_exported_journal_serves_as_its_folder(tmp_path, finished, audited):
     assert "No journal was given of: 0 (hospital 0), 2 (hospital 2)" in page
     (tmp_path / "cut.jsonl").write_text("\n".join((tmp_path / "one.jsonl").read_text().splitlines()[1:]))
     assert "event 1 is missing" in audited(model, [tmp_path / "cut.jsonl"])[1]
-
-
-def test_another_reply_than_the_site_sent_is_named(finished, audited, capsys):
-    model, journals = finished
     rewritten(journals[1], digest="ab" * 32)
     assert audit(str(journals[1])).gap == 0  # the owner of a journal can write all of it anew
     code, page = audited(model, journals)
