@@ -18,7 +18,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests.harness import at_sites, finish, fit, read_in_blocks, server_of
 from tests.refusals import refused
-from tests.site.readers.test_features import site
+from tests.site.test_alignment import site
 
 X = np.random.default_rng(3).gamma(2.0, [1, 2, 4, 8, 3], (150, 5)) + 0.1
 COUNTS = np.random.default_rng(4).poisson(0.07, (150, 5))  # so many zeros that rows stay sparse

@@ -57,21 +57,15 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     np.testing.assert_array_equal(to_array(in_blocks[chosen]), expected[chosen])
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        *(pd.Index([f"p{i}" for i in range(150)]), pd.Index(np.arange(150) + 9000, name="patient")),
-        *(pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]), pd.RangeIndex(150)),
-    ],
-)
-def test_the_index_of_pandas_is_no_feature(index, tmp_path):
-    path = str(tmp_path / "site.parquet")
-    pd.DataFrame(X, columns=NAMES, index=index).to_parquet(path)
-    loaded = read(path, label="age")
-    assert loaded.names == tuple(NAMES[1:])
-    np.testing.assert_array_equal(loaded.rows, X[:, 1:])
-    if index.name:
-        assert read_ids(path, index.name, 150) == [str(value) for value in index]
+def test_the_index_of_pandas_is_no_feature(tmp_path):
+    wards = pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None])
+    numbers = pd.Index(np.arange(150) + 9000, name="patient")
+    for index in (pd.Index([f"p{i}" for i in range(150)]), numbers, wards, pd.RangeIndex(150)):
+        pd.DataFrame(X, columns=NAMES, index=index).to_parquet(path := tmp_path / "site.parquet")
+        loaded = read(path, label="age")
+        assert loaded.names == tuple(NAMES[1:])
+        np.testing.assert_array_equal(loaded.rows, X[:, 1:])
+        assert not index.name or read_ids(path, index.name, 150) == [str(value) for value in index]
 
 
 def test_a_folder_of_parquet_files_is_a_table(tmp_path):
@@ -130,14 +124,15 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
 
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
 def test_integers_that_float64_rounds_are_refused(neighbours, tmp_path):
-    path = tmp_path / "site.parquet"
+    def read_table(number, **keys):
+        parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), tmp_path / "site.parquet")
+        return read(tmp_path / "site.parquet", **keys).rows
+
     for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
-        parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), path)
         with refused(DataError, "2^53"):
-            read(path)
-        assert len(read(path, leave_out="a").rows) == 2
-    parquet.write_table(pa.table({"a": [2**60, 1], "b": neighbours}), path)
-    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], neighbours]))
+            read_table(number)
+        assert len(read_table(number, leave_out="a")) == 2
+    np.testing.assert_array_equal(read_table(2**60), np.column_stack([[2.0**60, 1], neighbours]))
     good = np.zeros((70, 4))  # zeros, a tiny value beside others, and integers that float64 holds are data
     good[1], good[69] = (0.0, 1e-300, 1e140, -1e140), (0.0, 1e-140, 1e-300, 0.0)
     assert check_rows(good).rows is good

@@ -1,6 +1,5 @@
 """What a site's rules refuse, of one run and of what earlier ones leave of its allowances, which stays spent."""
 
-import sqlite3
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -17,6 +16,7 @@ from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon, gau
 from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site.rules import policy
 from fedpca_flwr.site.rules.accounts import Release
+from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.site.rules.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
@@ -239,10 +239,6 @@ def test_bounds_count_once_a_run(tmp_path):
             repeats(tmp_path, run, rows_of_run).permit_bound(8.5)
 
 
-UNIT_MULTIPLIER = gaussian_multiplier(1.0, 1e-5)
-STAGES = {"centre": UNIT_MULTIPLIER / 0.05**0.5, "products": UNIT_MULTIPLIER / 0.95**0.5}
-
-
 def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     """A run counts with its total, even after a part, together with the releases of other runs."""
     total, earlier = 2.0, [3.0, 4.0]
@@ -252,27 +248,24 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     before = gaussian_epsilon(compose_multipliers(earlier), 1e-5)
     with refused(DisclosureError, "'epsilon-budget'", f"{spent:.4g} at", f"({before:.4g}"):
         require_budget(8.0, **budget, epsilon=spent * (1 - 1e-6))
-    for phase, multiplier in STAGES.items():
-        release(tmp_path, phase=phase, multiplier=multiplier)
-    recorded = entries(tmp_path)
-    assert recorded == [("1", 0, Release(phase, "add-remove", noise).text()) for phase, noise in STAGES.items()]
+    unit = gaussian_multiplier(1.0, 1e-5)
+    stages = {"centre": unit / 0.05**0.5, "products": unit / 0.95**0.5}
+
+    def release(multiplier, folder=tmp_path, run="1", phase="centre", epsilon=1.0, party=0):
+        permit = partial(require_budget, multiplier, total_multiplier=unit, epsilon=epsilon, delta=1e-5)
+        FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
+
+    for phase, multiplier in stages.items():
+        release(multiplier, phase=phase)
     for second in ({"run": "2"}, {"party": 1}):
         with refused(DisclosureError, "epsilon-budget", "1.465", "1e-05", 1):
-            release(tmp_path, multiplier=STAGES["centre"], **second)
+            release(stages["centre"], **second)
     with refused(DisclosureError, "epsilon-budget"):  # no run that cannot end begins
-        release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
-    assert entries(tmp_path) == recorded
-    release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
-
-
-def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
-    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
-
-
-def entries(folder):
-    with sqlite3.connect(folder / "site.sqlite") as database:
-        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
+        release(unit * 100, tmp_path / "2", epsilon=0.9)
+    recorded = [event[2:6] for event in audit(str(tmp_path)).events]
+    accounts = [Release(phase, "add-remove", noise).text() for phase, noise in stages.items()]
+    assert recorded == [("1", 0, "release", account) for account in accounts]
+    release(stages["centre"], run="2", epsilon=1.5)
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
