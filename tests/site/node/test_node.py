@@ -117,8 +117,7 @@ codes = []
 for number in range(int(sys.argv[2])):
     process.launch(SimpleNamespace(runtime_api_address="", token=""))
     if len(process.messages) == 8:
-        for pid in process.messages:
-            codes.append(os.waitpid(pid, 0)[1])
+        codes += [os.waitpid(pid, 0)[1] for pid in process.messages]
         process.messages.clear()
 print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdir())))
 """
@@ -131,9 +130,8 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     site_of(tmp_path)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
-    environment = {**node.os.environ, **ONE_THREAD}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=node.os.environ | ONE_THREAD, capture_output=True, text=True, check=False)
     finally:
         for burner in burners:
             burner.kill()

@@ -166,26 +166,16 @@ outlived.end_with_node()
 print("watches 0", flush=True)
 time.sleep(600)
 """
-EXEC = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-print("client", child.pid, flush=True)
-time.sleep(600)
-"""
-NODE = """
-import os, subprocess, sys
-middle = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2], "--parent-pid", str(os.getpid())])
-print("exec", middle.pid, flush=True)
-middle.wait()
-"""
+EXEC = 'python=$3 client=$4\n"$python" -c "$client" & echo client $!\nwait'  # beside the number of its parent
+NODE = 'exec=$1 python=$2 client=$3\nsh -c "$exec" exec --parent-pid $$ "$python" "$client" & echo exec $!\nwait'
 
 
 @pytest.mark.engine
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux' list of processes")
 @pytest.mark.parametrize("elder", ["node, which nobody fetches", "exec"])
 def test_a_client_ends_with_its_node(elder):
-    with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
-        assert node.stdout
+    command = ["sh", "-c", NODE, "node", EXEC, sys.executable, CLIENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
         process_ids = {name: int(number) for name, number in map(str.split, islice(node.stdout, 3))}
         try:
             assert lives(process_ids["client"])
