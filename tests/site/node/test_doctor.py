@@ -10,6 +10,7 @@ import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -143,11 +144,7 @@ def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_pat
         assert other in examined()[1]["versions"]
     np.save(site["data"], np.where(rows(40, 6) > 1, np.nan, rows(40, 6)))
     assert "em" in examined()[1]["rows and run"]
-
-    def hardlink_to(self, target):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", hardlink_to)
+    monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=PermissionError(1, "Operation not permitted")))
     wrong = examined({"journal": str(tmp_path / "share" / "journal")})[1]
     assert f"{tmp_path} cannot be used (Operation not permitted)" in wrong["journal"]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".fedpca")) == []

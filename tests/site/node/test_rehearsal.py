@@ -29,6 +29,7 @@ class StubDeployment:
 
     def __init__(self, folder):
         self.folder, self.killed, self.shown, self.sites = folder, [], [], []
+        self.kill_node = self.killed.append
 
     def of(self, folder, app, sites):
         self.sites[:] = sites
@@ -39,9 +40,6 @@ class StubDeployment:
         for line in ("Federated PCA", "", "  rows  500", "INFO :", "INFO :      "):
             on_line(line)
         return self.status, ""
-
-    def kill_node(self, i):
-        self.killed.append(i)
 
     def rehearse(self, app=ROOT, *, dropout=False, **options):
         options = {"node_config": {}, "show": self.shown.append, **options}
@@ -190,18 +188,12 @@ def test_a_client_ends_with_its_node(elder):
 
 def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
     monkeypatch.setattr(rehearsal, "time", clock := Clock())
-    looks, process = [], SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
+    process = SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
     stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
-
-    def condition():
-        looks.append(clock.now)
-        if len(looks) == 1:  # a fault is no end: a server that does not listen yet
-            raise OSError
-        return "there" if len(looks) == 3 else ""
-
     wait_until = partial(rehearsal.Deployment.wait_until, stub)
+    condition = Mock(side_effect=[OSError, "", "there"])  # a fault is no end: a server that does not listen yet
     assert wait_until(condition, "the nodes") == "there"
-    assert len(looks) == 3
+    assert condition.call_count == 3
     with refused(FedPCAError, 3, match="site 1 ended .* log of site 1"):
         wait_until(lambda: False, "the nodes")
     stub.processes = {}

@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -313,11 +314,8 @@ def test_a_lost_connection_is_named_at_the_site_only(postgres, server, monkeypat
             other.execute(f"SELECT pg_terminate_backend({session.connection.info.backend_pid}, 10000)")
         yield from blocks
 
-    def tear(arrays):
-        monkeypatch.setattr(databases.PostgreSQL, "numbers", torn)
-        return arrays
-
-    on_request(running, 1, "project", tear)
+    change = partial(monkeypatch.setattr, databases.PostgreSQL, "numbers", torn)
+    on_request(running, 1, "project", lambda arrays: change() or arrays)
     with refused(PartyError, "client 1"):
         finish(running)
     assert "connection" in caplog.text
