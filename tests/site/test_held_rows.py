@@ -66,46 +66,33 @@ def run_of(method, folder, monkeypatch, suffix=".csv", data=X, *, resident=True)
     """Let each site have a process of its own, which holds rows, or a new process for each message."""
     nodes = []
     for party, part in enumerate(data):
-        file = folder / f"{party}{suffix}"
-        if not file.exists():
-            WRITERS[suffix](file, part)
+        WRITERS[suffix](file := folder / f"{party}{suffix}", part)
         nodes.append({"data": str(file), "journal": str(folder / f"journal{party}")})
         nodes[-1] |= {"rare-values": "allow", "repeat": "allow"}
     server = at_sites(server_of(method, list(np.nan_to_num(data)), n_components=2), nodes)
     for party in range(len(data)):
         store = held_rows.RowStore() if resident else None
-        proxy_of(server, party).make = partial(client_of_message, monkeypatch, store, context_of(server, party))
+        make = partial(FACTORY.client, context_of(server, party))
+        proxy_of(server, party).make = partial(in_process, monkeypatch, store, lambda make=make: make().to_client())
     return server
 
 
-def receive(monkeypatch, store):
+def in_process(monkeypatch, store, work):
+    """Let a process that holds the store's rows, or none, do the work of its next message."""
     if store:
         store.receive()
     monkeypatch.setattr(held_rows, "resident", store)
-
-
-def client_of_message(monkeypatch, store, context):
-    receive(monkeypatch, store)
-    return FACTORY.client(context).to_client()
-
-
-def table_of(store, monkeypatch, node, config=None):
-    receive(monkeypatch, store)
-    return local_table(node, config or RunConfig())
+    return work()
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
     ("method", "suffix", "data", "buffer_bytes"),
     [
-        ("personalised mu=2.0", ".csv", X, table.HELD_BYTES),
-        ("em max-rounds=4", ".csv", GAPS, 0),
-        ("sub-it", ".csv", X, 0),
-        ("sub-it", ".parquet", X, 0),
-        ("adaptive", ".npz", X, 0),
-        ("sub-it", ".sparse.npz", COUNTS, table.HELD_BYTES),
+        *(("personalised mu=2.0", ".csv", X, table.HELD_BYTES), ("em max-rounds=4", ".csv", GAPS, 0)),
+        *(("sub-it", ".csv", X, 0), ("sub-it", ".parquet", X, 0), ("adaptive", ".npz", X, 0)),
+        *(("sub-it", ".sparse.npz", COUNTS, table.HELD_BYTES), ("sub-it", ".h5ad", COUNTS, 0)),
         ("sub-it", ".sparse.npz", X, 0),  # with hardly a zero: decoded where they are multiplied
-        ("sub-it", ".h5ad", COUNTS, 0),
     ],
 )
 def test_a_run_reads_a_file_once_and_finds_the_same_bits(
@@ -127,21 +114,23 @@ def node_of(file, **keys):
 
 def test_rows_are_held_for_one_salt_config_and_file(passes, tmp_path, monkeypatch):
     file, store = tmp_path / "a.csv", held_rows.RowStore()
+
+    def table_of(seed=0, **keys):
+        return in_process(monkeypatch, store, lambda: local_table(node_of(file, **keys), RunConfig(seed=seed)))
+
     file.write_text("\n".join(["id,a,b", *(f"person {i},{i}.5,{i * i}" for i in range(20))]))
-    node = node_of(file, ids="id", split="columns")
-    first, then, other, _ = (table_of(store, monkeypatch, node, RunConfig(seed=seed)) for seed in (1, 1, 2, 2))
+    first, then, other, _ = (table_of(seed, ids="id", split="columns") for seed in (1, 1, 2, 2))
     assert passes == {file: 2}
     for name in ("rows", "ids", "row_positions", "missing"):
         np.testing.assert_array_equal(getattr(first, name), getattr(then, name))
     assert (first.names, first.split, first.digest) == (then.names, then.split, then.digest)
     assert not np.array_equal(first.ids, other.ids)
-    csv(tmp_path / "a.csv", X[0])
+    csv(file, X[0])
     store = held_rows.RowStore()
     for label in ("a", "b", ""):
-        table = table_of(store, monkeypatch, node_of(tmp_path / "a.csv", label=label))
-        assert table.names == tuple(name for name in "abcdefgh" if name != label)
-    csv(tmp_path / "a.csv", X[1])
-    np.testing.assert_array_equal(to_array(table_of(store, monkeypatch, node_of(tmp_path / "a.csv")).rows), X[1])
+        assert table_of(label=label).names == tuple(name for name in "abcdefgh" if name != label)
+    csv(file, X[1])
+    np.testing.assert_array_equal(to_array(table_of().rows), X[1])
 
 
 @pytest.mark.parametrize(("change", "resident"), [(1, True), (1, False), (0, True), (0, False)])
@@ -179,12 +168,11 @@ def test_rows_are_held_in_memory_or_read_each_time_and_not_written_to_a_disk(sha
     remains = tmp_path / "journal0" / "rows.0123456789abcdef"
     remains.mkdir(parents=True)
     (remains / "values").write_bytes(b"12345678")
-    before = {file.name for file in tmp_path.iterdir()}
     finish(run_of("sub-it", tmp_path, monkeypatch))
     assert (min(passes.values()) > 1) == (share == 0)
+    written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert written == {name for party in range(3) for name in (f"{party}.csv", f"journal{party}/site.sqlite")}
     assert not remains.exists()
-    assert ({file.name for file in tmp_path.iterdir()} - before) == {"0.csv", "1.csv", "2.csv", "journal1", "journal2"}
-    assert {file.name for party in range(3) for file in (tmp_path / f"journal{party}").iterdir()} == {"site.sqlite"}
 
 
 @pytest.mark.parametrize("later", [0, 1], ids=["another file at the same time", "the same file a nanosecond later"])

@@ -1,28 +1,39 @@
-"""A site's own side: files that it writes, its memory, its command at a refusal, its lines in the system's log."""
+"""A site's own side: files that it writes and who reads them, its memory, its command, its lines in the system's log.
+
+What runs at a site needs nothing that Windows lacks: played here by taking it away, and by other encodings.
+"""
 
 import csv
 import logging
+import os
 import shlex
 import socket
+import stat
+import subprocess
 import sys
 import threading
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 
-from fedpca_flwr import site_app
+from fedpca_flwr import FedPCA, LocalGrid, run, site_app
+from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ConfigError, FedPCAError
+from fedpca_flwr.genetics.bed_file import read_bim
 from fedpca_flwr.maths.moments import Moments
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.site_log import journal_logger
 from fedpca_flwr.site import watch
+from fedpca_flwr.site.node import deployment
 from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.site.scores import OddRows, row_names, score_file
+from fedpca_flwr.transports.identity import read_member_keys
 from tests.families import cut, rows
-from tests.harness import at_sites, context_of, finish, peak_of, proxy_of, server_of, sites_of
+from tests.harness import at_sites, context_of, finish, identities, peak_of, proxy_of, server_of, sites_of
 from tests.refusals import refused
 
 
@@ -36,23 +47,15 @@ def test_scores_are_written_complete_and_in_order(suffix, scale, tmp_path):
     assert model.n_samples_ == 300
     written = np.load(path) if suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1)
     np.testing.assert_allclose(written, model.transform(X), rtol=1e-12, atol=1e-12)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
     scores = Loadings.load(loadings).part_of_scores(new)
     np.testing.assert_allclose(scores, model.transform(new), rtol=1e-12, atol=1e-12)
+    with refused(KeyboardInterrupt), score_file(str(path.with_name("other.npy")), 10, 2) as keep:
+        keep(np.zeros((5, 2)))
+        raise KeyboardInterrupt
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_files_of_scores_are_whole_or_none(tmp_path):
-    def interrupted():
-        with score_file(str(tmp_path / "scores.npy"), 10, 2) as keep:
-            keep(np.zeros((5, 2)))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_row_is_odd_beyond_either_limit():
+def test_a_row_is_odd_beyond_either_limit_and_has_its_id(tmp_path):
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
     stream = BytesIO()
     odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), np.arange(4) < 3, stream)
@@ -62,9 +65,6 @@ def test_a_row_is_odd_beyond_either_limit():
     columns = list(zip(*(line.split(",") for line in stream.getvalue().decode().splitlines()), strict=True))
     assert (columns[0][:3], columns[2][:3]) == (("4", "9", "0"), ("1", "1", "4.25"))
     assert columns[4:] == [tuple("0111"), ("2 0 1", "1 0 2", "2 1 0", "1 2 0"), tuple("0123")]
-
-
-def test_odd_people_of_a_bed_file_have_their_ids(tmp_path):
     (tmp_path / "a.fam").write_text('f1 p1 0 0 0 -9\nf"2 p,2 0 0 0 -9\n')
     (cells,) = csv.reader([",".join(row_names(str(tmp_path / "a.bed")))])
     assert cells == ["f1 p1", 'f"2 p,2']
@@ -90,12 +90,10 @@ def sites(tmp_path):
     return at_sites(server_of("p-cov", parts, n_components=2), sites_of(tmp_path, parts))
 
 
-COMMAND = "import os, sys; print(os.environ['FEDPCA_RUN'], os.environ['FEDPCA_REFUSAL'], file=open(sys.argv[1], 'a'))"
-
-
 def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
-    record = tmp_path / "refusals with a space"
-    command = shlex.join([sys.executable, "-c", COMMAND, str(record)])
+    record, values = tmp_path / "refusals with a space", "os.environ['FEDPCA_RUN'], os.environ['FEDPCA_REFUSAL']"
+    code = f"import os, sys; print({values}, file=open(sys.argv[1], 'a'))"
+    command = shlex.join([sys.executable, "-c", code, str(record)])
     context_of(sites, 1).node_config |= {"min-rows": 41, "on-refusal": command}
     context_of(sites, 0).node_config |= {"on-refusal": command}  # it refuses nothing
     with pytest.raises(FedPCAError):
@@ -114,6 +112,8 @@ def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog,
 
 @pytest.fixture
 def system_log(tmp_path, monkeypatch):
+    if not hasattr(socket, "AF_UNIX"):
+        pytest.skip("the system's log is a socket of POSIX")
     monkeypatch.setattr(watch, "SYSTEM_LOG", tmp_path / "log")
     monkeypatch.setattr(watch, "SYSTEM_LOG_SECONDS", 0.01)
     yield socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -123,7 +123,6 @@ def system_log(tmp_path, monkeypatch):
     journal_logger.propagate = True
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system's log is a socket of POSIX")
 def test_each_line_of_the_journal_goes_to_the_system_log(sites, system_log):
     system_log.bind(str(watch.SYSTEM_LOG))
     lines: list[str] = []
@@ -147,7 +146,6 @@ def to_system_log(sites):
     return context
 
 
-@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="the system's log is a socket of POSIX")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_system_log_that_takes_nothing_costs_no_answer(is_there, sites, system_log, caplog):
     """With nobody who reads, a socket is full after some lines."""
@@ -165,3 +163,140 @@ def test_the_system_log_needs_a_journal(sites):
     context_of(sites, 0).node_config |= {"syslog": True, "journal": ""}
     with refused((ConfigError, FedPCAError), "syslog", "journal"):
         finish(sites)
+
+
+ROOT = Path(__file__).parents[2]
+WITHOUT = """
+import importlib, os, pkgutil, signal, sys
+from pathlib import Path
+import numpy as np
+def load():
+    import fedpca_flwr.simulations.compare, tests.harness
+    for module in pkgutil.walk_packages(fedpca_flwr.__path__, "fedpca_flwr."):
+        if not module.name.endswith("__main__") and not module.name.startswith("fedpca_flwr.simulations."):
+            importlib.import_module(module.name)
+load()
+ours = [name for name in sys.modules if name.split(".")[0] in ("fedpca_flwr", "tests")]
+for name in ours:  # other libraries have their ways on Windows
+    del sys.modules[name]
+for name in ("fcntl", "resource", "pwd", "grp", "termios", "pty", "syslog"):
+    sys.modules[name] = None
+gone = "fork forkpty getuid geteuid getgid getegid getpgid setsid setuid killpg chown fchown fchmod sysconf uname"
+for name in gone.split():
+    delattr(os, name)
+for name in ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGALRM", "SIGSTOP", "alarm", "setitimer"):
+    delattr(signal, name)
+load()
+from fedpca_flwr.cli import main
+from tests.harness import at_sites, finish, server_of
+folder = Path(sys.argv[1])
+main(["site", "certificates", str(folder), "--host", "localhost"])
+main(["site", "node-key", str(folder / "site")])
+main(["site", "ids-secret", str(folder / "salt")])
+X = np.random.default_rng(0).normal(size=(60, 5))
+nodes = []
+for i, part in enumerate(np.split(X, [30])):
+    np.savetxt(folder / f"{i}.csv", part, delimiter=",")
+    nodes.append({"data": str(folder / f"{i}.csv"), "scores": str(folder / f"scores{i}.csv"), "min-parties": 2})
+    nodes[-1]["journal"] = str(folder / f"journal{i}")
+server = server_of("p-cov", np.split(X, [30]), n_components=2, secure_aggregation=True, bound=10.0)
+print(finish(at_sites(server, nodes)).n_samples_)
+sys.exit(main(["site", "journal", str(folder / "journal0"), "--check"]))
+"""
+
+
+@pytest.mark.engine
+def test_sites_need_nothing_of_posix(tmp_path, monkeypatch):
+    command, environment = [sys.executable, "-c", WITHOUT, str(tmp_path)], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\n60\n" in done.stdout
+    assert (tmp_path / "scores1.csv").exists()
+    monkeypatch.delattr(os, "killpg")  # groups of processes
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    deployment.kill_process(process)
+    assert process.poll() is not None
+
+
+def test_lists_of_identities_and_of_variants_are_read_in_every_encoding(tmp_path, monkeypatch):
+    """`>` of Windows PowerShell writes UTF-16, and editors a mark before UTF-8; both with their line ends."""
+    members, variants = tmp_path / "identities", tmp_path / "common.bim"
+    with open(members, "w", encoding="cp1252") as printed:  # the command writes UTF-8 all the same
+        monkeypatch.setattr(sys, "stdout", printed)
+        main(["site", "keys", str(tmp_path / "0"), "--partition-id", "0", "--name", "Łódź Zürich"])
+    assert "Łódź Zürich" in members.read_text(encoding="utf-8")
+    assert len(read_member_keys(str(members), 1)) == 1
+    keys = [f"{i} {i:063x}7  # hospital {i}" for i in range(3)]
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        members.write_bytes("\r\n".join(keys).encode(encoding))
+        assert len(read_member_keys(str(members), 3)) == 3
+        variants.write_bytes("1\ta\t0\t7\tA\tG\r\n2\tb\t0\t9\tC\tT\r\n".encode(encoding))
+        assert [str(variant) for variant in read_bim(variants)] == ["1:7:A:G", "2:9:C:T"]
+
+
+@pytest.fixture(params=[0o022, 0])
+def modes(request):
+    """Return a function for the modes of what a folder holds, by whatever umask an account has."""
+    if sys.platform == "win32":
+        pytest.skip("modes are POSIX's")
+    before = os.umask(request.param)
+    yield lambda folder: {
+        str(file.relative_to(folder)): stat.S_IMODE(file.stat().st_mode) for file in folder.rglob("*")
+    }
+    os.umask(before)
+
+
+def assert_private(found, folder, *, readable):
+    expected = {name: 0o700 if (folder / name).is_dir() else 0o600 for name in found}
+    assert found == {**expected, **dict.fromkeys(readable, 0o644)}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("blind", [True, False])
+def test_the_files_of_a_run_are_the_sites_alone(blind, tmp_path, modes):
+    """The model is the one secret of a blind run, since its server does not have it."""
+    made, nodes = tmp_path / "made", sites_of(tmp_path / "sources", cut(rows(180, 4), 60, 60, 60))
+    names = {"journal": "deep/journal", "scores": "scores/s.csv", "loadings": "loadings.npz", "metrics": "m/numbers"}
+    names |= {"model": "deep/er/models"} if blind else {}
+    for party, node in enumerate(nodes):
+        node |= {key: str(made / f"site{party}" / name) for key, name in names.items()} | identities(3)[party]
+        node |= {"may-show": "distribution", "allowed-methods": "p-cov"}
+    options = {"secure_aggregation": True, "bound": 1e5, "blind": True} if blind else {"outliers": "sites"}
+    strategy = FedPCA("p-cov", n_components=2, **options)
+    config = strategy.strategy.config.model_dump(by_alias=True)
+    config["method"] = "p-cov" if blind else "p-cov outliers='sites'"
+    strategy.start(LocalGrid(site_app.app, nodes, config))
+    readable = [f"site{party}/m/numbers.{suffix}" for party in range(3) for suffix in ("prom", "jsonl")]
+    for party in range(3):
+        (made / f"site{party}" / "m").chmod(0o700)  # readable, as its files
+    assert_private(modes(made), made, readable=readable)
+    assert len(list(made.glob("site*/deep/er/models/model-*.npz"))) == 3 * blind
+
+
+@pytest.mark.engine
+def test_what_commands_of_a_site_and_rehearsals_write_is_private_but_for_certificates(tmp_path, monkeypatch, modes):
+    home = tmp_path / "home"
+    home.mkdir(0o700)
+    monkeypatch.chdir(home)
+    main(["site", "keys", "key", "--partition-id", "0"])
+    main(["site", "node-key", "node"])
+    main(["site", "ids-secret", "salt"])
+    for flags in ([], ["--renew"]):
+        main(["site", "certificates", "new/link", "--host", "localhost", "--authority", "new/authority", *flags])
+    (node,) = sites_of(tmp_path / "site", [rows(60, 4)])
+    files = deployment.write_site_files(home / "sites", ["a", "b"], [rows(20, 2)] * 3)
+    deployment.make_site_configs(home / "sites", "hospital", files)
+    config = f"partition-id=0 num-partitions=2 data='{node['data']}'"
+    words = ["--rows", "100", "--node-config", config, "--run-config", "n-components=2"]
+    assert main(["site", "worth", *words, "--output", "pages/worth.html"]) == 0
+    assert_private(modes(home), home, readable=["new/link/ca.crt", "new/link/server.pem", "node.pub"])
+    assert "pages/worth.html" in modes(home)
+
+
+def test_a_servers_model_may_be_read_and_a_folder_keeps_its_mode(tmp_path, modes):
+    model, folder = run("p-cov", [rows(20, 2)], n_components=1), tmp_path / "models"
+    folder.mkdir(0o755)
+    before = modes(tmp_path)
+    model.save(folder / "model", private=True)
+    model.save(tmp_path / "model")
+    assert modes(tmp_path) == {**before, "models/model.npz": 0o600, "model.npz": 0o644}

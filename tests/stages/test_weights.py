@@ -16,7 +16,7 @@ from fedpca_flwr.site.weights import separate_weights
 from tests.families import cut, rows
 from tests.harness import at_sites, finish, fit, server_of, tamper_arrays
 from tests.refusals import refused, unnamed
-from tests.site.readers.test_features import site
+from tests.site.test_alignment import site
 
 SECURE = {"secure_aggregation": True, "bound": 1e7}
 X = rows(120, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 0, 1e3, 0, -50]

@@ -40,23 +40,21 @@ print(json.dumps({{"runs": [{{"status": status, "status-details": "why it failed
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+
     def written(text):
         (tmp_path / "flwr").write_text(f"#!{sys.executable}\n{text}")
         (tmp_path / "flwr").chmod(0o755)
         return FlowerCommand({"PATH": str(tmp_path), "PYTHONUNBUFFERED": "1"})
 
-    monkeypatch.setenv("PATH", str(tmp_path))
     return written
 
 
-def test_a_line_is_heard_when_it_is_written_and_without_colours(program, tmp_path):
+def test_a_line_is_heard_when_it_is_written_and_a_command_ends_with_its_listener(program, tmp_path):
     signal_file, heard = tmp_path / "heard", []
     flwr = program(WAITS.format(heard=signal_file))
     assert flwr("run", on_line=lambda line: heard.append(line) or signal_file.touch()) == "INFO : first\nsecond\n"
-    assert heard == ["INFO : first", "second"]
-
-
-def test_a_command_that_fails_says_what_it_printed_and_ends_with_its_listener(program, tmp_path):
+    assert heard == ["INFO : first", "second"]  # without colours
     with refused(FedPCAError, "half", "why"):
         program("import sys\nprint('half')\nsys.exit('why')\n")("run", ".")
     text = f"import time\nprint('first')\ntime.sleep(8)\nopen({str(tmp_path / 'ended')!r}, 'w')\n"
@@ -65,18 +63,16 @@ def test_a_command_that_fails_says_what_it_printed_and_ends_with_its_listener(pr
     assert not (tmp_path / "ended").exists()
 
 
-HANGS = "import time\nprint('first')\ntime.sleep(60)\n"
-
-
 def test_commands_are_killed_after_their_time_or_all_at_once(program):
+    hangs = "import time\nprint('first')\ntime.sleep(60)\n"
     with pytest.raises(FedPCAError):
-        program(HANGS)("run", timeout=0.3)
+        program(hangs)("run", timeout=0.3)
     assert program("print('done')")("run") == "done\n"
     timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
     for timer in timers:
         timer.join(20)
     assert not any(timer.is_alive() for timer in timers)
-    flwr, started = program(HANGS), threading.Barrier(3, timeout=60)
+    flwr, started = program(hangs), threading.Barrier(3, timeout=60)
     with ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(flwr, "run", on_line=lambda _: started.wait()) for _ in range(2)]
         started.wait()
@@ -120,26 +116,18 @@ def test_a_run_that_is_completed_ends_with_0_and_all_its_lines(launch, link):
     assert printed.split("\n")[:-2] == ["INFO : started run 7", "run", ".", *link, "--stream", "--run-config", "seed=1"]
 
 
-SHOWN = "The run failed, and no model was written. ConfigError"
-
-
-@pytest.mark.parametrize(("printed", "line"), [("", "finished:failed: why it failed"), (SHOWN, "finished:failed")])
-def test_a_run_that_fails_ends_with_1_and_one_line(launch, printed, line):
+def test_a_run_that_fails_ends_with_1_and_one_line(launch, program, capsys):
     """The line does not repeat an error that the stream has shown."""
-    code, _, errors = launch(".", "lab", status="finished:failed", printed=printed)
-    assert (code, errors) == (1, f"run 7 ended as {line}\n")
+    shown = "The run failed, and no model was written. ConfigError"
+    for printed, line in (("", "finished:failed: why it failed"), (shown, "finished:failed")):
+        code, _, errors = launch(".", "lab", status="finished:failed", printed=printed)
+        assert (code, errors) == (1, f"run 7 ended as {line}\n")
     code, printed, errors = launch(".", "lab", printed="said", code="the reason")  # it does not start
     assert (code, printed.count("said"), errors.count("the reason"), errors.count("said")) == (1, 1, 1, 0)
-
-
-def test_a_superlink_that_starts_late_is_answered_by_what_to_do(program, capsys):
-    for words, advised in (("within 15s", True), (": exited with 1", False)):
+    for words, advised in (("within 15s", True), (": exited with 1", False)):  # nor does its SuperLink
         program(f"import sys\nsys.exit('Error: Failed to start local SuperLink {words}')")
         assert main(["launch", "."]) == 1
         assert ("docs/flower-app.md" in capsys.readouterr().err) == advised
-
-
-def test_without_an_app_nothing_is_run(capsys):
     for arguments, code in ((["--help"], 0), ([], 2), (["--run-config", "seed=1"], 2)):
         assert main(["launch", *arguments]) == code
         printed = capsys.readouterr()

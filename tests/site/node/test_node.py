@@ -32,10 +32,8 @@ OWN = ("fedpca/fedpca-flwr", __version__, "ab" * 32)
 
 def site_of(folder, app_hash=""):
     pinned = f'app-hash = "{app_hash}"\n' if app_hash else ""
-    (folder / "site.toml").write_text(
-        f'[supernode]\nsuperlink = "localhost:1"\n{pinned}[site]\npartition-id = 0\nnum-partitions = 2\n'
-        f'data = "rows.csv"\njournal = "{folder}/journal"\n'
-    )
+    site = f'partition-id = 0\nnum-partitions = 2\ndata = "rows.csv"\njournal = "{folder}/journal"\n'
+    (folder / "site.toml").write_text(f'[supernode]\nsuperlink = "localhost:1"\n{pinned}[site]\n{site}')
     return read_site_file(folder / "site.toml")
 
 
@@ -76,10 +74,9 @@ def kinds_in_journal(folder):
     return [event.kind for event in audit.audit(f"{folder}/journal").events]
 
 
-KINDS = ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
+)
 def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp_path):
     app, (kind, _, classic) = process.load_app("fedpca/other", __version__, OWN[2]), kind.partition(" ")
     keys = {**process.site.node_config, "num-partitions": 1, "metrics": str(tmp_path / "numbers")}
@@ -101,7 +98,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from fedpca_flwr.site.node import process as node
 from fedpca_flwr.site_app import app_for
-from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.site_file import read_site_file
 
 def compute(*args, **options):
@@ -121,8 +117,7 @@ codes = []
 for number in range(int(sys.argv[2])):
     process.launch(SimpleNamespace(runtime_api_address="", token=""))
     if len(process.messages) == 8:
-        for pid in process.messages:
-            codes.append(os.waitpid(pid, 0)[1])
+        codes += [os.waitpid(pid, 0)[1] for pid in process.messages]
         process.messages.clear()
 print(len(codes), sum(map(bool, codes)), len(list(Path("/proc/self/task").iterdir())))
 """
@@ -135,9 +130,8 @@ def test_forks_under_load_all_answer(forks, tmp_path):
     site_of(tmp_path)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     command = [sys.executable, "-c", MANY_FORKS, str(tmp_path), str(forks)]
-    environment = {**node.os.environ, **ONE_THREAD}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=node.os.environ | ONE_THREAD, capture_output=True, text=True, check=False)
     finally:
         for burner in burners:
             burner.kill()
@@ -174,7 +168,12 @@ def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monke
 
 
 @pytest.mark.engine
-def test_a_site_that_is_stopped_ends_all_that_it_has_started(process):
+def test_a_site_ends_with_its_supernode_and_all_that_it_has_started(process):
+    process.supernode = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    process.supernode.wait(60)
+    with pytest.raises(SystemExit) as ended:
+        process.reconcile()
+    assert ended.value.code == 7
     sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
     process.supernode, message = (subprocess.Popen(sleeping) for _ in range(2))
     process.messages.add(message.pid)
@@ -182,12 +181,3 @@ def test_a_site_that_is_stopped_ends_all_that_it_has_started(process):
     process.close()
     assert process.supernode.poll() is not None
     assert message.wait(60) == -signal.SIGKILL
-
-
-@pytest.mark.engine
-def test_a_site_ends_with_its_supernode_and_by_its_code(process):
-    process.supernode = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
-    process.supernode.wait(60)
-    with pytest.raises(SystemExit) as ended:
-        process.reconcile()
-    assert ended.value.code == 7

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -26,15 +25,14 @@ ROOT = Path(__file__).parents[3]
 
 
 class StubDeployment:
-    port = 1
+    port, status = 1, "finished:completed"
 
-    def __init__(self, folder, monkeypatch):
-        self.folder, self.status, self.killed, self.shown = folder, "finished:completed", [], []
-        self.sites: list[dict[str, Any]] = []
-        monkeypatch.setattr(rehearsal, "Deployment", self.of)
+    def __init__(self, folder):
+        self.folder, self.killed, self.shown, self.sites = folder, [], [], []
+        self.kill_node = self.killed.append
 
     def of(self, folder, app, sites):
-        self.sites = sites
+        self.sites[:] = sites
         return nullcontext(self)
 
     def run(self, config, *, on_line):
@@ -43,9 +41,6 @@ class StubDeployment:
             on_line(line)
         return self.status, ""
 
-    def kill_node(self, i):
-        self.killed.append(i)
-
     def rehearse(self, app=ROOT, *, dropout=False, **options):
         options = {"node_config": {}, "show": self.shown.append, **options}
         rehearsal.rehearse(self.folder / "all", app, FACTORY, dropout=dropout, **options)
@@ -53,10 +48,17 @@ class StubDeployment:
 
 @pytest.fixture
 def deployment(monkeypatch, tmp_path):
-    return StubDeployment(tmp_path, monkeypatch)
+    stub = StubDeployment(tmp_path)
+    monkeypatch.setattr(rehearsal, "Deployment", stub.of)
+    return stub
 
 
 def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    for folder in (tmp_path, tmp_path / "none"):  # another project's
+        with refused(ConfigError, "--app", folder):
+            deployment.rehearse(folder)
+    assert not deployment.sites
     deployment.rehearse(dropout=True)
     lines, seconds = deployment.shown, rehearsal.ROUND_DEADLINE_SECONDS
     assert deployment.killed == [3]
@@ -89,15 +91,7 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     assert [site["data"] for site in deployment.sites] == [str(file) for file in data]
     assert all(site["secure-only"] and site["min-rows"] == 50 for site in deployment.sites)
     assert deployment.config.startswith(run)
-
-
-def test_another_projects_folder_is_named_first_and_a_run_that_fails_last(deployment, tmp_path):
-    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
-    for folder in (tmp_path, tmp_path / "none"):
-        with refused(ConfigError, "--app", folder):
-            deployment.rehearse(folder)
-    assert not deployment.sites
-    deployment.status = "finished:failed"
+    deployment.folder, deployment.status = tmp_path / "failed", "finished:failed"
     with refused(FedPCAError, "finished:failed"):
         deployment.rehearse()
     assert deployment.shown[-1] == "     rows  500"
@@ -113,28 +107,22 @@ def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypat
 
 
 STUBBED = """
-from pathlib import Path
 from fedpca_flwr import cli
 from fedpca_flwr.site.node import deployment
 
 class Stubbed(deployment.Deployment):
     def start_link(self):
-        self.environment["PATH"] = "{programs}:/usr/bin:/bin"
-        self.spawn("superlink", ["flower-superlink"])
+        self.environment["PATH"] = "{folder}:/usr/bin:/bin"
+        self.spawn("superlink", ["sleep", "600"])
 
-    def spawn_site(self, i):
-        self.spawn_supernode(i)
+    def start_node(self, i):
+        self.spawn(f"node{{i}}", ["sleep", "600"])
+
+    def all_nodes_online(self):
+        return True
 
 deployment.Deployment = Stubbed
-cli.main(["site", "rehearse", "{folder}", "--app", "{app}"])
-"""
-
-WAITS = "echo > {pids}/$$\nexec sleep 600\n"
-LISTS = """case "$*" in
-    *run*) echo "started run 1"; echo > {pids}/run;;
-    *list*) echo '{{"nodes": [{online}]}}'; exit;;
-    *) exit;;
-esac
+cli.main(["site", "rehearse", "{folder}/all", "--app", "{app}"])
 """
 
 
@@ -149,25 +137,18 @@ def end(process_ids):
 
 
 @pytest.mark.engine
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stub is a shell script")
 def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
     """While its run is at work: the SuperLink, four SuperNodes, and the command that waits for the run."""
-    programs, pids = tmp_path / "programs", tmp_path / "pids"
-    programs.mkdir()
-    pids.mkdir()
-    waits = WAITS.format(pids=pids)
-    flwr = LISTS.format(pids=pids, online=", ".join(['{"status": "online"}'] * 4)) + waits
-    for name, script in {"flower-superlink": waits, "flower-supernode": waits, "flwr": flwr}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{script}")
-        (programs / name).chmod(0o755)
-    code = STUBBED.format(programs=programs, folder=tmp_path / "all", app=ROOT)
+    (tmp_path / "flwr").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "flwr").chmod(0o755)
+    code, started = STUBBED.format(folder=tmp_path, app=ROOT), []
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as rehearsed:
-        while len(list(pids.iterdir())) < 7:
-            assert rehearsed.poll() is None
-            time.sleep(0.05)
-        started = [int(path.name) for path in pids.iterdir() if path.name != "run"]
         try:
-            assert all(map(lives, started))
+            while len(started) < 6:
+                assert rehearsed.poll() is None
+                listed = subprocess.run(["pgrep", "-P", str(rehearsed.pid)], stdout=subprocess.PIPE, check=False).stdout
+                started = list(map(int, listed.split()))
             rehearsed.terminate()
             assert rehearsed.wait(60) == 128 + signal.SIGTERM
             assert not any(map(lives, started))
@@ -183,29 +164,17 @@ outlived.end_with_node()
 print("watches 0", flush=True)
 time.sleep(600)
 """
-EXEC = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
-print("client", child.pid, flush=True)
-time.sleep(600)
-"""
-NODE = """
-import os, subprocess, sys
-middle = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2], "--parent-pid", str(os.getpid())])
-print("exec", middle.pid, flush=True)
-middle.wait()
-"""
+EXEC = 'python=$3 client=$4\n"$python" -c "$client" & echo client $!\nwait'  # beside the number of its parent
+NODE = 'exec=$1 python=$2 client=$3\nsh -c "$exec" exec --parent-pid $$ "$python" "$client" & echo exec $!\nwait'
 
 
 @pytest.mark.engine
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux' list of processes")
 @pytest.mark.parametrize("elder", ["node, which nobody fetches", "exec"])
 def test_a_client_ends_with_its_node(elder):
-    with subprocess.Popen([sys.executable, "-c", NODE, EXEC, CLIENT], stdout=subprocess.PIPE, text=True) as node:
-        assert node.stdout
-        process_ids = {"node": node.pid} | {
-            name: int(number) for name, number in map(str.split, islice(node.stdout, 3))
-        }
+    command = ["sh", "-c", NODE, "node", EXEC, sys.executable, CLIENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        process_ids = {name: int(number) for name, number in map(str.split, islice(node.stdout, 3))}
         try:
             assert lives(process_ids["client"])
             os.kill(process_ids.get(elder, node.pid), signal.SIGKILL)  # not waited for: it is a zombie
@@ -219,18 +188,12 @@ def test_a_client_ends_with_its_node(elder):
 
 def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
     monkeypatch.setattr(rehearsal, "time", clock := Clock())
-    looks, process = [], SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
+    process = SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
     stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
-
-    def condition():
-        looks.append(clock.now)
-        if len(looks) == 1:  # a fault is no end: a server that does not listen yet
-            raise OSError
-        return "there" if len(looks) == 3 else ""
-
     wait_until = partial(rehearsal.Deployment.wait_until, stub)
+    condition = Mock(side_effect=[OSError, "", "there"])  # a fault is no end: a server that does not listen yet
     assert wait_until(condition, "the nodes") == "there"
-    assert len(looks) == 3
+    assert condition.call_count == 3
     with refused(FedPCAError, 3, match="site 1 ended .* log of site 1"):
         wait_until(lambda: False, "the nodes")
     stub.processes = {}

@@ -18,26 +18,24 @@ from fedpca_flwr.site.readers.files import read, read_ids, read_texts
 from tests.families import rows
 from tests.harness import read_in_blocks
 from tests.refusals import refused
+from tests.site.readers.test_texts import written
 
 X = rows(150, 4)
 NAMES = ["age", "weight", "height", "pulse"]
 
 
-def write(folder, suffix):
-    path = folder / f"site{suffix}"
-    writers = {
-        ".npy": lambda: np.save(path, X),
-        ".npz": lambda: np.savez(path, X=X, y=np.zeros(len(X))),
-        ".csv": lambda: np.savetxt(path, X, delimiter=",", header=",".join(NAMES), comments="", fmt="%.17g"),
-        ".parquet": lambda: parquet.write_table(pa.table(dict(zip(NAMES, X.T, strict=True))), path),
-    }
-    writers[suffix]()
-    return str(path)
+WRITERS = {
+    ".npy": lambda path: np.save(path, X),
+    ".npz": lambda path: np.savez(path, X=X, y=np.zeros(len(X))),
+    ".csv": lambda path: np.savetxt(path, X, delimiter=",", header=",".join(NAMES), comments="", fmt="%.17g"),
+    ".parquet": lambda path: parquet.write_table(pa.table(dict(zip(NAMES, X.T, strict=True))), path),
+}
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", WRITERS)
 def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
-    path, named = write(tmp_path, suffix), suffix in {".csv", ".parquet"}
+    path, named = tmp_path / f"site{suffix}", suffix in {".csv", ".parquet"}
+    WRITERS[suffix](path)
     loaded, label, expected = read(path), "height" if named else "2", np.delete(X, 2, axis=1)
     np.testing.assert_array_equal(loaded.rows, X)
     assert bool(loaded.names) == named
@@ -45,6 +43,9 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     assert (loaded.shape, list(loaded.head(2).columns)) == ((150, 4), list(loaded.columns))
     assert isinstance(loaded.rows, np.memmap) == (suffix == ".npy")  # a large one stays on disk
     np.testing.assert_array_equal(read(path, label).rows, expected)
+    for wrong in ("pulze", "4"):
+        with refused(ConfigError, "'label'"):
+            read(path, wrong)
     read_in_blocks(monkeypatch)
     in_blocks = read(path, label).rows
     assert isinstance(in_blocks, Blocks)
@@ -56,21 +57,15 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     np.testing.assert_array_equal(to_array(in_blocks[chosen]), expected[chosen])
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        *(pd.Index([f"p{i}" for i in range(150)]), pd.Index(np.arange(150) + 9000, name="patient")),
-        *(pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None]), pd.RangeIndex(150)),
-    ],
-)
-def test_the_index_of_pandas_is_no_feature(index, tmp_path):
-    path = str(tmp_path / "site.parquet")
-    pd.DataFrame(X, columns=NAMES, index=index).to_parquet(path)
-    loaded = read(path, label="age")
-    assert loaded.names == tuple(NAMES[1:])
-    np.testing.assert_array_equal(loaded.rows, X[:, 1:])
-    if index.name:
-        assert read_ids(path, index.name, 150) == [str(value) for value in index]
+def test_the_index_of_pandas_is_no_feature(tmp_path):
+    wards = pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None])
+    numbers = pd.Index(np.arange(150) + 9000, name="patient")
+    for index in (pd.Index([f"p{i}" for i in range(150)]), numbers, wards, pd.RangeIndex(150)):
+        pd.DataFrame(X, columns=NAMES, index=index).to_parquet(path := tmp_path / "site.parquet")
+        loaded = read(path, label="age")
+        assert loaded.names == tuple(NAMES[1:])
+        np.testing.assert_array_equal(loaded.rows, X[:, 1:])
+        assert not index.name or read_ids(path, index.name, 150) == [str(value) for value in index]
 
 
 def test_a_folder_of_parquet_files_is_a_table(tmp_path):
@@ -108,16 +103,6 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     assert twice.nnz == 2
 
 
-def test_missing_files_and_unknown_formats_are_named(tmp_path):
-    with refused(DataError, "none.csv"):
-        read(str(tmp_path / "none.csv"))
-    with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad"):
-        read("site.ods")
-    for label in ("pulze", "4"):
-        with refused(ConfigError, "'label'"):
-            read(write(tmp_path, ".csv"), label)
-
-
 @pytest.mark.parametrize(
     ("cell", "column"),
     [
@@ -139,14 +124,15 @@ def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
 
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
 def test_integers_that_float64_rounds_are_refused(neighbours, tmp_path):
-    path = tmp_path / "site.parquet"
+    def read_table(number, **keys):
+        parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), tmp_path / "site.parquet")
+        return read(tmp_path / "site.parquet", **keys).rows
+
     for number in (2**60 + 1, -(2**53) - 1, 2**63 - 1):
-        parquet.write_table(pa.table({"a": [number, 1], "b": neighbours}), path)
         with refused(DataError, "2^53"):
-            read(path)
-        assert len(read(path, leave_out="a").rows) == 2
-    parquet.write_table(pa.table({"a": [2**60, 1], "b": neighbours}), path)
-    np.testing.assert_array_equal(read(path).rows, np.column_stack([[2.0**60, 1], neighbours]))
+            read_table(number)
+        assert len(read_table(number, leave_out="a")) == 2
+    np.testing.assert_array_equal(read_table(2**60), np.column_stack([[2.0**60, 1], neighbours]))
     good = np.zeros((70, 4))  # zeros, a tiny value beside others, and integers that float64 holds are data
     good[1], good[69] = (0.0, 1e-300, 1e140, -1e140), (0.0, 1e-140, 1e-300, 0.0)
     assert check_rows(good).rows is good
@@ -159,7 +145,7 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
 
     kind = FileFormat(columns_of, lambda file, column, rows, label: [column] * rows, settings=("variants",))
     monkeypatch.setitem(FORMATS, ".slashes", kind)
-    path, other = csv(tmp_path, "1/2\n3/4\n", "own.SLASHES"), csv(tmp_path, "", "own.npy")
+    path, other = written(tmp_path, "1/2\n3/4\n", "own.SLASHES"), written(tmp_path, "", "own.npy")
     np.testing.assert_array_equal(read(path).rows, [[1, 2], [3, 4]])
     assert read(path, variants="listed").names == ("alisted", "b")
     assert read_ids(path, "id", 2) == ["id", "id"]
@@ -169,17 +155,16 @@ def test_a_kind_of_file_is_one_entry_of_the_table(tmp_path, monkeypatch):
         read(other, variants="listed")
     with refused(ConfigError, "'ids'", ".csv", ".parquet", ".slashes"):
         read_ids(other, "id", 2)
-
-
-def csv(folder, text, name="site.csv", encoding="utf-8"):
-    (folder / name).write_bytes(text.encode(encoding))
-    return str(folder / name)
+    with refused(DataError, "none.csv"):
+        read(str(tmp_path / "none.csv"))
+    with refused(ConfigError, ".npy", ".npz", ".csv", ".parquet", ".h5ad", ".slashes"):
+        read("site.ods")
 
 
 VALUES = np.array([[1.5, -2.25, 3.0], [0.001, 1e-5, 12345.678], [7.0, 8.0, -0.5]])
 
 
-def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
+def text_of(separator=",", comma=False, header="größe,b,c", ending="\n"):
     body = [[f"{value:.17g}".replace(".", "," if comma else ".") for value in row] for row in VALUES]
     first = [header.replace(",", separator)] if header else []
     return ending.join([*first, *(separator.join(row) for row in body), ""])
@@ -189,23 +174,17 @@ def written(separator=",", comma=False, header="größe,b,c", ending="\n"):
 @pytest.mark.parametrize(
     ("text", "encoding"),
     [
-        *((partial(written, *style), "utf-8") for style in [(",", False), *product(";\t|", (False, True))]),
-        *(
-            (partial(written, ending=ending), encoding)
-            for ending in ("\n", "\r\n", "\r")
-            for encoding in ("utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32")
+        *((partial(text_of, *style), "utf-8") for style in [(",", False), *product(";\t|", (False, True))]),
+        *product(
+            [partial(text_of, ending=ending) for ending in ("\n", "\r\n", "\r")],
+            ("utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-32"),
         ),
     ],
 )
 def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, encoding, header, tmp_path):
-    loaded = read(csv(tmp_path, text(header=header), encoding=encoding))
+    loaded = read(written(tmp_path, text(header=header).encode(encoding)))
     np.testing.assert_array_equal(loaded.rows, VALUES)
     assert loaded.names == (("größe", "b", "c") if header else ())
-
-
-def test_names_may_begin_as_files_of_other_kinds_do(tmp_path):
-    for name in ("PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK"):
-        assert read(csv(tmp_path, f"{name},b\n1,2\n3,4\n")).names == (name, "b")
 
 
 @pytest.mark.parametrize(
@@ -219,12 +198,15 @@ def test_names_may_begin_as_files_of_other_kinds_do(tmp_path):
         ("a;b\n0,125;0,250\n", "", ("a", "b"), [0.125, 0.25]),
         ("a;b\n1,234;2\n5,5;3\n", "", ("a", "b"), [5.5, 3]),
         ("1,5;2,5\n3,5;4,5\n", "", (), [3.5, 4.5]),
-        ("nan,inf\n1,2\n3,4\n", "", ("nan", "inf"), [3, 4]),
+        *(
+            (f"{name},inf\n1,2\n3,4\n", "", (name, "inf"), [3, 4])  # also as files of other kinds begin
+            for name in ("nan", "PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK")
+        ),
         ("0.1,0.2,R\n0.3,0.4,M\n", "2", (), [0.3, 0.4]),
     ],
 )
 def test_decimals_names_and_single_lines_are_recognised(text, label, names, last, tmp_path):
-    loaded = read(csv(tmp_path, text, "site.CSV"), label)
+    loaded = read(written(tmp_path, text, "site.CSV"), label)
     assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
     assert len(loaded.rows) == text.count("\n") - bool(names)
 
@@ -234,27 +216,27 @@ def test_decimals_names_and_single_lines_are_recognised(text, label, names, last
 )
 def test_excels_line_names_an_ambiguous_separator(text, label, first, tmp_path):
     with refused(DataError, "','", "';'"):
-        read(csv(tmp_path, text), label)
-    assert read(csv(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
-    np.testing.assert_array_equal(read(csv(tmp_path, "sep=;\n" + written(";", comma=True))).rows, VALUES)
+        read(written(tmp_path, text), label)
+    assert read(written(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
+    np.testing.assert_array_equal(read(written(tmp_path, "sep=;\n" + text_of(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
-        read(csv(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
+        read(written(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
     assert "line 4, column 1 ('a')" in caught.value.local
 
 
 def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
-    loaded = read(csv(tmp_path, 'age\n1.5\n \n""\n2.5\n'))
+    loaded = read(written(tmp_path, 'age\n1.5\n \n""\n2.5\n'))
     np.testing.assert_array_equal(loaded.rows, [[1.5], [np.nan], [np.nan], [2.5]])
     for text, ids in {
         "sep=;\nid;a\nmüller;1,5\n   \n\nmeier;2,5\n": ["müller", "meier"],
         "id,a\n" + "x,1\n" * 20_000 + "müller,2\n": ["müller"],
     }.items():
-        assert read_ids(csv(tmp_path, text, encoding="cp1252"), "id", len(ids)) == ids
-    assert read_texts(csv(tmp_path, "a,b\nx,1\n,\nNULL,2\nn/a,\n"), "a", 4) == ["x", None, None, None]
+        assert read_ids(written(tmp_path, text.encode("cp1252")), "id", len(ids)) == ids
+    assert read_texts(written(tmp_path, "a,b\nx,1\n,\nNULL,2\nn/a,\n"), "a", 4) == ["x", None, None, None]
     # By a separator that does not occur, a line of many columns is one cell, of too many characters.
     path, wide = tmp_path / "genes.csv", np.random.default_rng(0).standard_normal((3, 12_000))
     np.savetxt(path, wide, delimiter=",", fmt="%.17g")
-    np.testing.assert_array_equal(read(str(path)).rows, wide)
+    np.testing.assert_array_equal(read(path).rows, wide)
 
 
 @pytest.mark.parametrize(
@@ -268,18 +250,21 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
 def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
     read_in_blocks(monkeypatch)
     with refused(DataError, ".csv", match=what) as caught:
-        read(csv(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
+        read(written(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
     assert place in caught.value.local
 
 
-def test_later_blocks_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
+def test_later_blocks_and_long_rows_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
-    loaded = read(csv(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
+    loaded = read(written(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
     np.testing.assert_array_equal(loaded.rows[1000:1002], [[1, np.nan], [0, 3]])
     assert loaded.rows.shape == (2002, 2)
     assert loaded.missing.tolist() == [0, 1]
+    path = written(tmp_path, "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000)
+    np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
+    assert [len(cell) for cell in read_ids(path, "b", 2001)[998:1003]] == [1, 1, 50_000, 1, 1]
     text = "\na,note\n" + "".join(f'{i},"one,\nand\ntwo"\n\n' for i in range(900))
-    np.testing.assert_array_equal(read(csv(tmp_path, text), "note").rows[:, 0], np.arange(900))
+    np.testing.assert_array_equal(read(written(tmp_path, text), "note").rows[:, 0], np.arange(900))
     with pytest.raises(DataError) as caught:
-        read(csv(tmp_path, text + "x,y\n"), "note")
+        read(written(tmp_path, text + "x,y\n"), "note")
     assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): words among numbers"

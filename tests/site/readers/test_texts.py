@@ -41,9 +41,9 @@ def written(folder, content, name="site.csv"):
 ABC, FEW = "a,b,c\n" + body(), "id,x_1,x_2,x_3\n"
 RISING = "".join(",".join(f"{v:.3f}" for v in row) + "\n" for row in np.cumsum(np.abs(rows(9, 9)) + 0.01, axis=1))
 POINTS, SPACES = ({"thousands": sign, "decimal": ","} for sign in (".", " "))
+LEFT, LEAVE = 'id,a,"b, c",x_1,x_2\n', {"leave_out": 'id, "b, c", x_*'}
 READ = {
     "semicolons and decimal commas behind a mark": ("\ufeffa;b;c\n" + body(";", ","), {}, B),
-    "CR ends": (ABC.replace("\n", "\r"), {}, B),
     "UTF-16 without its mark": (ABC.encode("utf-16-le"), {"encoding": "utf-16-le"}, B),
     "all in quotes": ('"a","b","c"\n' + body(quote='"'), {}, B),
     "names that are numbers": ('"1100","1102","1104"\n' + body(), {"header": True}, B),
@@ -51,11 +51,7 @@ READ = {
     "rows that all rise": (RISING, {}, [[float(v) for v in line.split(",")] for line in RISING.split()]),
     "an index without a name": (",a,b,c\n" + numbered(body()), {"leave_out": "0"}, B),
     "a comment that rows begin with": ("a,b,c\n-,kg,mm\n" + body(table=-B), {"comment": "-"}, -B),
-    "several left out": (
-        'id,a,"b, c",x_1,x_2\n' + "".join(f"p{i},{v[0]},u,2020-01-01,w\n" for i, v in enumerate(B)),
-        {"leave_out": 'id, "b, c", x_*'},
-        B[:, :1],
-    ),
+    "several left out": (LEFT + numbered("\n".join(f"{v},u,2020-01-01,w" for v in B[:, 0]), "p"), LEAVE, B[:, :1]),
     "few are features": (FEW + numbered(body(), "p"), {"columns": "x_*", "leave_out": ["x_3"]}, B[:, :2]),
     "a column by its number": (numbered(body(), "p"), {"leave_out": 0}, B),
     "a name twice": (ABC.replace("b", "a"), {"leave_out": "1"}, B[:, [0, 2]]),
@@ -137,17 +133,10 @@ def test_what_is_no_row_has_a_note(kind, tmp_path):
     assert text in note
 
 
-def test_a_row_that_is_longer_than_a_block_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
-    path = str(written(tmp_path, "a,b\n" + "1,x\n" * 1000 + f"2,{'y' * 50_000}\n" + "True,z\n" * 1000))
-    np.testing.assert_array_equal(read(path, leave_out="b").rows[998:1003, 0], [1, 1, 2, 1, 1])
-    assert [len(cell) for cell in read_ids(path, "b", 2001)[998:1003]] == [1, 1, 50_000, 1, 1]
-
-
 def test_endings_say_how_a_text_is_packed_and_separated(tmp_path):
     packed, tabs = gzip.compress(ABC.encode()), ABC.replace(",", "\t")
-    np.testing.assert_array_equal(read(written(tmp_path, packed, "site.CSV.gz")).rows, B)
-    np.testing.assert_array_equal(read(written(tmp_path, tabs, "site.tsv")).rows, B)
+    for path in (written(tmp_path, packed, "site.CSV.gz"), written(tmp_path, tabs, "site.tsv")):
+        np.testing.assert_array_equal(read(path).rows, B)
     with refused(DataError, "delimiter=','"):
         read(written(tmp_path, ABC, "site.tsv"))
     with refused(DataError, ".csv.gz"):
@@ -164,28 +153,25 @@ def test_ids_and_texts_are_those_of_the_rows_whatever_the_keys(tmp_path):
 
 
 def test_marks_are_missing_in_every_kind_of_file(tmp_path):
-    values = np.array([[1, -999, 3], [4, 5, 2**40]])
-    np.save(tmp_path / "site.npy", values)
-    loaded = read(tmp_path / "site.npy", missing="?, -999", leave_out=[2])
+    file = tmp_path / "site.npy"
+    np.save(file, [[1, -999, 3], [4, 5, 2**40]])
+    loaded = read(file, missing="?, -999", leave_out=[2])
     np.testing.assert_array_equal(to_array(loaded.rows), [[1, NAN], [4, 5]])
     assert loaded.missing.tolist() == [0, 1]
-    values[0, 0] = 2**60 + 1
-    np.save(tmp_path / "site.npy", values)
+    np.save(file, [[2**60 + 1, -999, 3], [4, 5, 2**40]])
     for keys in ({}, {"missing": "-999"}):
         with refused(DataError, "2^53"):
-            read(tmp_path / "site.npy", **keys)
+            read(file, **keys)
     with refused(ConfigError, "'header'"):
-        read(tmp_path / "site.npy", header=True)
+        read(file, header=True)
 
 
-KEYS = [("delimiter", "xy"), ("decimal", ";"), ("thousands", "x"), ("encoding", "utf-99"), ("encoding", "base64")]
-KEYS += [(key, name) for key in ("columns", "leave_out") for name in ("d", "3", "d*")]
-
-
-@pytest.mark.parametrize(("key", "value"), [*KEYS, ("thousands", ".")])
-def test_what_no_text_can_have_and_no_column_is_refused_by_its_key(key, value, tmp_path):
-    with refused(ConfigError, f"'{key}'", *["'decimal'"] * (value == ".")):
-        read(written(tmp_path, ABC), **{key: value})
+def test_what_no_text_can_have_and_no_column_is_refused_by_its_key(tmp_path):
+    wrong = [("delimiter", "xy"), ("decimal", ";"), ("encoding", "utf-99"), ("encoding", "base64")]
+    wrong += [(key, name) for key in ("columns", "leave_out") for name in ("d", "3", "d*")]
+    for key, value in [*wrong, ("thousands", "x"), ("thousands", ".")]:
+        with refused(ConfigError, f"'{key}'", *["'decimal'"] * (value == ".")):
+            read(written(tmp_path, ABC), **{key: value})
 
 
 def test_keys_of_files_are_no_keys_of_a_database():
@@ -197,47 +183,37 @@ def test_keys_of_files_are_no_keys_of_a_database():
             NodeConfig.parse({**node, "data": "duckdb:///a", "query": "SELECT 1", key: value})
 
 
-@pytest.fixture
-def sheets(tmp_path):
-    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
-
-    def save(**rows_of_sheets):
-        book = openpyxl.Workbook()
-        book.remove(book.active)
-        for name, rows_of_sheet in rows_of_sheets.items():
-            book.create_sheet(name)
-            for row in rows_of_sheet:
-                book[name].append(row)
-        book.save(tmp_path / "site.xlsx")
-
-    return save, tmp_path / "site.xlsx"
+def save_sheets(file, **rows_of_sheets):
+    book = pytest.importorskip("openpyxl", reason="needs the extra 'tables'").Workbook()
+    book.remove(book.active)
+    for name, rows_of_sheet in rows_of_sheets.items():
+        book.create_sheet(name)
+        for row in rows_of_sheet:
+            book[name].append(row)
+    book.save(file)
 
 
-def test_a_sheet_is_read_as_a_text_is(sheets):
-    save, file = sheets
-    head = [["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1], ["p3", "#N/A", 1e3]]
+def test_a_sheet_is_read_as_a_text_is(tmp_path):
+    file, head = tmp_path / "site.xlsx", [["id", 1100, 1102], ["p1", 1.5, True], [], ["p2", None, 0.1]]
+    head += [["p3", "#N/A", 1e3]]
     keys = {"leave_out": "id", "header": True, "comment": "Total"}
-    save(first=[*head, ["Total", 3, "4"]], other=[])
+    save_sheets(file, first=[*head, ["Total", 3, "4"]], other=[])
     with refused(DataError, "header=True"):
         read(file)
     loaded = read(file, **keys)
     assert loaded.names == ("1100", "1102")
     np.testing.assert_array_equal(loaded.rows, [[1.5, 1], [NAN, 0.1], [NAN, 1000]])
     assert "first" in loaded.notes[0]
-    save(first=[*head, ["Total", 3, "4"], ["p4", "?", 2]])
+    save_sheets(file, first=[*head, ["Total", 3, "4"], ["p4", "?", 2]])
     with pytest.raises(DataError, match="marks") as caught:
         read(file, **keys)
     assert caught.value.local.startswith("line 7, column 2")
     with refused(ConfigError, "'delimiter'"):
         read(file, delimiter=";")
-    save(first=[*head, ["p4", 1e16, 1]])
+    save_sheets(file, first=[*head, ["p4", 1e16, 1]])
     with refused(DataError, 15):
         read(file, **keys)
-
-
-def test_sheets_have_numbers_and_names_and_may_hold_decimal_commas(sheets, tmp_path):
-    save, file = sheets
-    save(first=[], may=[["a", "b"], [1.5, "2,5"], ["3,5", 4]])
+    save_sheets(file, first=[], may=[["a", "b"], [1.5, "2,5"], ["3,5", 4]])
     with refused(DataError, "site.xlsx", "sheet='2'"):
         read(file)
     with refused(DataError, "decimal=','"):
@@ -273,10 +249,6 @@ def test_statistics_files_have_codes_for_labels(suffix, tmp_path, monkeypatch):
         read(path)
 
 
-SIZES = (5, 6, 12, 50)
-WIDTHS = (2, 3, 5, 6, 8, 30)
-
-
 def tables(rng, n, d):
     """Rows of many kinds, also such as rise or fall, by columns or by rows."""
     steps, factor = rng.exponential(1, (n, d)), np.exp(rng.normal(0, 1.5, (n, 1)))
@@ -309,9 +281,8 @@ def headers(rng, n, d):
 
 
 def file_of(folder, table, first=None):
-    lines = [] if first is None else [",".join(f"{value:.8g}" for value in first)]
-    lines += [",".join("" if np.isnan(value) else f"{value:.8g}" for value in row) for row in table]
-    (folder / "site.csv").write_text("\n".join(lines) + "\n")
+    header = False if first is None else [f"{value:.8g}" for value in first]
+    pd.DataFrame(table).to_csv(folder / "site.csv", header=header, index=False, float_format="%.8g")
     return folder / "site.csv"
 
 
@@ -326,7 +297,7 @@ def test_headers_and_rows_are_told_apart(tmp_path):
             return error
 
     refusals, total, rows_of_many = 0, 0, 0
-    for (seed, n), d in product(enumerate(SIZES), WIDTHS):
+    for (seed, n), d in product(enumerate((5, 6, 12, 50)), (2, 3, 5, 6, 8, 30)):
         rng = np.random.default_rng([seed, d])
         for table in tables(rng, n, d):
             loaded, total = outcome(table), total + 1
@@ -344,16 +315,16 @@ def test_headers_and_rows_are_told_apart(tmp_path):
 
 def test_a_note_of_the_model_says_what_was_taken_for_a_row(tmp_path):
     path = file_of(tmp_path, np.random.default_rng(0).normal(50, 9, (40, 3)))
-    model = run("p-cov", {"north": read(path)}, n_components=1)
-    assert any("north" in note and "header=True" in note for note in model.log["notes"])
-    model = run("p-cov", {"north": read(path, header=False)}, n_components=1)
-    assert not any("header" in note for note in model.log["notes"])
+    for keys in ({}, {"header": False}):
+        notes = run("p-cov", {"north": read(path, **keys)}, n_components=1).log["notes"]
+        assert any("north" in note and "header=True" in note for note in notes) == (not keys)
+        assert any("header" in note for note in notes) == (not keys)
 
 
 def test_sites_with_names_and_without_are_refused(tmp_path):
-    parties, nodes = np.split(np.random.default_rng(0).normal(50, 9, (60, 3)), 2), []
-    for name, (first, table) in enumerate(zip(("a,b,c\n", ""), parties, strict=True)):
-        (tmp_path / f"{name}.csv").write_text(first + file_of(tmp_path, table).read_text())
-        nodes.append({"data": str(tmp_path / f"{name}.csv")})
+    parties = np.split(np.random.default_rng(0).normal(50, 9, (60, 3)), 2)
+    for name, first, table in zip("01", ("a,b,c\n", ""), parties, strict=True):
+        written(tmp_path, first + file_of(tmp_path, table).read_text(), f"{name}.csv")
+    nodes = [{"data": f"{tmp_path}/{name}.csv"} for name in "01"]
     with refused(ConfigError, "header=true", "client 1", "client 0"):
         finish(at_sites(server_of("p-cov", parties, n_components=1), nodes))

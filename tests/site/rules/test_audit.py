@@ -54,25 +54,22 @@ def journal_command(capsys, folder, *arguments):
     return code, printed.err if code else printed.out
 
 
-def test_it_is_printed_as_a_table_or_checked_only(tmp_path, capsys):
-    header, *lines, verdict = journal_command(capsys, written(tmp_path))[1].splitlines()
-    assert header.split() == ["time", "run", "party", "kind", "about", "bytes"]
-    assert len(lines) == 13
-    assert lines[0].split()[1:] == ["11", "3", "question", "keys", "0"]
-    assert lines[1].split()[1:] == ["11", "3", "answer", "masked", "4096"]
-    assert "bound     rows beyond 16 " in lines[4]
-    assert "opened    180 rows in a sum over 3 parties " in lines[5]
-    assert lines[-1].split()[1:] == ["22", "3", "ended", "QuorumError", "0"]
-    assert lines[0].index("question") == lines[1].index("answer")
-    assert verdict.startswith("13 events, each with the digest that follows")
-    assert journal_command(capsys, tmp_path, "--check") == (0, f"{verdict}\n")
-
-
-def test_an_export_has_the_chain_and_no_secret(tmp_path, capsys):
+def test_it_is_printed_checked_and_exported_with_its_chain_and_no_secret(tmp_path, capsys):
     """The test follows the chain by the documentation, without code of the project."""
-    file, last = tmp_path / "audit" / "journal.jsonl", ""
-    key = FileJournal(str(written(tmp_path / "journal")), "11", 3).data_key
-    output = journal_command(capsys, tmp_path / "journal", "--export", str(file))[1]
+    folder, file, last = written(tmp_path / "journal"), tmp_path / "audit" / "journal.jsonl", ""
+    header, *rows, verdict = journal_command(capsys, folder)[1].splitlines()
+    assert header.split() == ["time", "run", "party", "kind", "about", "bytes"]
+    assert len(rows) == 13
+    assert rows[0].split()[1:] == ["11", "3", "question", "keys", "0"]
+    assert rows[1].split()[1:] == ["11", "3", "answer", "masked", "4096"]
+    assert "bound     rows beyond 16 " in rows[4]
+    assert "opened    180 rows in a sum over 3 parties " in rows[5]
+    assert rows[-1].split()[1:] == ["22", "3", "ended", "QuorumError", "0"]
+    assert rows[0].index("question") == rows[1].index("answer")
+    assert verdict.startswith("13 events, each with the digest that follows")
+    assert journal_command(capsys, folder, "--check") == (0, f"{verdict}\n")
+    key = FileJournal(str(folder), "11", 3).data_key
+    output = journal_command(capsys, folder, "--export", str(file))[1]
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 13
     for line in lines:
@@ -85,7 +82,7 @@ def test_an_export_has_the_chain_and_no_secret(tmp_path, capsys):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["journal.jsonl"]
     (tmp_path / "file").touch()
-    code, output = journal_command(capsys, tmp_path / "journal", "--export", str(tmp_path / "file" / "out"))
+    code, output = journal_command(capsys, folder, "--export", str(tmp_path / "file" / "out"))
     assert (code, unnamed(output, tmp_path / "file" / "out")) == (2, [])
 
 
@@ -106,12 +103,6 @@ COPY = "INSERT INTO event SELECT number + 100, time, run, party, kind, about, di
 MOVED = [f"UPDATE event SET number = {to} WHERE number = {number}" for number, to in ((4, 99), (5, 4), (99, 5))]
 
 
-def with_its_own_digest(folder):
-    events = audit(str(folder)).events
-    digest = chain_digest(events[3].chain, (*events[4][:5], "something else", *events[4][6:8]))
-    changed(folder, f"UPDATE event SET about = 'something else', chain = '{digest}' WHERE number = 5")
-
-
 @pytest.mark.parametrize(
     ("gap", "statements"),
     [
@@ -129,8 +120,10 @@ def with_its_own_digest(folder):
 )
 def test_a_line_that_was_removed_changed_moved_or_added_is_found(tmp_path, capsys, gap, statements):
     changed(written(tmp_path), *statements)
-    if not statements:
-        with_its_own_digest(tmp_path)
+    if not statements:  # an event with its own digest
+        events = audit(str(tmp_path)).events
+        digest = chain_digest(events[3].chain, (*events[4][:5], "something else", *events[4][6:8]))
+        changed(tmp_path, f"UPDATE event SET about = 'something else', chain = '{digest}' WHERE number = 5")
     code, output = journal_command(capsys, tmp_path, "--check")
     assert (code, unnamed(output, f"event {gap}")) == (1, [])
 
@@ -150,22 +143,22 @@ def test_a_journal_with_a_gap_is_read(tmp_path, capsys):
     with refused(DisclosureError) as caught:
         FileJournal(str(tmp_path / "2"), "33", 3).end("QuorumError")
     assert "digest" in caught.value.local
-
-
-def test_what_is_no_journal_or_of_another_format_is_named(tmp_path, capsys):
-    changed(written(tmp_path), "PRAGMA user_version = 1")
-    for folder, named in ((tmp_path / "none", [tmp_path / "none"]), (tmp_path, [1, 3])):
+    changed(tmp_path / "1", "PRAGMA user_version = 1")  # of another format, and no journal
+    for folder, named in ((tmp_path / "none", [tmp_path / "none"]), (tmp_path / "1", [1, 3])):
         code, output = journal_command(capsys, folder, "--check")
         assert (code, unnamed(output, *named)) == (2, [])
     assert not (tmp_path / "none").exists()
 
 
+QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
+NOW, A_MINUTE, AN_HOUR, LONG = (timedelta(seconds=s) for s in (0, 60, 3600, 172800))  # ago
+BRIEF, LASTING = (("run", f"p-cov; round-deadline={seconds}; an app") for seconds in ("59.5", "1e+300"))
+
+
 def test_the_journal_tells_what_runs_asked_and_got_and_that_one_which_another_followed_broke_off():
-    lines = [("1", "run", "p-cov; only sums", 0), ("2", "question", "sums", 0), ("3", "answer", "sums", 8)]
-    lines += [("4", "answer", "sums", 1000), ("5", "ended", "E", 0)]
-    events = [
-        Event(i, time, "11", 3, kind, content, "", size, "") for i, (time, kind, content, size) in enumerate(lines, 1)
-    ]
+    lines = [("run", "p-cov; only sums", 0), ("question", "sums", 0), ("answer", "sums", 8), ("answer", "sums", 1000)]
+    lines += [("ended", "E", 0)]
+    events = [Event(i, str(i), "11", 3, kind, about, "", size, "") for i, (kind, about, size) in enumerate(lines, 1)]
     run = {"run": "11", "party": 3, "began": "1", "last": "5", "about": "p-cov; only sums", "questions": 1}
     run |= {"bytes": 1008, "compared": True}
     assert Audit(events, 0).runs() == [{**run, "refused": "", "ended": "E", "phase": "", "status": "broke off"}]
@@ -174,11 +167,6 @@ def test_the_journal_tells_what_runs_asked_and_got_and_that_one_which_another_fo
     asked = [(run, party, *line) for run, party in (("11", 3), ("12", 3), ("13", 4)) for line in (QUESTION, FIRST)]
     events = [Event(i, datetime.now(UTC).isoformat(), *line, "", 0, "") for i, line in enumerate(asked)]
     assert [run["status"] for run in Audit(events, 0).runs()] == ["broke off", "running", "running"]
-
-
-QUESTION, FIRST, SECOND = ("question", "sums"), ("answer", "phase 1 of 2: sums"), ("answer", "phase 2 of 2: errors")
-NOW, A_MINUTE, AN_HOUR, LONG = (timedelta(seconds=s) for s in (0, 60, 3600, 172800))  # ago
-BRIEF, LASTING = (("run", f"p-cov; round-deadline={seconds}; an app") for seconds in ("59.5", "1e+300"))
 
 
 @pytest.mark.parametrize(
@@ -206,23 +194,13 @@ def test_the_journal_tells_how_a_run_ended(lines, ago, status, text):
     assert Audit(events, 0).status().endswith(f" bytes left, {text.format(began=began)}")
 
 
-def test_nothing_that_a_run_says_turns_a_terminal(tmp_path, capsys):
-    FileJournal(str(tmp_path), "11", 3, description="p-cov\x1b[2J").record_refusal("ConfigError\x1b[2J")
-    for command in ("journal", "status"):
-        main(["site", command, str(tmp_path)])
-        printed = capsys.readouterr().out
-        assert "p-cov" in printed
-        assert "\x1b" not in printed
-
-
-RELEASE = Release("sums", "replace-one", 2.1234567)
 RELEASE_TEXT = '{"phase": "sums", "relation": "replace-one", "multiplier": 2.1234567}'
 
 
 @pytest.mark.parametrize(
     ("account", "text", "phrase"),
     [
-        (RELEASE, RELEASE_TEXT, "sums, noise multiplier 2.12346, replace-one"),
+        (Release("sums", "replace-one", 2.1234567), RELEASE_TEXT, "sums, noise multiplier 2.12346, replace-one"),
         (HeldOut(100, 20, "ab"), '{"rows": 100, "held out": 20, "subset": "ab"}', "20 of 100 rows held out"),
         (OpenedSum(["a", "b"], 5), '{"members": ["a", "b"], "rows": 5}', "5 rows in a sum over 2 parties"),
         (BoundAnswer(16.0, True), '{"bound": 16.0, "within": true}', "rows within 16"),
@@ -248,17 +226,6 @@ def events_of(server):
     return audit(context_of(server, 0).node_config["journal"]).events
 
 
-def test_the_first_line_of_a_run_says_what_it_is(sites, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
-    finish(sites)
-    assert not sites.strategy.quorum.simulated
-    first, *later_events = events_of(sites)
-    assert first.kind == "run"
-    for description in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
-        assert description in first.about
-    assert "run" not in [event.kind for event in later_events]
-
-
 def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(sites):
     context_of(sites, 0).node_config["min-rows"] = 70
     for _ in range(2):
@@ -271,7 +238,8 @@ def test_a_refusal_before_the_first_round_is_noted_once_whatever_its_reason(site
     assert [event.kind for event in audit(context_of(sites, 1).node_config["journal"]).events] == ["run", "refused"]
 
 
-def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
+def test_journal_and_log_say_what_a_run_is_with_time_phase_and_bytes(sites, monkeypatch, capfd, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "apps" / "lab.fedpca-flwr.0.2.0.ab12cd34"), *sys.path])
     logger = logging.getLogger("fedpca_flwr.client")
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr(logger, "level", logging.NOTSET)
@@ -283,9 +251,13 @@ def test_a_sites_log_has_time_run_phase_and_bytes(sites, monkeypatch, capfd):
         context = context_of(sites, party)
         proxy_of(sites, party).make = lambda context=context: site_app.site_client(context, context).to_client()
     finish(sites)
-    answered = [event for event in events_of(sites) if event.kind == "answer"]
+    assert not sites.strategy.quorum.simulated
+    first, *later_events = events_of(sites)
+    assert (first.kind, "run" in [event.kind for event in later_events]) == ("run", False)
+    for description in ("sub-it", "block-size=4", "max-rounds=3", "n-components=2", "lab.fedpca-flwr.0.2.0.ab12cd34"):
+        assert description in first.about
+    answered, output = [event for event in later_events if event.kind == "answer"], capfd.readouterr().err
     assert answered
-    output = capfd.readouterr().err
     for event in answered:
         line = rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\S* INFO run {event.run}: '[\w-]+' .* {event.bytes} bytes$"
         assert re.search(line, output, re.M), output

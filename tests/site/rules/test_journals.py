@@ -47,27 +47,22 @@ def test_a_journal_changes_no_bit(method, tmp_path):
     assert model.components_.tobytes() == fit(method, parties, min_rows=10, **options).components_.tobytes()
 
 
-def release(folder, party, phase, multiplier):
-    journal, seen = FileJournal(str(folder), "1", party), []
-    journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
-    return seen
-
-
-def test_a_phase_is_released_once(tmp_path):
-    assert release(tmp_path, 0, "sum", 2.0) == [[], []]
-    assert release(tmp_path, 1, "sum", 3.0) == [[], [2.0]]
-    assert release(tmp_path, 0, "products", 4.0) == [[2.0], [3.0]]
-    with refused(DisclosureError, "'sum'"):
-        release(tmp_path, 0, "sum", 2.0)
-
-
 @pytest.mark.parametrize("lost", ["", " WHERE kind = 'release'"], ids=["all", "releases"])
-def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
-    release(tmp_path, 0, "sum", 2.0)
+def test_a_phase_is_released_once_and_none_in_a_journal_that_lacks_an_event(lost, tmp_path):
+    def release(party, phase, multiplier):
+        journal, seen = FileJournal(str(tmp_path), "1", party), []
+        journal.record_release(phase, "add-remove", multiplier, lambda run, rest: seen.extend((run, rest)))
+        return seen
+
+    assert release(0, "sum", 2.0) == [[], []]
+    assert release(1, "sum", 3.0) == [[], [2.0]]
+    assert release(0, "products", 4.0) == [[2.0], [3.0]]
+    with refused(DisclosureError, "'sum'"):
+        release(0, "sum", 2.0)
     FileJournal(str(tmp_path), "1", 0).record_answer("rows, sum", 8, str)
     changed(tmp_path, f"DELETE FROM event{lost}")
     with refused(DisclosureError) as caught:
-        release(tmp_path, 1, "sum", 2.0)
+        release(1, "last", 2.0)
     assert not unnamed(caught.value.local, "event 1")
     seen = []
     with refused(DisclosureError):
@@ -76,7 +71,7 @@ def test_nothing_is_counted_in_a_journal_that_lacks_an_event(lost, tmp_path):
 
 
 @pytest.mark.parametrize("nbytes", [0, SECRET_BLOCK_BYTES, 2 * SECRET_BLOCK_BYTES + 5])
-def test_runs_share_a_journal_with_secrets_of_their_own_of_any_size(nbytes, tmp_path):
+def test_runs_share_a_journal_with_secrets_of_their_own_of_any_size(nbytes, tmp_path, monkeypatch):
     journals = [FileJournal(str(tmp_path), run, party) for run, party in (("1", 0), ("1", 1), ("2", 0))]
     secrets = [np.random.default_rng(seed).bytes(nbytes) + bytes([seed]) * (nbytes > 0) for seed in range(3)]
     for journal, secret in zip(journals, secrets, strict=True):
@@ -86,13 +81,17 @@ def test_runs_share_a_journal_with_secrets_of_their_own_of_any_size(nbytes, tmp_
     journals[0].complete()
     assert [journal.load_secret("private") for journal in journals] == [None, *secrets[1:]]
     assert journals[0].data_key == journals[2].data_key != FileJournal(str(tmp_path / "other"), "1", 0).data_key
-
-
-def refuse(answered):
-    raise ContractError("out of its script")
+    monkeypatch.setattr(site_journal, "MAX_SECRETS", 3)
+    journals = [FileJournal(str(tmp_path / "many"), str(run), 0) for run in range(6)]  # which never begin
+    for journal in journals:
+        journal.store_secret("private", b"key")
+    assert [journal.load_secret("private") for journal in journals] == [None] * 4 + [b"key"] * 2
 
 
 def test_a_refused_question_is_a_short_line(tmp_path):
+    def refuse(answered):
+        raise ContractError("out of its script")
+
     first, second, third = (FileJournal(str(tmp_path), run, 0) for run in "123")
     with refused(ContractError):
         first.begin("p" * 1000, "", b"one", refuse)
@@ -103,6 +102,16 @@ def test_a_refused_question_is_a_short_line(tmp_path):
     for journal, key, match in ((second, b"other", "another configuration"), (third, b"one", "over for this site")):
         with refused(ContractError, match=match):
             journal.begin("last", "", key, lambda answered: None)
+    asked = FileJournal(str(tmp_path), "4", 0)  # whose end is noted however many were refused
+    asked.begin("sums", "", b"one", lambda answered: None)
+    for run in range(5, 5 + MAX_REFUSAL_EVENTS):
+        FileJournal(str(tmp_path), str(run), 0).record_refusal("DataError")
+    with refused(ContractError):
+        FileJournal(str(tmp_path), "99", 0).begin("last", "", b"one", refuse)
+    assert audit(str(tmp_path)).events[-1].kind == "refused"  # before run 99
+    with refused(ContractError):
+        asked.begin("last", "", b"one", refuse)
+    assert audit(str(tmp_path)).events[-1][2:5] == ("4", 0, "ended")
 
 
 def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
@@ -131,19 +140,6 @@ def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
     assert [event.run for event in audit(str(tmp_path / "journal")).events if event.kind == "refused"][-1] == "65"
 
 
-def test_a_run_that_was_asked_has_its_end_however_many_were_refused(tmp_path):
-    first = FileJournal(str(tmp_path), "1", 0)
-    first.begin("sums", "", b"one", lambda answered: None)
-    for run in range(2, 2 + MAX_REFUSAL_EVENTS):
-        FileJournal(str(tmp_path), str(run), 0).record_refusal("DataError")
-    with refused(ContractError):
-        FileJournal(str(tmp_path), "99", 0).begin("last", "", b"one", refuse)
-    assert audit(str(tmp_path)).events[-1].kind == "refused"  # of run 11
-    with refused(ContractError):
-        first.begin("last", "", b"one", refuse)
-    assert audit(str(tmp_path)).events[-1][2:5] == ("1", 0, "ended")
-
-
 def test_a_question_is_known_again_by_a_later_process(tmp_path):
     def progress(digest="d1", configuration=b"one", run="1"):
         return FileJournal(str(tmp_path), run, 0).progress(digest, configuration)
@@ -157,14 +153,6 @@ def test_a_question_is_known_again_by_a_later_process(tmp_path):
     assert progress() == "answered"
     FileJournal(str(tmp_path), "1", 0).end("DataError")
     assert progress() == "new"
-
-
-def test_secrets_of_runs_that_never_begin_go_when_they_are_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(site_journal, "MAX_SECRETS", 3)
-    journals = [FileJournal(str(tmp_path), str(run), 0) for run in range(6)]
-    for journal in journals:
-        journal.store_secret("private", b"key")
-    assert [journal.load_secret("private") for journal in journals] == [None] * 4 + [b"key"] * 2
 
 
 def test_a_locked_journal_is_waited_for_once(tmp_path, monkeypatch, caplog):

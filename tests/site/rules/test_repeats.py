@@ -1,6 +1,5 @@
 """What a site's rules refuse, of one run and of what earlier ones leave of its allowances, which stays spent."""
 
-import sqlite3
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
@@ -17,6 +16,7 @@ from fedpca_flwr.maths.privacy import compose_multipliers, gaussian_epsilon, gau
 from fedpca_flwr.maths.rows import weight_rows
 from fedpca_flwr.site.rules import policy
 from fedpca_flwr.site.rules.accounts import Release
+from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.site.rules.repeats import RepeatRules, SelectedRows, require_budget, rows_digest
 from fedpca_flwr.site.weights import separate_weights
@@ -33,23 +33,19 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
     card, X = METHODS["p-cov"].strategy.card, np.full((20, 2), 8.0)
     rules = node(**{"max-reply-bytes": 100, "max-epsilon": 2.0, "allowed-methods": "p-cov, em", "weights": "2"})
     policy.permit_method(rules, card, sums_only=False)
-    weighted, config = np.hstack([X, np.ones((20, 1))]), RunConfig(weights="2")
-    for permit, limit, beyond in (
-        (partial(policy.permit_rows, rules), 10, 9),
-        (lambda nbytes: policy.permit_size(rules, nbytes, lambda limit: ""), 100, 101),
-        (lambda epsilon: policy.permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
-        (lambda bound: policy.permit_site_bound(8.0, X, bound), 8.0, 7.9),
-        (
-            lambda few: policy.permit_levels(
-                rules, check_rows((np.arange(20) < few)[:, None] * 1.0, ("a=b",)), ["a=b"]
-            ),
-            10,
-            9,
-        ),
-        (lambda few: separate_weights(check_rows(weighted[:few]), rules, config), 10, 9),
+    weighted, config, order = np.hstack([X, np.ones((20, 1))]), RunConfig(weights="2"), np.arange(20.0)[:, None]
+    secure = partial(policy.permit_method, node(**{"secure-only": True}), card)
+    for key, permit, limit, beyond in (
+        ("min-rows", partial(policy.permit_rows, rules), 10, 9),
+        ("max-reply-bytes", lambda nbytes: policy.permit_size(rules, nbytes, lambda limit: ""), 100, 101),
+        ("max-epsilon", lambda epsilon: policy.permit_privacy(rules, epsilon, 1.0), 2.0, 2.1),
+        ("bound", lambda bound: policy.permit_site_bound(8.0, X, bound), 8.0, 7.9),
+        ("min-rows", lambda few: policy.permit_levels(rules, check_rows(1.0 * (order < few), ["a"]), ["a"]), 10, 9),
+        ("min-rows", lambda few: separate_weights(check_rows(weighted[:few]), rules, config), 10, 9),
+        ("secure-only", lambda sums_only: secure(sums_only=sums_only), True, False),
     ):
         permit(limit)
-        with pytest.raises(DisclosureError):
+        with refused(DisclosureError, f"'{key}'"):
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
         policy.permit_site_bound(7.9, X, 8.0)
@@ -135,25 +131,11 @@ def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only
         policy.require_journal(node(**rules), card, sums_only=sums_only)
 
 
-@pytest.mark.parametrize("sums_only", [True, False])
-def test_a_site_may_answer_in_secure_sums_only(sums_only):
-    card = METHODS["p-cov"].strategy.card
-    with nullcontext() if sums_only else refused(DisclosureError, "'secure-only'"):
-        policy.permit_method(node(**{"secure-only": True}), card, sums_only=sums_only)
-
-
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
     (tmp_path / "file").touch()
     scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
     with refused(ConfigError, "'scores'", "'loadings'"):
         policy.require_files(node(scores=scores, loadings=loadings))
-
-
-def table(rows, *observed):
-    X = np.full((rows, len(observed)), np.nan)
-    for feature, places in enumerate(observed):
-        X[places, feature] = 1.0
-    return check_rows(X)
 
 
 @pytest.mark.parametrize(("rounded", "n_excluded", "min_values"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
@@ -163,7 +145,10 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, n_excluded, mi
     monkeypatch.setattr(policy, "PAIR_BLOCK_FEATURES", 1)
 
     def observed(*places):
-        return table(103, *places)._replace(excluded=np.arange(103) < n_excluded)
+        X = np.full((103, len(places)), np.nan)
+        for feature, place in enumerate(places):
+            X[place, feature] = 1.0
+        return check_rows(X)._replace(excluded=np.arange(103) < n_excluded)
 
     for enough in (0, min_values):
         policy.permit_values(rules, observed(every, slice(enough)))
@@ -175,25 +160,26 @@ def test_rows_that_take_no_part_may_be_those_with_values(rounded, n_excluded, mi
         policy.permit_pairs(rules, observed(every, slice(50), slice(51 - min_values, None)))
 
 
-RULES = SimpleNamespace(repeat="refuse", min_rows=5, journal="x")
-
-
-def repeats(folder, run, X, *selection):
-    return RepeatRules(FileJournal(str(folder), run, 0), RULES, X, *selection)
+def repeats(folder, run, X, *selection, repeat="refuse"):
+    rules = SimpleNamespace(repeat=repeat, min_rows=5, journal="x")
+    return RepeatRules(FileJournal(str(folder), run, 0), rules, X, *selection)
 
 
 @pytest.mark.parametrize("surplus", [1, 4, -4])
 def test_nearly_equal_sums_are_refused_below_the_minimum(surplus, tmp_path):
-    repeats(tmp_path, "1", rows(20)).permit_sum(["a", "b"], split="rows")
+    for run, members in (("1", ["a", "b"]), ("2", ["b", "a"])):  # which have no order
+        repeats(tmp_path, run, rows(20)).permit_sum(members, split="rows")
+    with refused(DisclosureError, 2):
+        repeats(tmp_path, "3", rows(20)).permit_sum(["a", "c"], split="rows")
     with refused(DisclosureError, "'min-rows' = 5"):
-        repeats(tmp_path, "2", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="rows")
-    repeats(tmp_path, "3", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
-    repeats(tmp_path, "4", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="columns")
+        repeats(tmp_path, "4", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="rows")
+    repeats(tmp_path, "5", rows(25, seed=1)).permit_sum(["a", "b"], split="rows")
+    repeats(tmp_path, "6", rows(20 + surplus, seed=1)).permit_sum(["a", "b"], split="columns")
 
 
-def clear(folder, run, X, **selection):
-    """Return the rules of a run in clear; ``selection`` has the weights and columns that the run adds."""
-    return repeats(folder, run, X, SelectedRows(X, **selection))
+def ask(folder, run, X, *, noted=True, repeat="refuse", **selection):
+    """Let a site answer a run in clear; ``selection`` has the weights and columns that the run adds."""
+    repeats(folder, run, X, SelectedRows(X, **selection), repeat=repeat).permit_clear(is_noted=noted)
 
 
 def levels(declared, *cells):
@@ -207,54 +193,39 @@ def test_nearly_the_same_rows_are_refused_in_clear(first, change, tmp_path):
     other = {"one more": rows(21), "one less": X[1:], "another order": X[::-1], "a column more": np.c_[X, X[:, 0]]}
     other["one corrected"] = X + (np.arange(20) == 7)[:, None]
     if first == "clear":
-        clear(tmp_path, "71", X).permit_clear(is_noted=True)
+        ask(tmp_path, "71", X)
     else:
         repeats(tmp_path, "71", X).permit_sum(["a", "b"], split="rows")
     for noted in (False, True):
         with refused(DisclosureError, "'min-rows' = 5", 71):
-            clear(tmp_path, "72", other[change]).permit_clear(is_noted=noted)
+            ask(tmp_path, "72", other[change], noted=noted)
     with refused(DisclosureError, "'min-rows' = 5", 71):
         repeats(tmp_path, "73", other[change]).permit_sum(["a", "b"], split="rows")
-    clear(tmp_path, "74", X).permit_clear(is_noted=True)  # the same rows, as often as anybody likes
+    ask(tmp_path, "74", X)  # the same rows, as often as anybody likes
     repeats(tmp_path, "75", X).permit_sum(["a", "b"], split="rows")
-    clear(tmp_path, "76", rows(25)).permit_clear(is_noted=True)
-
-
-def test_runs_that_were_only_told_beforehand_do_not_count(tmp_path):
-    clear(tmp_path, "1", rows(20)).permit_clear(is_noted=False)
-    clear(tmp_path, "2", rows(21)).permit_clear(is_noted=True)
+    ask(tmp_path, "76", rows(25))
+    ask(tmp_path / "2", "1", X, noted=False)  # only told beforehand, which does not count
+    ask(tmp_path / "2", "2", rows(21))
     with refused(DisclosureError, "'min-rows' = 5", 2):
-        clear(tmp_path, "1", rows(20)).permit_clear(is_noted=True)
+        ask(tmp_path / "2", "1", X)
 
 
 def test_other_weights_of_the_same_rows_are_refused(tmp_path):
     X, unit_weights, weights, half = rows(20), np.ones(20).tobytes(), np.arange(1.0, 21.0), [0, 1] * 9
-
-    def run(number, rule, folder=None, **selection):
-        journal = FileJournal(str(tmp_path / (folder or rule)), number, 0)
-        rules = SimpleNamespace(repeat=rule, min_rows=5, journal="x")
-        RepeatRules(journal, rules, X, SelectedRows(X, **selection)).permit_clear(is_noted=True)
-
     for rule in ("refuse", "refuse-same"):
-        run("1", rule)
+        run = partial(ask, tmp_path / rule, X=X, repeat=rule)
+        run("1")
         with refused(DisclosureError, "'weights'", 1):
-            run("2", rule, weights=unit_weights)
+            run("2", weights=unit_weights)
         for number in ("3", "4"):
-            run(number, rule, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
-        run("9", rule)  # nor the other way round
+            run(number, **levels("{a}", *half, 0, 1))  # whose moments without the levels are those of run 1
+        run("9")  # nor the other way round
         for number, other in (("5", levels("{b}", *half, 0, 1)), ("6", levels("{a}", *half, 1, 1))):
             with refused(DisclosureError, "'levels'", 3):
-                run(number, rule, **other)
-    run("7", "allow", "refuse-same", weights=unit_weights)
+                run(number, **other)
+    ask(tmp_path / "refuse-same", "7", X, repeat="allow", weights=unit_weights)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
-
-
-def test_members_of_a_sum_have_no_order(tmp_path):
-    for run, members in (("1", ["a", "b"]), ("2", ["b", "a"])):
-        repeats(tmp_path, run, rows(20)).permit_sum(members, split="rows")
-    with refused(DisclosureError, 2):
-        repeats(tmp_path, "3", rows(20)).permit_sum(["a", "c"], split="rows")
 
 
 def test_bounds_count_once_a_run(tmp_path):
@@ -268,10 +239,6 @@ def test_bounds_count_once_a_run(tmp_path):
             repeats(tmp_path, run, rows_of_run).permit_bound(8.5)
 
 
-UNIT_MULTIPLIER = gaussian_multiplier(1.0, 1e-5)
-STAGES = {"centre": UNIT_MULTIPLIER / 0.05**0.5, "products": UNIT_MULTIPLIER / 0.95**0.5}
-
-
 def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     """A run counts with its total, even after a part, together with the releases of other runs."""
     total, earlier = 2.0, [3.0, 4.0]
@@ -281,27 +248,24 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     before = gaussian_epsilon(compose_multipliers(earlier), 1e-5)
     with refused(DisclosureError, "'epsilon-budget'", f"{spent:.4g} at", f"({before:.4g}"):
         require_budget(8.0, **budget, epsilon=spent * (1 - 1e-6))
-    for phase, multiplier in STAGES.items():
-        release(tmp_path, phase=phase, multiplier=multiplier)
-    recorded = entries(tmp_path)
-    assert recorded == [("1", 0, Release(phase, "add-remove", noise).text()) for phase, noise in STAGES.items()]
+    unit = gaussian_multiplier(1.0, 1e-5)
+    stages = {"centre": unit / 0.05**0.5, "products": unit / 0.95**0.5}
+
+    def release(multiplier, folder=tmp_path, run="1", phase="centre", epsilon=1.0, party=0):
+        permit = partial(require_budget, multiplier, total_multiplier=unit, epsilon=epsilon, delta=1e-5)
+        FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
+
+    for phase, multiplier in stages.items():
+        release(multiplier, phase=phase)
     for second in ({"run": "2"}, {"party": 1}):
         with refused(DisclosureError, "epsilon-budget", "1.465", "1e-05", 1):
-            release(tmp_path, multiplier=STAGES["centre"], **second)
+            release(stages["centre"], **second)
     with refused(DisclosureError, "epsilon-budget"):  # no run that cannot end begins
-        release(tmp_path / "2", multiplier=UNIT_MULTIPLIER * 100, epsilon=0.9)
-    assert entries(tmp_path) == recorded
-    release(tmp_path, run="2", multiplier=STAGES["centre"], epsilon=1.5)
-
-
-def release(folder, run="1", phase="centre", multiplier=UNIT_MULTIPLIER, epsilon=1.0, party=0):
-    permit = partial(require_budget, multiplier, total_multiplier=UNIT_MULTIPLIER, epsilon=epsilon, delta=1e-5)
-    FileJournal(str(folder), run, party).record_release(phase, "add-remove", multiplier, permit)
-
-
-def entries(folder):
-    with sqlite3.connect(folder / "site.sqlite") as database:
-        return database.execute("SELECT run, party, about FROM event WHERE kind = 'release' ORDER BY number").fetchall()
+        release(unit * 100, tmp_path / "2", epsilon=0.9)
+    recorded = [event[2:6] for event in audit(str(tmp_path)).events]
+    accounts = [Release(phase, "add-remove", noise).text() for phase, noise in stages.items()]
+    assert recorded == [("1", 0, "release", account) for account in accounts]
+    release(stages["centre"], run="2", epsilon=1.5)
 
 
 @pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
