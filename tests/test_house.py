@@ -52,11 +52,8 @@ def length(node: Any) -> int:
 
 def functions_in(node: Any) -> Iterator[Any]:
     """Yield the functions of a module and of its classes; those within a function are a part of it."""
-    for part in node.body:
-        if isinstance(part, ast.ClassDef):
-            yield from functions_in(part)
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield part
+    for part in getattr(node, "body", ()):
+        yield from [part] if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) else functions_in(part)
 
 
 def long_functions(code: str) -> dict[str, int]:
