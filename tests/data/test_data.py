@@ -13,6 +13,7 @@ from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import PARTITIONS, split, split_columns
+from fedpca_flwr.data.table import Table, participating_rows
 from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.local_table import local_table
 from tests.refusals import refused
@@ -161,6 +162,11 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
     assert asked == [("here", {"train": train, "download": True}) for train in (True, False)]
     with refused(ConfigError, "'wine'", "mnist"):
         datasets.download("wine", "here")
+
+
+def test_people_left_out_stay_out_of_weighted_rows():
+    table = Table(np.ones((4, 2)), np.zeros(2, int), weights=np.array([1.0, 4, 1, 1]), excluded=np.arange(4) == 2)
+    assert len(participating_rows(table, 1)) == 3
 
 
 LABELS = np.random.default_rng(0).integers(0, 10, 2000)

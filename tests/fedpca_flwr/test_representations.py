@@ -24,15 +24,12 @@ from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.errors import ConfigError, ContractError, FedPCAError, printable_text, value_text
 from fedpca_flwr.figures import markdown
 from fedpca_flwr.maths.description import describe, represent_by_shapes
-from fedpca_flwr.maths.eigen import leading_eigenpairs
 from fedpca_flwr.maths.factors import Factor
 from fedpca_flwr.maths.moments import Head, Moments
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.second_moments import SecondMoments
-from fedpca_flwr.model.solution import Solution
-from fedpca_flwr.protocol.admission import MESSAGES, ErrorReport, Reply, parse_info, reported_errors
+from fedpca_flwr.protocol.admission import MESSAGES, ErrorReport, parse_info, reported_errors
 from fedpca_flwr.protocol.journal import State
-from fedpca_flwr.protocol.question import Round, SumRound, Total
 from fedpca_flwr.questions import method
 from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.strategies import FACTORY
@@ -83,7 +80,7 @@ def table(folder, suffix):
     return read(file)
 
 
-SOLUTION = Solution(pairs=leading_eigenpairs(np.eye(4), 2), mean=X[3], total=4.0, rows=60)
+SOLUTION = method.Solution(pairs=method.leading_eigenpairs(np.eye(4), 2), mean=X[3], total=4.0, rows=60)
 BLOCKS = Blocks(lambda: iter([X]), 4, X.dtype, count=60)
 
 
@@ -112,13 +109,13 @@ OBJECTS = {
     "Vault": (lambda folder: Vault(X, State(RecordDict()), columns=0, parties=3), ["60", "4"]),
     "Moments": (lambda folder: Moments.from_rows(X[3:4]), ["4"]),
     "Head": (lambda folder: Head(1, X[3], X[3]), ["4"]),
-    "Eigenpairs": (lambda folder: leading_eigenpairs(np.diag(X[3]), 2), ["4 x 2"]),
+    "Eigenpairs": (lambda folder: method.leading_eigenpairs(np.diag(X[3]), 2), ["4 x 2"]),
     "Factor": (lambda folder: Factor(Head(1, X[3], X[3]), X, 1.0), ["60 x 4"]),
     "Solution": (lambda folder: SOLUTION, ["60", "4"]),
-    "Round": (lambda folder: Round("product", {"block": X}), ["product", "block"]),
-    "SumRound": (lambda folder: SumRound("product", {"block": X}, estimate={"sum": X}), ["product", "sum"]),
-    "Total": (lambda folder: Total({"sum": X}, 3), ["sum", "3"]),
-    "Reply": (lambda folder: Reply(0, "north", "client 0", 60, [X.tobytes()], {"rows": X}), ["north", "1,920"]),
+    "Round": (lambda folder: method.Round("product", {"block": X}), ["product", "block"]),
+    "SumRound": (lambda folder: method.SumRound("product", {"block": X}, estimate={"sum": X}), ["product", "sum"]),
+    "Total": (lambda folder: method.Total({"sum": X}, 3), ["sum", "3"]),
+    "Reply": (lambda folder: method.Reply(0, "north", "client 0", 60, [X.tobytes()], {"rows": X}), ["north", "1,920"]),
     "a payload": (lambda folder: method.Payload((method.Field("count", ()),)), ["count"]),
 }
 OBJECTS |= {f"analyses: {name}": (partial(lambda make, folder: make(), make), []) for name, (make, _) in FOUND.items()}
