@@ -131,8 +131,7 @@ def test_flower_builds_the_example_apps_as_they_are_published(tmp_path, monkeypa
     assert {f"{example.replace('-', '_')}.py", "LICENSE", "README.md"} <= fab_of(tmp_path / example, monkeypatch)
     settings = tomllib.loads((tmp_path / example / "pyproject.toml").read_text())
     assert settings["tool"]["flwr"]["app"]["fab-format-version"] == 1
-    licence = tmp_path / example / settings["project"]["license"]["file"]
-    assert licence.read_text() == (ROOT / "LICENSE").read_text()
+    assert (tmp_path / example / settings["project"]["license"]["file"]).read_text() == (ROOT / "LICENSE").read_text()
     assert (tmp_path / example / "README.md").read_text().startswith("---\n")
 
 

@@ -208,8 +208,7 @@ def test_parts_of_rows_are_as_even_as_their_kind_says():
 
 def test_columns_are_split_evenly_by_sizes_or_by_names_also_for_a_simulated_party():
     for how, sizes in {"even": [22, 21, 21], "20 20 24": [20, 20, 24], "20,20,24": [20, 20, 24]}.items():
-        expected = np.split(np.arange(64), np.cumsum(sizes)[:-1])
-        assert all(map(np.array_equal, split_columns(64, 3, how), expected))
+        assert all(map(np.array_equal, split_columns(64, 3, how), np.split(np.arange(64), np.cumsum(sizes)[:-1])))
     parts = split_columns(3, 2, "ash, hue; alcohol", ["alcohol", "ash", "hue"])
     assert [part.tolist() for part in parts] == [[1, 2], [0]]
     wine = datasets.load("wine")

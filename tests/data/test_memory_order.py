@@ -109,5 +109,4 @@ def test_rows_are_not_copied_without_need(tmp_path):
     for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
         assert np.shares_memory(check_rows(given).rows, given)
     for of, kind in ((np.asfortranarray, False), (sparse.csr_array, True)):
-        rows = check_rows(Blocks(lambda of=of: [of(X)], 37, X.dtype, sparse=kind)).rows
-        assert to_array(rows).flags.c_contiguous
+        assert to_array(check_rows(Blocks(lambda of=of: [of(X)], 37, X.dtype, sparse=kind)).rows).flags.c_contiguous

@@ -132,8 +132,7 @@ OBJECTS |= {f"of marked rows: {name}": (lambda folder, make=make: make(), []) fo
 
 def texts_of(thing):
     """Return what a console, a page and a format string show of an object."""
-    page = getattr(thing, "_repr_html_", thing.__repr__)
-    return [repr(thing), str(thing), f"{thing}", repr([thing]), page()]
+    return [repr(thing), str(thing), f"{thing}", repr([thing]), getattr(thing, "_repr_html_", thing.__repr__)()]
 
 
 @pytest.mark.parametrize("name", OBJECTS)
