@@ -48,10 +48,6 @@ def missing_imports(root: Path) -> list[str]:
     ]
 
 
-def test_all_that_is_imported_is_there():
-    assert missing_imports(ROOT) == []
-
-
 def test_every_command_says_what_it_does(capsys):
     for command in cli.COMMANDS:
         assert cli.main([*command.split(), "-h"]) == 0
