@@ -183,11 +183,6 @@ def test_options_that_differ_between_sides_are_named(method):
     assert f"'method' is '{method}' here" in party.get_properties({"settings": other})["message"]
 
 
-def test_a_run_whose_sides_differ_ends_at_the_door():
-    with refused(ConfigError, "'center'", "client 0", "client 2"):
-        pca_of("sapca", center=False).start(grid_of("sapca"))
-
-
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
     """A process that has started Ray, as a notebook after a simulation, is no simulated party."""
     there = SimpleNamespace(get_actor_id=lambda: None)
