@@ -16,7 +16,7 @@ def option_values(method: str, k: int, n: int, d: int) -> dict[str, Sequence[Any
     """Return the values to try of each option of a method, for k components of n rows and d features."""
     sizes = {"k": k, "k+1": k + 1, "2k": 2 * k, "d": d, "n": n, "n/2": n // 2}
     fields = METHODS[method].strategy.card.options.model_fields
-    examples = {name: field.examples for name, field in fields.items()}
+    examples: dict[str, Sequence[Any] | None] = {name: field.examples for name, field in fields.items()}
     for name, field in fields.items():  # without examples all values that its type lists
         if field.examples is None:
             is_list = typing.get_origin(field.annotation) is typing.Literal
