@@ -64,12 +64,9 @@ def order(item: pytest.Item) -> tuple[bool, int]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=order)
-    if "nightly" in config.option.markexpr:
-        return
-    by_day = [item for item in items if not item.get_closest_marker("nightly")]
-    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
-    items[:] = by_day
+    late = {item for item in items if item.get_closest_marker("nightly") and "nightly" not in config.option.markexpr}
+    config.hook.pytest_deselected(items=[*late])
+    items[:] = sorted((item for item in items if item not in late), key=order)
 
 
 class DeploymentsInTurn(LoadFileScheduling):

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import sys
 import tempfile
 import threading
 import tracemalloc
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,11 +213,7 @@ def say(server: PCAServer, party: int, phase: str = "", **metrics: Any) -> PCASe
 
 def exits(server: PCAServer, party: int) -> None:
     """Let one party's process exit after its first answer, which nobody gets."""
-
-    def leave(reply: Any) -> Any:
-        raise SystemExit
-
-    tamper(server, party, leave)
+    tamper(server, party, lambda _: sys.exit())
 
 
 def fail_at(server: PCAServer, party: int, phase: str) -> None:
@@ -249,9 +247,10 @@ def late(server: PCAServer, party: int, phase: str = "") -> list[float]:
     return given
 
 
-def tamper_arrays(
-    server: PCAServer, party: int, change: Callable[[list[NDArray]], list[NDArray]], phase: str = ""
-) -> None:
+Change = Callable[[list[NDArray]], list[NDArray]]
+
+
+def tamper_arrays(server: PCAServer, party: int, change: Change, phase: str = "") -> None:
     """Let ``change`` alter the arrays of the fit replies of one party, in a phase or always."""
 
     def on_reply(reply):
@@ -261,13 +260,15 @@ def tamper_arrays(
     tamper(server, party, on_reply, phase)
 
 
-def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list[NDArray]], list[NDArray]]) -> None:
-    """Let ``change`` alter the arrays of every request of a phase to one party."""
+def on_request(
+    server: PCAServer, party: int, phase: str, change: Change, config: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Let ``change`` alter the arrays of every request of a phase to one party, whose config has other values."""
 
     def altered(ins, honest):
         if ins.config["phase"] == phase:
             arrays = change(parameters_to_ndarrays(ins.parameters))
-            ins = type(ins)(ndarrays_to_parameters(arrays), ins.config)
+            ins = type(ins)(ndarrays_to_parameters(arrays), {**ins.config, **config})
         return honest(ins)
 
     _answers(server, party, altered)
@@ -275,13 +276,7 @@ def on_request(server: PCAServer, party: int, phase: str, change: Callable[[list
 
 def on_config(server: PCAServer, party: int, phase: str, config: Mapping[str, Any]) -> None:
     """Let the config of every request of a phase to one party have other values."""
-
-    def altered(ins, honest):
-        if ins.config["phase"] == phase:
-            ins = type(ins)(ins.parameters, {**ins.config, **config})
-        return honest(ins)
-
-    _answers(server, party, altered)
+    on_request(server, party, phase, lambda arrays: arrays, config)
 
 
 class Heard(NamedTuple):

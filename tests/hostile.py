@@ -44,35 +44,19 @@ def released(folder: Path) -> list[str]:
 class HostileSession:
     """One site in one run, with its policy, asked by whoever holds the server: a new client for each message."""
 
-    def __init__(
-        self,
-        folder: Path,
-        rows: NDArray,
-        run: dict[str, Any],
-        *,
-        parties: int = 3,
-        index: int = 0,
-        run_id: int = 1,
-        **node: Any,
-    ) -> None:
+    def __init__(self, folder: Path, rows: NDArray, run: dict, *, parties=3, index=0, run_id=1, **node: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        data = folder / "rows.npy"
-        np.save(data, rows)
-        known = identities(parties)
-        given = {"data": str(data), "journal": str(folder / "journal"), "min-rows": 5, **known[index], **node}
-        given = {"may-show": shown_by(run), **given}
-        if run["method"].startswith("dp-pca"):
-            given = {"epsilon-budget": 100.0, **given}
+        np.save(folder / "rows.npy", rows)
         chosen = METHODS.run_config(run)
         card = METHODS.parse_method(chosen["method"]).strategy.card
         options = parse_options(chosen["method"], card.options, {"n-components": chosen.get("n-components", 10)})
+        config = {"partition-id": index, "num-partitions": parties, "min-rows": 5, "may-show": shown_by(run)}
+        config |= {"data": str(folder / "rows.npy"), "journal": str(folder / "journal"), **identities(parties)[index]}
+        config |= {"epsilon-budget": 100.0} if card.name == "dp-pca" else {}
         if options.sum_disclosures:
-            given = {"allowed-methods": " ".join([card.name, *options.sum_disclosures]), **given}
-        config = {"partition-id": index, "num-partitions": parties, **given}
-        self.folder = folder
-        self.parties = parties
-        self.context = Context(run_id, 1, config, RecordDict(), chosen)
-        self.own_key = b""
+            config["allowed-methods"] = " ".join([card.name, *options.sum_disclosures])
+        self.folder, self.parties, self.own_key = folder, parties, b""
+        self.context = Context(run_id, 1, {**config, **node}, RecordDict(), chosen)
 
     @property
     def client(self):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from numpy.random import Generator
-from pydantic.fields import FieldInfo
 
 from fedpca_flwr.strategies import METHODS
 
@@ -17,17 +16,12 @@ def option_values(method: str, k: int, n: int, d: int) -> dict[str, Sequence[Any
     """Return the values to try of each option of a method, for k components of n rows and d features."""
     sizes = {"k": k, "k+1": k + 1, "2k": 2 * k, "d": d, "n": n, "n/2": n // 2}
     fields = METHODS[method].strategy.card.options.model_fields
-    values = {name: [sizes.get(value, value) for value in _values(field)] for name, field in fields.items()}
-    return {name: choices for name, choices in values.items() if choices}
-
-
-def _values(field: FieldInfo) -> Sequence[Any]:
-    """Return the examples of a field, else all values that its type lists."""
-    if field.examples is not None:
-        return field.examples
-    if field.annotation is bool:
-        return [True, False]
-    return typing.get_args(field.annotation) if typing.get_origin(field.annotation) is typing.Literal else ()
+    examples: dict[str, Sequence[Any] | None] = {name: field.examples for name, field in fields.items()}
+    for name, field in fields.items():  # without examples all values that its type lists
+        if field.examples is None:
+            is_list = typing.get_origin(field.annotation) is typing.Literal
+            examples[name] = [True, False] if field.annotation is bool else typing.get_args(field.annotation) * is_list
+    return {name: [sizes.get(value, value) for value in values] for name, values in examples.items() if values}
 
 
 def random_options(rng: Generator, method: str, k: int, n: int, d: int) -> dict[str, Any]:

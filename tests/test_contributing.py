@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 STEPS = TEXT[TEXT.index("### 1.") : TEXT.index("### Before")]
+NEW_FILES = dict(re.findall(r"`(\S+\.py)`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M))
+*_, EXAMPLE, MASKED_EXAMPLE = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
 
 
 @pytest.fixture(scope="module")
@@ -25,21 +27,17 @@ def project(tmp_path_factory):
     shutil.copytree(ROOT / "docs", copy / "docs")
     for path in (ROOT / "pyproject.toml", *ROOT.glob("*.md")):
         shutil.copy(path, copy)
-    for file, code in re.findall(r"`(\S+\.py)`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M):
+    for file, code in NEW_FILES.items():
         assert not (copy / file).exists(), file
         (copy / file).write_text(code)
     registry = copy / "strategies" / "__init__.py"
     diff = STEPS[STEPS.index("```diff") :]
     for above, added, below in re.findall(r"((?:^ .*\n)*)^\+(.*\n)((?:^ .*\n)*)", diff, re.M):
-        old, new = (f"{unmarked(above)}{line}{unmarked(below)}" for line in ("", added))
+        # the lines of a diff without its first column
+        old, new = (re.sub(r"^ ", "", f"{above}{line}{below}", flags=re.M) for line in ("", f" {added}"))
         assert registry.read_text().count(old) == 1, old
         registry.write_text(registry.read_text().replace(old, new))
     return copy
-
-
-def unmarked(lines):
-    """Lines of a diff without its first column."""
-    return re.sub(r"^ ", "", lines, flags=re.M)
 
 
 def outcome(project, *command, code=0):
@@ -50,8 +48,8 @@ def outcome(project, *command, code=0):
 
 
 def test_an_author_meets_few_names():
-    code = re.search(r"`strategies/two_sums.py`:\n\n```python\n(.*?)^```", STEPS, re.S | re.M)[1]
-    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    tree = ast.parse(NEW_FILES["strategies/two_sums.py"])
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = [alias.name for node in imports if node.module.startswith("fedpca_flwr") for alias in node.names]
     assert 0 < len(ours) <= 8, ours
 
@@ -60,14 +58,12 @@ def test_an_author_meets_few_names():
 def test_the_batteries_pass_for_the_new_method(project):
     command = shlex.split(re.search(r"^python (-m pytest .*)$", STEPS, re.M)[1])
     assert int(re.search(r"(\d+) passed", outcome(project, *command))[1]) > 40
-    said = outcome(project, "-c", re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)[-1])
-    assert {"two-sums: exact", "two-sums: masked"} <= set(said.splitlines())
+    assert {"two-sums: exact", "two-sums: masked"} <= set(outcome(project, "-c", MASKED_EXAMPLE).splitlines())
 
 
 @pytest.mark.engine
 def test_the_new_method_runs_and_is_listed(project):
-    *_, example, _ = re.findall(r"^```python\n(.*?)^```", STEPS, re.S | re.M)
-    said = outcome(project, "-c", f"{example}\nfrom fedpca_flwr import cli; cli.main(['methods'])")
+    said = outcome(project, "-c", f"{EXAMPLE}\nfrom fedpca_flwr import cli; cli.main(['methods'])")
     assert "two-sums (exact)" in said
     assert "\n| [`two-sums`](methods/two-sums.md) | exact | 2 |" in said
 
@@ -76,8 +72,8 @@ def test_the_new_method_runs_and_is_listed(project):
 def test_nothing_is_missing_before_it_is_merged(project):
     """Once the pages are made anew, the tests that go through all methods are green, and no other file was edited."""
     outcome(project, *shlex.split(re.search(r"^python (docs/method_pages.py write)$", TEXT, re.M)[1]))
-    files = ["test_readme.py", "test_house.py", "test_package.py", "attacks/test_where_rows_are_read.py"]
-    files += ["protocol/test_hostile_server.py", "strategies/test_every_kind_of_rows.py"]
-    files = [f"tests/{file}" for file in files]
+    files = ["test_readme", "test_house", "test_package", "attacks/test_where_rows_are_read"]
+    files += ["protocol/test_hostile_server", "strategies/test_every_kind_of_rows"]
     of_it = "two-sums or two_sums or page_of or pages or belongs or that_is_shown or what_an_answer"
-    assert int(re.search(r"(\d+) passed", outcome(project, "-m", "pytest", *files, "-k", of_it))[1]) > 20
+    said = outcome(project, "-m", "pytest", *(f"tests/{file}.py" for file in files), "-k", of_it)
+    assert int(re.search(r"(\d+) passed", said)[1]) > 20

@@ -2,10 +2,10 @@
 
 import ast
 import inspect
+import pkgutil
 import re
 import tomllib
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,38 +42,33 @@ CODE = {
 }
 
 
-def lines_without_docstrings(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function, or of a module, without those of the docstrings in it."""
+def length(node: Any) -> int:
+    """Lines of a module, or of a function, without those of the docstrings in it."""
     parts = [part for part in ast.walk(node) if isinstance(part, ast.Module | ast.ClassDef | ast.FunctionDef)]
     docstrings = [part.body[0] for part in parts if ast.get_docstring(part)]
-    first, last = (1, node.body[-1]) if isinstance(node, ast.Module) else (node.lineno, node)
-    lines = [(last.end_lineno or 0) - first, *(-(text.end_lineno or 0) + text.lineno for text in docstrings)]
-    return sum(lines) + 1 - len(docstrings)
+    of_docstrings = sum(text.end_lineno - text.lineno + 1 for text in docstrings)
+    return node.body[-1].end_lineno - getattr(node, "lineno", 1) + 1 - of_docstrings
 
 
-def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements in a node, and those in them; expressions, most of the nodes, hold none."""
-    for part in ast.iter_child_nodes(node):
-        if isinstance(part, ast.stmt | ast.excepthandler | ast.match_case):
-            yield from (part, *statements(part))
+def functions_in(node: Any) -> Iterator[Any]:
+    """Yield the functions of a module and of its classes; those within a function are a part of it."""
+    for part in getattr(node, "body", ()):
+        yield from [part] if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) else functions_in(part)
 
 
 def long_functions(code: str) -> dict[str, int]:
     """Lines by name, of functions that are too long."""
-    nodes = list(statements(ast.parse(code))) if code.count("\n") >= LONGEST_FUNCTION else []
-    defined = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    long = [node for node in defined if (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION]
-    lines = {node.name: lines_without_docstrings(node) for node in long}
-    return {name: length for name, length in lines.items() if length > LONGEST_FUNCTION}
+    nodes = functions_in(ast.parse(code)) if code.count("\n") >= LONGEST_FUNCTION else ()
+    lengths = {node.name: length(node) for node in nodes if node.end_lineno - node.lineno >= LONGEST_FUNCTION}
+    return {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION}
 
 
 def test_no_file_and_no_function_is_longer_than_a_reader_holds():
     assert len(CODE) > 100
-    files = {path: code for path, code in CODE.items() if code.count("\n") > LONGEST}
-    lengths = {path: lines_without_docstrings(ast.parse(code)) for path, code in files.items()}
-    long = {path: length for path, length in lengths.items() if length > LONGEST}
+    lengths = {path: length(ast.parse(code)) for path, code in CODE.items() if code.count("\n") > LONGEST}
+    long = {path: lines for path, lines in lengths.items() if lines > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
-    long = {path: names for path, names in {path: long_functions(code) for path, code in CODE.items()}.items() if names}
+    long = {path: names for path, code in CODE.items() if (names := long_functions(code))}
     assert not long, f"longer than {LONGEST_FUNCTION} lines: {long}; give each step a function of its own"
     assert long_functions("def some():\n" + "    pass\n" * LONGEST_FUNCTION) == {"some": LONGEST_FUNCTION + 1}
     assert not long_functions("def some():\n" + "    pass\n" * (LONGEST_FUNCTION - 1))
@@ -109,9 +104,6 @@ def singled_out(code: str) -> set[str]:
 
 ABOUT_METHODS = ("strategies/", "simulations/benchmarks/", "simulations/papers/", "simulations/examples/")
 """Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
-OF_METHODS = [f"strategies/{name}" for name in NAMES]
-
-
 TRANSPORTS = {"transport", "sums_only", "secure_aggregation", "survivors"}
 """Attributes that say how the answers of a run travel."""
 
@@ -129,9 +121,8 @@ def decides_by_transport(code: str) -> set[str]:
 
 def looks_for_options(code: str) -> list[str]:
     """Return calls of `getattr` and `hasattr` on options: what not all of them have."""
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and node.args]
-    found = [ast.unparse(call) for call in calls if ast.unparse(call.func) in {"getattr", "hasattr"}]
-    return [text for text in found if "options" in text.split(",")[0]]
+    calls = [ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return [text for text in calls if re.match(r"(get|has)attr\([^,]*options", text)]
 
 
 @pytest.mark.parametrize(
@@ -146,13 +137,11 @@ def looks_for_options(code: str) -> list[str]:
         (
             decides_by_transport,
             "|".join(sorted(TRANSPORTS)),
-            lambda path: path.startswith(("fedpca_flwr/questions/", *OF_METHODS)),
+            lambda path: path.startswith(("fedpca_flwr/questions/", *(f"strategies/{name}" for name in NAMES))),
             (
-                'if config.transport == "clear": pass',
-                "if config.secure_aggregation: pass",
-                "more = [1] if self.transport.sums_only else []",
+                *('if config.transport == "clear": pass', "if config.secure_aggregation: pass"),
+                *("more = [1] if self.transport.sums_only else []", "while not config.survivors: pass"),
                 "few = config.survivors and options.rank > 1",
-                "while not config.survivors: pass",
             ),
         ),
         (
@@ -190,18 +179,15 @@ def objects() -> Iterator[Any]:
     """Yield what the package, the pages of docs and the vocabulary of methods name, and the functions of commands."""
     yield from (getattr(fedpca_flwr, name) for name in fedpca_flwr.__all__)
     yield from (value for module in (method, columns_method) for value in vars(module).values())
-    pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
-    paths = re.findall(r"^::: ([\w.]+)", "\n".join(pages), re.M)
-    for path in (*paths, *(function for function, _ in COMMANDS.values())):
-        try:
-            module = import_module(path)
-        except ModuleNotFoundError:
-            module, name = import_module(path.rpartition(".")[0]), path.rpartition(".")[2]
-            yield getattr(module, name)
+    pages = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    paths = re.findall(r"^::: ([\w.]+)", pages, re.M)
+    for thing in map(pkgutil.resolve_name, (*paths, *(function for function, _ in COMMANDS.values()))):
+        if inspect.ismodule(thing):
+            own = [name for name, value in vars(thing).items() if getattr(value, "__module__", "") == thing.__name__]
+            names = getattr(thing, "__all__", [name for name in own if not name.startswith("_")])
+            yield from (getattr(thing, name) for name in names)
         else:
-            local = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == path]
-            names = getattr(module, "__all__", [name for name in local if not name.startswith("_")])
-            yield from (getattr(module, name) for name in names)
+            yield thing
 
 
 def functions(value: Any) -> Iterator[tuple[str, Any]]:
@@ -241,20 +227,18 @@ def test_a_part_of_a_key_is_no_match():
     assert unnamed(TEXT, *whole, *parts) == parts
 
 
-@pytest.mark.parametrize("named", [["'step'", 7], ["'steps'", 8], []])
-def test_another_refusal_fails_the_test(named):
-    with pytest.raises(AssertionError), refused(ConfigError, *named):
-        raise ConfigError("'step' is 8")
+def test_another_refusal_fails_the_test():
+    for named, error in (
+        *((named, ConfigError("'step' is 8")) for named in (["'step'", 7], ["'steps'", 8], [])),
+        (["'step'", 8], DataError("'step' is 8")),
+    ):
+        with pytest.raises((AssertionError, DataError)), refused(ConfigError, *named):
+            raise error
     with refused(ConfigError, "'step'", 8):
         raise ConfigError("'step' is 8")
-    with pytest.raises(DataError), refused(ConfigError, "'step'", 8):
-        raise DataError("'step' is 8")
-
-
-MATCHES = 100
-"""So many times, at most, tests hold a word of a message (`match=`): where two of one kind name the same."""
 
 
 def test_rewording_a_message_turns_few_tests_red():
+    """Those that hold a word of a message (`match=`), where two of one kind name the same."""
     texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
-    assert sum(text.count("match=") for text in texts) <= MATCHES, "hold what is named: tests/refusals.py"
+    assert sum(text.count("match=") for text in texts) <= 100, "hold what is named: tests/refusals.py"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import os
 import re
 import shlex
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -39,7 +41,6 @@ ROOT = Path(__file__).parents[1]
 PATTERNS = ("*.md", "docs/**/*.md", "*/README.md", "simulations/*/README.md")
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for pattern in PATTERNS for path in ROOT.glob(pattern)}
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-WRITE = "it is made from the methods' cards: run `python docs/method_pages.py write` in the repository's folder"
 
 
 def blocks(page, language):
@@ -62,9 +63,9 @@ def headings(page):
 
 def test_a_page_of_the_code_is_that_of_the_cards():
     made = pages()
+    old = [page for page, text in made.items() if PAGES[page] != text]
     assert made
-    for page, text in made.items():
-        assert PAGES[page] == text, f"{page} is not up to date; {WRITE}"
+    assert not old, f"{old} are made from the methods' cards: run `python docs/method_pages.py write`"
 
 
 def test_a_run_enters_the_functions_of_the_call_path_in_their_order():
@@ -95,12 +96,13 @@ def test_every_method_has_a_page_of_its_own():
         assert ("or `survivors`" in page) == ("surviving" in transports_of(method))
         assert card.disclosure.server[:40] in page
         assert (card.summed_disclosure or card.disclosure).server[:40] in page
-    titles = re.findall("^## `(.+)`$", PAGES["docs/security/questions.md"], re.M)
-    assert titles == list(METHODS)
+    assert re.findall("^## `(.+)`$", PAGES["docs/security/questions.md"], re.M) == list(METHODS)
 
 
-def test_pages_are_short_and_every_data_set_is_in_its_table():
+def test_pages_are_short_and_have_every_data_set_and_name():
     assert not [dataset for dataset in DATASETS if f"`{dataset}`" not in PAGES["docs/data.md"]]
+    names = re.findall(r"^::: fedpca_flwr\.(\w+)$|`(\w+)`", PAGES["docs/api.md"], re.M)
+    assert set(fedpca_flwr.__all__) <= set(itertools.chain(*names))
     assert len(PAGES["SECURITY.md"].encode()) <= 8192
     assert len(PAGES["README.md"].splitlines()) <= 90
 
@@ -112,26 +114,23 @@ def test_every_option_is_described(method):
     card = known.strategy.card
     told = descriptions(card.options)
     assert not [name for name in card.options.model_fields if not told.get(name)]
-    shown = {
-        (travel, name) for travel in EXAMPLE_CONFIGS for own in card.examples for name in script(known, travel, own)
-    }
+
+    def script(travel, options):
+        with suppress(ConfigError):  # of options that do not go together
+            return script_or_none(known, EXAMPLE_CONFIGS[travel], options) or {}
+        return {}
+
+    shown = {(travel, name) for travel in EXAMPLE_CONFIGS for own in card.examples for name in script(travel, own)}
     drawn = option_values(method, 2, 50, 6)
     single = [(name.replace("_", "-"), value) for name, values in drawn.items() for value in values]
     missing = {
         name: options
         for travel in EXAMPLE_CONFIGS
         for options in map(dict, itertools.combinations(single, 2))
-        for name in script(known, travel, {**card.examples[0], **options})
+        for name in script(travel, {**card.examples[0], **options})
         if (travel, name) not in shown
     }
     assert not missing, f"card.examples of '{method}' needs options as these, which ask more: {missing}"
-
-
-def script(method, travel, options):
-    try:
-        return script_or_none(method, EXAMPLE_CONFIGS[travel], options) or {}
-    except ConfigError:  # options that do not go together
-        return {}
 
 
 def test_the_readmes_numbers_are_what_its_commands_print(capsys, monkeypatch, tmp_path):
@@ -173,8 +172,7 @@ def test_a_pages_figure_is_what_its_example_draws(name):
     drawn, shown = docs_figures.FIGURES[name](), (ROOT / "docs" / f"{name}.svg").read_text()
     fewest, largest = (178, 50_000) if name == "scores" else (10, 80_000)
     assert drawn.count("<use ") == shown.count("<use ") > fewest
-    words = [re.findall(r"<text[^>]*>([^<]+)<", text) for text in (drawn, shown)]
-    assert words[0] == words[1]
+    assert re.findall(r"<text[^>]*>([^<]+)<", drawn) == re.findall(r"<text[^>]*>([^<]+)<", shown)
     assert len(shown) < largest
 
 
@@ -202,35 +200,24 @@ def test_the_example_apps_run(name, capsys, monkeypatch, tmp_path):
     assert PRINTED.get(name, "64 features in 1797 rows") in capsys.readouterr().out
 
 
-@pytest.fixture
-def model_elsewhere(monkeypatch, tmp_path):
-    """Return the model of the page on ONNX and R, and its rows."""
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of skl2onnx
+@pytest.mark.parametrize("by", ["onnx", pytest.param("r", marks=pytest.mark.nightly)])
+def test_a_model_gives_the_same_scores_elsewhere(by, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(blocks("docs/results.md", "python")[1], names)
-    return PCAModel.load("model.npz"), names["X"]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of skl2onnx
-def test_a_model_gives_the_same_scores_in_onnx(model_elsewhere):
-    reference = pytest.importorskip("onnx.reference")
-    model, rows = model_elsewhere
-    exec(blocks("docs/results.md", "python")[2], {})
-    onnx = reference.ReferenceEvaluator("model.onnx")
-    (scores,) = onnx.run(None, {onnx.input_names[0]: rows})
-    np.testing.assert_allclose(scores, model.transform(rows), atol=1e-12)
-
-
-@pytest.mark.nightly  # by day in ONNX, above
-def test_a_model_gives_the_same_scores_in_r(model_elsewhere, monkeypatch):
-    need(shutil.which("Rscript"), "r-cran-reticulate")
-    model, rows = model_elsewhere
-    monkeypatch.setenv("RETICULATE_PYTHON", sys.executable)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (block,) = blocks("docs/results.md", "r")
-    done = subprocess.run(["Rscript", "-e", block], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.loadtxt("scores.csv", delimiter=",", skiprows=1), model.transform(rows), atol=1e-12)
+    if by == "onnx":
+        reference = pytest.importorskip("onnx.reference")
+        exec(blocks("docs/results.md", "python")[2], {})
+        onnx = reference.ReferenceEvaluator("model.onnx")
+        (scores,) = onnx.run(None, {onnx.input_names[0]: names["X"]})
+    else:
+        need(shutil.which("Rscript"), "r-cran-reticulate")
+        (block,) = blocks("docs/results.md", "r")
+        keys = {**os.environ, "RETICULATE_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        subprocess.run(["Rscript", "-e", block], env=keys, check=True)
+        scores = np.loadtxt("scores.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(scores, PCAModel.load("model.npz").transform(names["X"]), atol=1e-12)
 
 
 def faults_of_runs(page):
@@ -296,19 +283,11 @@ def faults_of_links(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
         file, _, anchor = target.partition("#")
         path = ((ROOT / page).parent / file).resolve() if file else ROOT / page
-        if "://" not in target and not (
-            path.exists() and (not anchor or anchor in headings(str(path.relative_to(ROOT))))
-        ):
-            yield target
+        exists = path.exists() and (not anchor or anchor in headings(str(path.relative_to(ROOT))))
+        yield from [target] if "://" not in target and not exists else []
 
 
 @pytest.mark.parametrize("faults", [faults_of_runs, faults_of_keys, faults_of_commands, faults_of_links])
 def test_what_pages_name_exists(faults):
     """Run-configs, keys, modules and tests that are run, and links."""
     assert [f"{page}: {fault}" for page in PAGES for fault in faults(page)] == []
-
-
-def test_every_public_name_is_on_the_page_of_python():
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    names = set(re.findall(r"^::: fedpca_flwr\.(\w+)$", page, re.M)) | set(re.findall(r"`(\w+)`", page))
-    assert sorted(set(fedpca_flwr.__all__) - names) == []

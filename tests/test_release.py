@@ -25,8 +25,8 @@ ADDRESS, VERSION = "https://github.com/a-group/its-fork", PROJECT["project"]["ve
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 CODEMETA = json.loads((ROOT / "codemeta.json").read_text())
 RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
-METADATA = ("pyproject.toml", "CITATION.cff", "codemeta.json", "conda-recipe/recipe.yaml")
-FILES = (*METADATA, "README.md", "hatch_build.py", ".ci/address")
+FILES = ("pyproject.toml", "CITATION.cff", "codemeta.json", "conda-recipe/recipe.yaml", "README.md", "hatch_build.py")
+README = (ROOT / "README.md").read_text()
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
 
 
@@ -35,7 +35,7 @@ def addressed(tmp_path_factory):
     if sys.platform == "win32":
         pytest.skip("a release is made by Linux's shell")
     folder = tmp_path_factory.mktemp("release")
-    for name in FILES:
+    for name in (*FILES, ".ci/address"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     for address in ("https://example.org/an/earlier", ADDRESS):  # the second replaces the first
@@ -44,15 +44,12 @@ def addressed(tmp_path_factory):
 
 
 def test_one_command_writes_the_address_of_the_repository_into_every_file(addressed):
-    project, citation, codemeta, recipe = METADATA
-    urls = tomllib.loads((addressed / project).read_text())["project"]["urls"]
-    about = yaml.safe_load((addressed / recipe).read_text())["about"]
-    others = {"homepage": about["homepage"], "recipe": about["repository"], "repository": urls["Repository"]}
-    others["citation"] = yaml.safe_load((addressed / citation).read_text())["repository-code"]
-    others["codemeta"] = json.loads((addressed / codemeta).read_text())["codeRepository"]
-    assert set(others.values()) == {ADDRESS}
+    project, citation, codemeta, recipe, *_ = texts = [(addressed / name).read_text() for name in FILES]
+    urls, about = tomllib.loads(project)["project"]["urls"], yaml.safe_load(recipe)["about"]
+    others = {about["homepage"], about["repository"], urls["Repository"], json.loads(codemeta)["codeRepository"]}
+    assert others | {yaml.safe_load(citation)["repository-code"]} == {ADDRESS}
     assert all(url.startswith(ADDRESS) for url in urls.values())
-    assert not any("an/earlier" in (addressed / name).read_text() for name in FILES)
+    assert not any("an/earlier" in text for text in texts)
 
 
 def test_every_file_names_this_version():
@@ -75,18 +72,16 @@ def test_the_recipe_needs_what_the_project_needs():
 
 
 def test_a_package_index_shows_links_and_pictures(addressed):
-    readme = ProjectMetadata(str(addressed), PluginManager()).core.readme
+    readme, here = (ProjectMetadata(str(root), PluginManager()).core.readme for root in (addressed, ROOT))
     raw = f"{ADDRESS.replace('//github.com', '//raw.githubusercontent.com')}/v{VERSION}/"
     found = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", readme)
     assert len(found) > 10
     for picture, target in found:
-        assert target.startswith("https://"), target
         beginning = raw if picture else f"{ADDRESS}/blob/v{VERSION}/"
         assert target == "https://flower.ai" or target.startswith(beginning), target
-        if target.startswith(beginning):
-            assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists(), target
-    assert ProjectMetadata(str(ROOT), PluginManager()).core.readme == (ROOT / "README.md").read_text()
-    assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", (ROOT / "README.md").read_text())
+        assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists() or target == "https://flower.ai", target
+    assert here == README
+    assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", README)
 
 
 def test_the_paper_has_the_table_parts_and_sources_that_it_names():
@@ -96,9 +91,9 @@ def test_the_paper_has_the_table_parts_and_sources_that_it_names():
     parts = set(re.findall(r"^# (.+)$", text, re.MULTILINE))
     assert {"Summary", "Statement of need", "State of the field", "Software design", "References"} <= parts
     assert set(re.findall(r"@(\w+)", text)) == set(re.findall(r"^@\w+\{(\w+),", sources, re.MULTILINE))
-    pictures = [ROOT / "paper" / name for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)]
-    assert len(pictures) == 2
-    assert all(path.stat().st_size < 200_000 for path in pictures)
+    sizes = [(ROOT / "paper" / name).stat().st_size for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)]
+    assert len(sizes) == 2
+    assert max(sizes) < 200_000
     pytest.importorskip("matplotlib")
     figure = runpy.run_path(str(ROOT / "paper" / "figure.py"))
     assert figure["table"](figure["records"]()) in paper
@@ -109,10 +104,9 @@ def test_the_release_is_published_without_a_password():
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
     assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
     assert ".ci/release" in [step.get("run") for step in build["steps"]]
-    assert workflow["permissions"] == {"contents": "read"}
-    assert "permissions" not in build
-    assert (publish["permissions"], publish["environment"]) == ({"id-token": "write"}, "pypi")
-    assert publish["needs"] == "build"
+    assert (workflow["permissions"], "permissions" in build) == ({"contents": "read"}, False)
+    rights = publish["permissions"], publish["environment"], publish["needs"]
+    assert rights == ({"id-token": "write"}, "pypi", "build")
     assert publish["steps"][-1] == {"uses": "pypa/gh-action-pypi-publish@release/v1"}
 
 
@@ -123,8 +117,8 @@ def test_a_tag_of_another_version_or_repository_is_not_published(addressed, fork
     (step,) = (step["run"] for step in steps if step.get("name", "").startswith("The tag"))
     repository = ADDRESS.removeprefix("https://github.com/") + fork
     told = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": repository}
-    told["GITHUB_REF_NAME"] = f"v{VERSION}{tag}"
-    done = subprocess.run(["bash", "-e", "-c", step], cwd=addressed, env={**os.environ, **told}, check=False)
+    told |= {**os.environ, "GITHUB_REF_NAME": f"v{VERSION}{tag}"}
+    done = subprocess.run(["bash", "-e", "-c", step], cwd=addressed, env=told, check=False)
     assert (done.returncode == 0) == (not fork and not tag)
 
 
@@ -143,7 +137,6 @@ def test_workflows_name_existing_scripts():
 
 # CI runs the README's own tests, with all that they need, or it fails.
 
-README = (ROOT / "README.md").read_text()
 ASKED = 'python -m pip install ".[test]" && python -m pytest -n auto --dist loadfile'
 
 
@@ -152,10 +145,8 @@ ASKED = 'python -m pip install ".[test]" && python -m pytest -n auto --dist load
     ("found", "instead", "runs"),
     [
         (ASKED, ASKED, ["-m pip install .[test]", "-m pytest -n auto --dist loadfile"]),
-        ("## Test\n", "## Tests\n", None),
-        ("## Test\n", "### Test\n", None),
-        (ASKED, "", None),
-        (ASKED, "echo passed", None),
+        *(("## Test\n", instead, []) for instead in ("## Tests\n", "### Test\n")),
+        *((ASKED, instead, []) for instead in ("", "echo passed")),
     ],
 )
 def test_a_readme_without_tests_fails(found, instead, runs, tmp_path):
@@ -164,13 +155,13 @@ def test_a_readme_without_tests_fails(found, instead, runs, tmp_path):
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci" / "tests", tmp_path / ".ci")
     (tmp_path / "README.md").write_text(README.replace(found, instead))
-    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/commands\n')
+    commands = tmp_path / "commands"
+    commands.touch()
+    (tmp_path / "python").write_text(f'#!/bin/sh\necho "$*" >> {commands}\n')
     (tmp_path / "python").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run([tmp_path / ".ci" / "tests"], env={**os.environ, "PATH": path}, check=False)
-    assert done.returncode == (runs is None)
-    commands = tmp_path / "commands"
-    assert (commands.read_text().splitlines() if commands.exists() else None) == runs
+    assert (done.returncode, commands.read_text().splitlines()) == (not runs, runs)
 
 
 def test_the_readmes_command_and_its_programs_are_part_of_all():

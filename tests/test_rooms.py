@@ -25,15 +25,8 @@ EVERYWHERE = ("test_core.py", "maths/test_eigen.py", "maths/test_columns.py", "m
 """Tests that name no room."""
 OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py")
 """Tests that name methods as examples."""
-CORE = {
-    "",
-    "fedpca_flwr.site.readers",
-    "fedpca_flwr.site.readers.numpy_files",
-    "fedpca_flwr.site_app",
-    "fedpca_flwr.stages",
-    "fedpca_flwr.stages.declarations",
-    "fedpca_flwr.strategies",
-}
+NEEDED = ("site.readers", "site.readers.numpy_files", "site_app", "stages", "stages.declarations", "strategies")
+CORE = {"", *(f"fedpca_flwr.{name}" for name in NEEDED)}
 """What tables and contracts name, and every run or test needs."""
 TABLES = {"fedpca_flwr/stages/__init__.py", "strategies/__init__.py", "fedpca_flwr/site/readers/file_format.py"}
 """Tables each of whose entries is a room."""
@@ -62,14 +55,15 @@ def lies_in(module: str, rooms: set[str]) -> bool:
     return any(f"{module}.".startswith(f"{room}.") for room in rooms)
 
 
-def imports_of(node: ast.AST) -> list[str]:
-    """Return what an import names, as modules or names in them."""
-    return [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+def imports_of(node: ast.AST) -> set[str]:
+    """Return what imports in a node name, as modules or names in them."""
+    imported = [part for part in ast.walk(node) if isinstance(part, ast.ImportFrom)]
+    return {f"{part.module}.{alias.name}" for part in imported for alias in part.names}
 
 
 @cache
 def imports(file: str) -> set[str]:
-    return {name for node in ast.walk(ast.parse(CODE[file])) for name in imports_of(node)}
+    return imports_of(ast.parse(CODE[file]))
 
 
 def may_name(code: str, rooms: set[str]) -> bool:
@@ -95,21 +89,19 @@ def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
             for key, value in zip(node.keys, node.values, strict=True):
                 yield (key or value).lineno, value.end_lineno, set(paths_of(value, file))
         elif isinstance(node, ast.Tuple):
-            for value in node.elts:
-                if isinstance(value, ast.Call):
-                    yield value.lineno, value.end_lineno, set(paths_of(value, file))
+            for value in (value for value in node.elts if isinstance(value, ast.Call)):
+                yield value.lineno, value.end_lineno, set(paths_of(value, file))
         elif isinstance(node, ast.ClassDef):  # a declaration, which names the module of its implementation
             name = implementations().get(f"{module_name(file)}.{node.name}")
             yield node.lineno, node.end_lineno, {name} if name else set()
         elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, node.end_lineno, set(imports_of(node))
+            yield node.lineno, node.end_lineno, imports_of(node)
 
 
 def room_of(path: str) -> str:
     parts = path.split(".")
-    folders = {"fedpca_flwr.strategies", "fedpca_flwr.stages"}
-    ends = [3] if ".".join(parts[:2]) in folders else range(len(parts), 1, -1)
-    return next(module for module in (*(".".join(parts[:end]) for end in ends), "") if not module or module in FILES)
+    ends = [3] if parts[1] in {"strategies", "stages"} else range(len(parts), 1, -1)
+    return next((module for module in (".".join(parts[:end]) for end in ends) if module in FILES), "")
 
 
 def rooms() -> list[str]:
@@ -125,21 +117,17 @@ def rooms() -> list[str]:
 
 def importers(gone: set[str]) -> set[str]:
     """Return the modules that import what is gone, or go on as a method that is; tables leave an entry out instead."""
-    return {
-        module_name(file)
-        for file, code in CODE.items()
-        if not file.endswith("__init__.py")
-        and not lies_in(module_name(file), gone)
-        and ((may_name(code, gone) and any(lies_in(name, gone) for name in imports(file))) or goes_on_as(file, gone))
+    methods = [name for name, method in METHODS.items() if lies_in(method.strategy.__module__, gone)]
+
+    def needs(file: str, code: str) -> bool:
+        if file.startswith("strategies/") and "successors=" in code and any(f'"{name}"' in code for name in methods):
+            return True
+        return may_name(code, gone) and any(lies_in(name, gone) for name in imports(file))
+
+    modules = {
+        module_name(file) for file, code in CODE.items() if not file.endswith("__init__.py") and needs(file, code)
     }
-
-
-def goes_on_as(file: str, gone: set[str]) -> bool:
-    """Return whether the card of a method's module has successors, and the module names a method that is gone."""
-    if not file.startswith("strategies/") or "successors=" not in CODE[file]:
-        return False
-    names = {name for name, method in METHODS.items() if lies_in(method.strategy.__module__, gone)}
-    return any(f'"{name}"' in CODE[file] for name in names)
+    return {module for module in modules if not lies_in(module, gone)}
 
 
 @cache

@@ -27,17 +27,17 @@ def cells(tmp_path, monkeypatch):
 
 
 def test_a_layer_is_read_in_blocks(cells):
-    loaded = read(cells)
-    assert isinstance(loaded.rows, Blocks)
-    assert [len(block) for block in loaded.rows.read()] == [64, 64, 64, 8]
-    np.testing.assert_array_equal(to_array(loaded.rows), COUNTS.toarray() + 1)
-    assert loaded.names_digest == names_digest(GENES)
-    for layer in ("counts", "by columns"):
-        loaded = read(cells, "gene 3", layer=layer)
-        assert loaded.rows.sparse
+    genes, counts = np.delete(GENES, 3), np.delete(COUNTS.toarray(), 3, axis=1)
+    for keys, expected, names in (
+        ({}, COUNTS.toarray() + 1, GENES),
+        *(({"label": "gene 3", "layer": layer}, counts, genes) for layer in ("counts", "by columns")),
+    ):
+        loaded = read(cells, **keys)
+        assert isinstance(loaded.rows, Blocks)
+        assert loaded.rows.sparse == bool(keys)
         assert [block.shape[0] for block in loaded.rows.read()] == [64, 64, 64, 8]
-        np.testing.assert_array_equal(to_array(loaded.rows), np.delete(COUNTS.toarray(), 3, axis=1))
-        assert loaded.names_digest == names_digest([*GENES[:3], *GENES[4:]])
+        np.testing.assert_array_equal(to_array(loaded.rows), expected)
+        assert loaded.names_digest == names_digest(list(names))
 
 
 def test_what_is_wrong_with_cells_is_named(cells):
@@ -108,12 +108,11 @@ def test_dense_counts_give_the_result_of_sparse_ones(tmp_path, capsys):
     options = ["--genes", "9", "--n-components", "3", "--clusters", "4", "--output"]
     held = anndata.read_h5ad(tmp_path / "north.h5ad")
     anndata.AnnData(X=held.X.toarray(), var=held.var).write_h5ad(tmp_path / "dense/north.h5ad")
-    models = []
     for folder in (tmp_path, tmp_path / "dense"):
         assert cli.main(["cells", str(folder / "north.h5ad"), *options, str(folder / "out")]) == 0
-        models.append(PCAModel.load(folder / "out/cells"))
-    np.testing.assert_allclose(models[1].components_, models[0].components_, atol=1e-12)
-    assert not unnamed(models[1].log["notes"][-1], "'north'")  # which is alone
+    sparse_model, dense_model = (PCAModel.load(tmp_path / folder / "out/cells") for folder in (".", "dense"))
+    np.testing.assert_allclose(dense_model.components_, sparse_model.components_, atol=1e-12)
+    assert not unnamed(dense_model.log["notes"][-1], "'north'")  # which is alone
     held.X = held.X * np.float32(0.3)
     held.write_h5ad(tmp_path / "logs.h5ad")
     files = [str(tmp_path / f"{name}.h5ad") for name in ("north", "logs")]

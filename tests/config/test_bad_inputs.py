@@ -22,11 +22,12 @@ from tests.refusals import refused, unnamed
 
 LOCAL = ("data", "scores", "loadings", "ids-secret", "identity", "identities", "journal")
 """Site keys that name files and folders."""
+TABLES = (None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3)))
+FRAME = pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30)
 
 
-def fit(parties=None, method="p-cov", **options):
-    parties = cut(rows(60), 30, 20, 10) if parties is None else parties
-    return run(method, parties, **{"n_components": 2, "min_rows": 1, **options})
+def fit(**options):
+    return run("p-cov", cut(rows(60), 30, 20, 10), **{"n_components": 2, "min_rows": 1, **options})
 
 
 def reported_error(node, **options):
@@ -52,15 +53,12 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
         fit(**{key: value})
 
 
-@pytest.mark.parametrize("parties", [None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3))], ids=repr)
-def test_parties_are_a_list(parties):
-    with refused(ConfigError, "'parties'"):
+@pytest.mark.parametrize(
+    ("parties", "named"), [*((one, "'parties'") for one in TABLES), (FRAME, "DataFrame X.groupby")]
+)
+def test_parties_are_a_list_and_no_table(parties, named):
+    with refused(ConfigError, *named.split()):
         run("p-cov", parties)
-
-
-def test_one_data_frame_is_told_how_to_be_several_parties():
-    with refused(ConfigError, "DataFrame", "X.groupby"):
-        fit(pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30))
 
 
 @pytest.mark.parametrize("key", LOCAL)
@@ -80,12 +78,11 @@ def test_a_journal_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_absurd_options_of_a_simulation_are_named():
-    kind, message = reported_error({}, dataset="wine", partition="columns", columns="9" * 5000)
-    assert kind == "ConfigError"
-    assert "'columns' names 1 columns in 1 groups" in message
-    for options in ({"partition": "shards", "shards-per-client": 10**30}, {"data-root": "~nobodyhere"}):
-        with refused(ConfigError, f"'{list(options)[-1]}'"):  # the server reads these options first
-            reported_error({}, dataset="wine", **options)
+    text = ": ".join(reported_error({}, dataset="wine", partition="columns", columns="9" * 5000))
+    assert text.startswith("ConfigError: ")
+    assert "'columns' names 1 columns in 1 groups" in text
+    with refused(ConfigError, "'shards-per-client'"):  # the server reads these options first
+        reported_error({}, dataset="wine", partition="shards", **{"shards-per-client": 10**30})
 
 
 def test_site_keys_of_a_wrong_type_are_named():
@@ -99,12 +96,18 @@ def test_site_keys_of_a_wrong_type_are_named():
 
 PARTIES = cut(rows(30), 20, 10)
 NODE = {"partition-id": 0, "num-partitions": 3}
+
+
+def of_site(values):
+    return NodeConfig.parse({**NODE, **values}, source="node-config")
+
+
 PLACES = {
     "option in a text": partial(run, "p-cov associate=linear", PARTIES),
     "option by name": partial(run, "em", PARTIES, associate="linear"),
     "key of sites by name": partial(run, "p-cov", PARTIES, phenotypes=["north.csv", "south.csv"]),
     "key of a run": partial(RunConfig.parse, {"phenotype-covariates": "age"}),
-    "key of a node": partial(NodeConfig.parse, NODE | {"phenotypes": "north.csv"}, source="node-config"),
+    "key of a node": partial(of_site, {"phenotypes": "north.csv"}),
     "method": partial(METHODS.parse_method, "Associate"),
 }
 
@@ -115,21 +118,12 @@ def test_a_former_name_is_refused_with_what_to_take_instead(place):
         PLACES[place]()
 
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
 LEVELS = '["f", "other"]', '["f", "missing"]', "[]"
-
-
-def of_run(values):
-    return RunConfig.parse(values)
-
-
-def of_site(values):
-    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, **values}, source="node-config")
 
 
 def test_pyproject_has_every_key_with_its_default():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
-    config = PROJECT["tool"]["flwr"]["app"]["config"]
+    config = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert set(config) == set(RunConfig.keys())
     strategy = FACTORY.strategy(config)
     assert strategy.config == RunConfig()
@@ -139,15 +133,17 @@ def test_pyproject_has_every_key_with_its_default():
 @pytest.mark.parametrize(
     ("parse", "key", "most", "beyond"),
     [
-        (of_run, "bound", [0.0, 1e100], [-1.0, 1.1e100]),
-        (of_run, "alpha", [1e-9], [0.0]),
-        (of_run, "shards-per-client", [1, 1000], [0, 1001]),
-        (of_run, "max-share", [0.0, 1.0], [-0.1, 1.1]),
-        *((of_run, key, [1e-9, 1e7], [0.0, 1.1e7]) for key in ("join-deadline", "round-deadline")),
-        *((of_run, key, [0], [-1]) for key in ("clients", "seed")),
-        (of_run, "weights", ["x" * 200], ["x" * 201]),
-        (of_run, "n-components", [1, 0.99], [0, 1.0, 0.0, "some"]),
-        (of_run, "levels", ['{"sex": ["f"]}'], [f'{{"sex": {values}}}' for values in LEVELS] + ["[]"]),
+        (RunConfig.parse, "bound", [0.0, 1e100], [-1.0, 1.1e100]),
+        (RunConfig.parse, "alpha", [1e-9], [0.0]),
+        (RunConfig.parse, "shards-per-client", [1, 1000], [0, 1001]),
+        (RunConfig.parse, "max-share", [0.0, 1.0], [-0.1, 1.1]),
+        *((RunConfig.parse, key, [1e-9, 1e7], [0.0, 1.1e7]) for key in ("join-deadline", "round-deadline")),
+        *((RunConfig.parse, key, [0, 1], [-1, True]) for key in ("clients", "seed")),  # an equal value is read anew
+        (RunConfig.parse, "secure-aggregation", [True], [1]),
+        (RunConfig.parse, "data-root", ["a/b"], ["~", "~/data", "~root", "~nosuchuser/data"]),
+        (RunConfig.parse, "weights", ["x" * 200], ["x" * 201]),
+        (RunConfig.parse, "n-components", [1, 0.99], [0, 1.0, 0.0, "some"]),
+        (RunConfig.parse, "levels", ['{"sex": ["f"]}'], [f'{{"sex": {values}}}' for values in LEVELS] + ["[]"]),
         *((of_site, key, [1], [0]) for key in ("min-rows", "round-rows", "max-reply-bytes", "honest-parties")),
         (of_site, "min-parties", [2], [1]),
         (of_site, "threads", [1, 1024], [0, 1025]),
@@ -166,11 +162,10 @@ def test_values_within_limits_are_taken(parse, key, most, beyond):
 
 
 def test_a_site_that_says_nothing_allows_little():
-    node = NodeConfig(partition_id=0, num_partitions=3)
+    node = of_site({})
     assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
     assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
-    assert (node.max_reply_bytes, node.delta_budget) == (2**31, 1e-5)
-    assert (node.secure_only, node.public_count) == (False, False)
+    assert (node.max_reply_bytes, node.delta_budget, node.secure_only, node.public_count) == (2**31, 1e-5, False, False)
     with refused(ConfigError, "partition-id"):
         NodeConfig.parse({"num-partitions": 3}, source="node-config")
     with refused(ConfigError, "partition-id", 3, 0, 2):

@@ -16,7 +16,7 @@ from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.protocol.admission import MAX_MESSAGE_CHARACTERS, ErrorReport
 from fedpca_flwr.site_app import site_client
 from fedpca_flwr.strategies import FACTORY
-from tests.refusals import refused, unnamed
+from tests.refusals import unnamed
 
 LONG = "x" * 10**6
 
@@ -40,25 +40,16 @@ KEYS = [*RunConfig.keys(), LONG, "data_root", "\x1b[2J", "\udc80", "a\nclient 0:
 
 def party_reports(config):
     """Return a party's answers to a run-config, asked in each way; nothing is raised, whose text would travel."""
-    reports = []
-    for ask in ("get_properties", "fit", "evaluate"):
-        context = Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config)
-        client = site_client(context, context)
-        arguments = {"get_properties": [{}], "fit": [[], {"phase": "moments"}], "evaluate": [[], {}]}[ask]
-        answer = getattr(client, ask)(*arguments)
-        reports.append(answer if ask == "get_properties" else answer[2])
-    return reports
+    contexts = [Context(1, 1, {"partition-id": 1, "num-partitions": 3}, RecordDict(), config) for _ in range(3)]
+    first, second, third = (site_client(context, context) for context in contexts)
+    return [first.get_properties({}), second.fit([], {"phase": "moments"})[2], third.evaluate([], {})[2]]
 
 
 def require_clean(reports, config):
-    for metrics in reports:
-        if "error" not in metrics:
-            continue
-        report = ErrorReport.parse(metrics)
-        assert report.partition_id == 1
+    for report in (ErrorReport.parse(metrics) for metrics in reports if "error" in metrics):
         lines = report.message.split("\n")
-        assert all(line.isprintable() for line in lines)
-        assert not [line for line in lines if line.startswith("client 0")]
+        assert report.partition_id == 1
+        assert all(line.isprintable() and not line.startswith("client 0") for line in lines)
         assert "failed with" not in report.message, config
 
 
@@ -75,10 +66,9 @@ def test_every_value_at_every_key_is_answered(value):
 
 @pytest.mark.parametrize("value", OF_LEVELS, ids=short)
 def test_texts_without_levels_are_refused_in_a_sentence(value):
-    for metrics in party_reports({"levels": value, "method": "p-cov scale=true"}):
-        assert metrics["error"] == "ConfigError"
-        assert not unnamed(metrics["message"], "'levels'")
-        require_clean([metrics], value)
+    reports = party_reports({"levels": value, "method": "p-cov scale=true"})
+    assert not any(metrics["error"] != "ConfigError" or unnamed(metrics["message"], "'levels'") for metrics in reports)
+    require_clean(reports, value)
 
 
 @pytest.mark.parametrize(("columns", "levels"), [(1, 1001), (1, 10**5), (10, 999), (9000, 1)])
@@ -112,14 +102,15 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
         context = Context(1, 1, {**node, "data": str(tmp_path / "rows.npy")}, RecordDict(), config)
         client = site_client(context, context)
         for metrics in (client.get_properties({}), client.fit([], {"phase": phase})[2], client.evaluate([], {})[2]):
-            assert "failed with" not in metrics.get("message", "")
-            str(metrics).encode()
+            assert "failed with" not in str(metrics).encode().decode()
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"method": f"p-cov {LONG}=1"}, "'method' has 1,000,008 characters, expected at most 10,000"),
+        pytest.param(
+            {"method": f"p-cov {LONG}=1"}, "'method' has 1,000,008 characters, expected at most 10,000", id="text"
+        ),
         ({"method": f"p-cov {'x' * 9000}=1"}, "an option's name has 9,000 characters, expected at most 64"),
         ({"method": "x" * 9000}, "'method' is 'xxx"),
         ({LONG: 1}, "a key has 1,000,000 characters, expected at most 64"),
@@ -127,8 +118,8 @@ def test_no_text_is_raised_by_a_site_that_notes_it(method, text, tmp_path):
         ({str(i): 1 for i in range(1000)}, "it has 1,000 keys, expected at most 100"),
         ({"method": MANY_OPTIONS}, "'method' has 1,000 options, expected at most 100"),
         ({"seed": 10**5000}, "'seed' is a whole number of more than 1,024 bits"),
+        ({"data-root": "~"}, "'~'"),
     ],
-    ids=["text", "option", "name", "key", "value", "keys", "options", "digits"],
 )
 def test_texts_that_are_too_long_are_not_compared(config, text, monkeypatch):
     """Looking for the nearest of the known names takes a time that grows with the name's length."""
@@ -144,8 +135,8 @@ def test_texts_that_are_too_long_are_not_compared(config, text, monkeypatch):
 
 
 def test_no_refusal_is_longer_than_a_server_reads():
-    faults = {"method": "p-cov " + " ".join(f"a{i}=1" for i in range(99))}
-    assert {len(metrics["message"]) for metrics in party_reports(faults)} == {MAX_MESSAGE_CHARACTERS} == {4000}
+    reports = party_reports({"method": "p-cov " + " ".join(f"a{i}=1" for i in range(99))})
+    assert {len(metrics["message"]) for metrics in reports} == {MAX_MESSAGE_CHARACTERS} == {4000}
 
 
 def test_long_texts_and_paths_in_a_sites_own_home_are_taken():
@@ -155,21 +146,5 @@ def test_long_texts_and_paths_in_a_sites_own_home_are_taken():
     path = "a/" * 50
     assert RunConfig.parse({"data-root": path, "output": "x" * run_config.MAX_TEXT_CHARACTERS}).data_root == path
     assert method_text.split_method_text("p-cov " + "a=1 " * run_config.MAX_KEYS)[0] == "p-cov"
-    node = {"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}
-    assert NodeConfig.parse(node, source="node-config").scores == "~/scores.npz"
-
-
-@pytest.mark.parametrize("path", ["~", "~/data", "~root", "~nosuchuser/data"])
-def test_a_run_config_lets_no_site_look_into_a_home(path):
-    with refused(ConfigError, "data-root", "~"):
-        RunConfig.parse({"data-root": path})
-    assert not unnamed(party_reports({"data-root": path})[0]["message"], "data-root", "'~'")
-
-
-@pytest.mark.parametrize(
-    ("good", "bad"), [({"secure-aggregation": True}, {"secure-aggregation": 1}), ({"clients": 1}, {"clients": True})]
-)
-def test_equal_values_of_other_types_are_read_anew(good, bad):
-    RunConfig.parse(good)
-    with refused(ConfigError, next(iter(bad))):
-        RunConfig.parse(bad)
+    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "scores": "~/scores.npz"}, source="node-config")
+    assert node.scores == "~/scores.npz"

@@ -36,39 +36,31 @@ HELD = {
     "pandas, by columns": lambda data: pd.DataFrame(by_columns(data)),
     "Arrow": lambda data: pa.table(by_columns(data)),
     "polars": lambda data: pytest.importorskip("polars").DataFrame(by_columns(data)),
-    "blocks of Fortran": lambda data: Blocks(
-        lambda: map(np.asfortranarray, np.split(data, [30])), data.shape[1], data.dtype
-    ),
+    "blocks of Fortran": lambda data: Blocks(lambda: map(np.asfortranarray, np.split(data, [30])), 37, data.dtype),
 }
 
 
 def same(one, other):
-    for name in ("components_", "mean_", "explained_variance_", "noise_variance_", "scale_"):
+    for name in ("components_", "scores_", "mean_", "explained_variance_", "noise_variance_", "scale_"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
 
 METHODS = "p-cov scale=true", "sub-it", "qr-pca", "ap-stack", "em"
+OF_COLUMNS = [("Fortran", "vertical"), ("slice", "vfedpca"), ("pandas, by columns", "vertical")]
 
 
 @cache
-def expected(method):
-    return run(method, PARTS, n_components=3, min_rows=1)
+def result(method, held="C"):
+    parts = PARTS if method in METHODS else (X[:, :20], X[:, 20:])
+    return run(method, list(map(HELD[held], parts)), n_components=3, min_rows=1)
 
 
 @pytest.mark.parametrize(
-    ("held", "method"), [*zip(HELD, cycle(METHODS), strict=False), *(("Fortran", method) for method in METHODS)]
+    ("held", "method"),
+    [*zip(HELD, cycle(METHODS), strict=False), *(("Fortran", method) for method in METHODS), *OF_COLUMNS],
 )
 def test_a_run_has_the_same_bits(method, held):
-    same(run(method, [HELD[held](part) for part in PARTS], n_components=3, min_rows=1), expected(method))
-
-
-@pytest.mark.parametrize(
-    ("method", "held"), [("vertical", "Fortran"), ("vfedpca", "slice"), ("vertical", "pandas, by columns")]
-)
-def test_columns_have_the_same_bits(method, held):
-    columns = X[:, :20], X[:, 20:]
-    one, other = (run(method, list(map(HELD[kind], columns)), n_components=3).scores_ for kind in ("C", held))
-    np.testing.assert_array_equal(one, other)
+    same(result(method, held), result(method))
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without feature names")
@@ -83,35 +75,32 @@ def test_new_rows_moments_and_the_reference_have_the_same_bits(held):
 
 @pytest.mark.parametrize(("method", "kind"), [("p-cov", "float32"), ("sub-it", "float64"), ("p-cov", "int16")])
 def test_arrays_have_the_same_bits_in_both_orders(method, kind, tmp_path):
-    of_files, of_arrays = [], []
+    models = []
     for order in "CF":
         parts = [part.astype(kind, order=order) for part in PARTS]
-        of_files.append(finish(at_sites(server_of(method, PARTS, n_components=3), sites_of(tmp_path / order, parts))))
-        of_arrays.append(run(method, parts, n_components=3))
-    same(*of_files)
-    same(*of_arrays)
+        of_files = finish(at_sites(server_of(method, PARTS, n_components=3), sites_of(tmp_path / order, parts)))
+        models.append((of_files, run(method, parts, n_components=3)))
+    for of_rows, of_columns in zip(*models, strict=True):
+        same(of_rows, of_columns)
 
 
 @pytest.mark.engine
 def test_a_mapped_file_of_columns_is_not_read_whole(tmp_path):
     """A view of a map too. The file holds more than is kept of blocks, and nothing was written to its pages."""
-    large = np.lib.format.open_memmap(
-        tmp_path / "large.npy", "w+", dtype=np.float64, shape=(HELD_BYTES // 64 + 64, 16), fortran_order=True
-    )
+    shape = HELD_BYTES // 64 + 64, 16
+    large = np.lib.format.open_memmap(tmp_path / "large.npy", "w+", np.float64, shape, fortran_order=True)
     for given in (large, np.asarray(large)[:, ::2], large.T[:8].T):
-        table = check_rows(given)
-        assert isinstance(table.rows, Blocks)
-        assert table.rows.shape == given.shape
-        assert next(iter(table.rows.read())).flags.c_contiguous
-        assert next(iter(table.rows.read())).nbytes < 2**22
-    small = np.load(tmp_path / "large.npy", mmap_mode="r")[:100]
-    np.testing.assert_array_equal(check_rows(small).rows, small)
+        rows = check_rows(given).rows
+        first = next(iter(rows.read()))
+        assert rows.shape == given.shape
+        assert first.flags.c_contiguous
+        assert first.nbytes < 2**22
+    np.testing.assert_array_equal(check_rows(large[:100]).rows, large[:100])
 
 
 def test_rows_are_not_copied_without_need(tmp_path):
     np.save(tmp_path / "rows.npy", X)
     for given in (X, X[7:90], np.load(tmp_path / "rows.npy", mmap_mode="r")):
         assert np.shares_memory(check_rows(given).rows, given)
-    given = Blocks(lambda: [np.asfortranarray(X)], 37, X.dtype)
-    assert check_rows(given).rows.flags.c_contiguous
-    assert to_array(check_rows(Blocks(lambda: [sparse.csr_array(X)], 37, X.dtype, sparse=True)).rows).flags.c_contiguous
+    for of, kind in ((np.asfortranarray, False), (sparse.csr_array, True)):
+        assert to_array(check_rows(Blocks(lambda of=of: [of(X)], 37, X.dtype, sparse=kind)).rows).flags.c_contiguous

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp, mod
 from flwr.server import ServerConfig
 from flwr.server.compat.app import start_grid
@@ -16,19 +16,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from pandas import DataFrame
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from fedpca_flwr import (
-    ConfigError,
-    ContractError,
-    DataError,
-    FedPCA,
-    FedPCAError,
-    LocalGrid,
-    PooledCovariance,
-    SubspaceIteration,
-    client_app,
-    client_loadings,
-    run,
-)
+from fedpca_flwr import FedPCA, LocalGrid, PooledCovariance, SubspaceIteration, client_app, client_loadings, run
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, FedPCAError
 from fedpca_flwr.flower import one_blas_thread
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.harness import differences, identities, own
@@ -56,6 +45,11 @@ def by_messages(method="p-cov", node=lambda party: {}, rows=rows_of, **options):
     return strategy, strategy.start(grid_of(method, rows, [node(party) for party in range(3)], **options))
 
 
+def bits(arrays):
+    arrays = {name: array.numpy() if isinstance(array, Array) else array for name, array in arrays.items()}
+    return {name: array.tobytes() for name, array in arrays.items()}
+
+
 SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
@@ -74,22 +68,11 @@ def test_the_message_api_gives_the_bits_of_run(method, options):
     strategy, result = by_messages(method, **options)
     model = run(method, PARTIES, n_components=2, **options)
     arrays = {"components": model.components_, "mean": model.mean_, "variances": model.explained_variance_}
-    arrays["scale"] = np.ones(4) if model.scale_ is None else model.scale_
-    found = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
-    assert found == {name: array.tobytes() for name, array in arrays.items()}
+    assert bits(result.arrays) == bits(arrays | {"scale": np.ones(4) if model.scale_ is None else model.scale_})
     assert strategy.model.rounds == model.rounds == len(result.train_metrics_clientapp) - 1
     for way in ("up", "down"):
         told = sum(entry[f"bytes-{way}"] for entry in result.train_metrics_clientapp.values())
         assert told == sum(sum(entry[way]) for entry in strategy.model.log["rounds"])
-
-
-def test_a_node_config_may_have_keys_of_the_app(tmp_path):
-    def node(party):
-        np.save(tmp_path / f"{party}.npy", PARTIES[party])
-        return {"rows": str(tmp_path / f"{party}.npy"), "site": "north", "learning-rate": 0.1}
-
-    strategy, _ = by_messages(node=node, rows=lambda context: np.load(context.node_config["rows"]))
-    assert strategy.model.components_.tobytes() == run("p-cov", PARTIES, n_components=2).components_.tobytes()
 
 
 @pytest.mark.parametrize("hider", [None, 1])
@@ -99,8 +82,13 @@ def test_the_model_has_the_names_of_columns_if_every_site_shows_them(hider):
     assert np.array_equal(strategy.model.feature_names_in_, None if hider else names)
 
 
-def test_keys_for_files_are_named_where_an_app_loads_the_rows(caplog):
-    by_messages(node=lambda party: {"data": "rows.csv", "leave-out": "a"} if party == 1 else {"min-rows": 2})
+def test_a_node_config_may_have_keys_of_the_app_and_keys_for_files_are_named(caplog):
+    def node(party):
+        own = {"data": "rows.csv", "leave-out": "a"} if party == 1 else {"min-rows": 2}
+        return {"place": party, "site": "north", "learning-rate": 0.1, **own}
+
+    strategy, _ = by_messages(node=node, rows=lambda context: PARTIES[context.node_config["place"]])
+    assert not differences(strategy.model, run("p-cov", PARTIES, n_components=2))
     assert len([record for record in caplog.records if "data, leave-out" in record.message]) == 1
 
 
@@ -110,50 +98,38 @@ def test_an_error_of_all_parties_is_told_once(caplog):
     assert (str(caught.value).count("n-components"), caplog.text.count("n-components")) == (1, 0)
 
 
-RULES = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}
-
-
-@pytest.mark.parametrize(("slip", "key"), RULES.items())
-def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip, key):
+@pytest.mark.parametrize("slip", ["min-row", "secureonly", "may_shw"])
+def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip):
+    key = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}[slip]
     with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
         by_messages(node=lambda party: {slip: "x"})
 
 
 def test_a_strategy_is_for_one_run():
     strategy, _ = by_messages()
-    components = strategy.model.components_
+    model = strategy.model
     with refused(ContractError, "'p-cov' has already run"):
         strategy.start(grid_of())
-    assert strategy.model.components_ is components
+    assert strategy.model is model
     assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"
     assert repr(SubspaceIteration(n_components=3, block_size=5)) == "SubspaceIteration(n_components=3, block_size=5)"
 
 
-class GridWithRetries(LocalGrid):
-    """A user's grid, whose `send_and_receive` is the user's."""
-
-    calls = 0
-
-    def send_and_receive(self, messages, *, timeout=None):
-        self.calls += 1
-        return super().send_and_receive(messages, timeout=timeout)
-
-
 def test_a_users_send_and_receive_is_called_and_stays():
-    grid = GridWithRetries(grid_of().app, 3)
-    pca_of().start(grid)
-    assert grid.calls == 1 + 2  # of all parties at once: what they hold, the moments and the last round
+    calls = []
+
+    class OwnGrid(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            calls.append(messages)
+            if len(calls) > 3:
+                raise NotImplementedError("no such link")
+            return super().send_and_receive(messages, timeout=timeout)
+
+    pca_of().start(grid := OwnGrid(grid_of().app, 3))
+    assert len(calls) == 3  # of all parties at once: what they hold, the moments and the last round
     assert "send_and_receive" not in vars(grid)
-
-
-def test_an_error_of_the_grid_is_not_told_as_the_nodes(monkeypatch):
-    def fails(self, messages, **options):
-        raise NotImplementedError("no such link")
-
-    monkeypatch.setattr(GridWithRetries, "send_and_receive", fails)
-    grid = GridWithRetries(grid_of().app, 3)
-    with refused(FedPCAError, "NotImplementedError", "no such link"):
-        pca_of().start(grid)
+    with refused(FedPCAError, "NotImplementedError", "no such link"):  # which is not of the nodes
+        pca_of().start(OwnGrid(grid_of().app, 3))
 
 
 def by_components(strategy, rounds: int | None = None, **options) -> None:
@@ -207,11 +183,6 @@ def test_options_that_differ_between_sides_are_named(method):
     assert f"'method' is '{method}' here" in party.get_properties({"settings": other})["message"]
 
 
-def test_a_run_whose_sides_differ_ends_at_the_door():
-    with refused(ConfigError, "'center'", "client 0", "client 2"):
-        pca_of("sapca", center=False).start(grid_of("sapca"))
-
-
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
     """A process that has started Ray, as a notebook after a simulation, is no simulated party."""
     there = SimpleNamespace(get_actor_id=lambda: None)
@@ -235,27 +206,24 @@ def nodes_of(method, tmp_path):
         drawn = [np.random.default_rng(i).normal(size=(n, 6)) for i, n in enumerate((50, 40, 60))]
         return [part * np.arange(6, 0, -1) for part in drawn], {}
     columns = np.split(np.random.default_rng(0).normal(size=(40, 7)) * np.arange(7, 0, -1), [3, 5], axis=1)
-    if method != "vertical-scores":
-        return columns, {}
-    loadings = [tmp_path / f"{party}.npz" for party in range(3)]
-    run("vertical", columns, n_components=2, loadings=loadings)
-    return columns, {"loadings": loadings}
+    loadings = [tmp_path / f"{party}.npz" for party in range(3)] if method == "vertical-scores" else None
+    if loadings:
+        run("vertical", columns, n_components=2, loadings=loadings)
+    return columns, {"loadings": loadings} if loadings else {}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_both_faces_give_the_same_bits(method, tmp_path):
     parties, files = nodes_of(method, tmp_path)
-    rows = lambda context: parties[context.node_config["partition-id"]]  # noqa: E731
-    secure = {"secure_aggregation": True, "bound": 1e3} if method == "vertical-scores" else {}
-    kind = METHODS[method].strategy
+    secure = {"secure_aggregation": True, "bound": 1e3} if method == "vertical-scores" else {"n_components": 2}
     models = []
-    for face in ("messages", "classic"):
-        options = {**own(method), **secure, **({} if secure else {"n_components": 2})}
-        grid = LocalGrid(client_app(rows, method, **options), 3)
+    for by_messages in (True, False):
+        options = {**own(method), **secure}
+        grid = LocalGrid(client_app(lambda context: parties[context.node_config["partition-id"]], method, **options), 3)
         for party, context in enumerate(grid.contexts.values()):
             context.node_config.update({key: str(paths[party]) for key, paths in files.items()})
-        strategy = kind(clients=3, **options)
-        if face == "messages":
+        strategy = METHODS[method].strategy(clients=3, **options)
+        if by_messages:
             FedPCA(strategy).start(grid)
         else:
             start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.rounds))
@@ -270,8 +238,8 @@ def scores_after(app, grid):
     @app.train()
     def train(message, context):
         scores[context.node_config["partition-id"]] = client_loadings(context).part_of_scores(rows_of(context))
-        metrics = MetricRecord({"num-examples": 1})
-        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+        content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
 
     fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
     fedavg.start(grid, ArrayRecord([np.zeros(2)]), num_rounds=1, train_config=ConfigRecord({"phase": 1.0}))
@@ -295,8 +263,7 @@ def test_fedavg_after_the_pca_has_the_scores_at_its_clients():
 def test_flowers_own_loop_runs_a_pca():
     strategy = pca_of("sub-it")
     result = Strategy.start(strategy, grid_of("sub-it"), ArrayRecord(), num_rounds=strategy.strategy.rounds)
-    expected = run("sub-it", PARTIES, n_components=2)
-    assert result.arrays["components"].numpy().tobytes() == expected.components_.tobytes()
+    assert bits(result.arrays)["components"] == run("sub-it", PARTIES, n_components=2).components_.tobytes()
 
 
 def test_a_run_may_have_several_pcas_each_with_a_name():
@@ -372,13 +339,10 @@ def test_arguments_of_other_strategies_are_refused_by_name():
 
 
 def test_a_pca_of_columns_returns_scores():
-    columns = np.split(np.random.default_rng(0).normal(size=(40, 7)), [3, 5], axis=1)
-    pca = pca_of("vertical")
-    grid = grid_of("vertical", lambda context: columns[context.node_config["partition-id"]])
-    arrays = pca.start(grid, num_rounds=pca.strategy.rounds).arrays
-    assert arrays.keys() == {"scores", "variances"}
-    assert arrays["scores"].numpy().tobytes() == pca.model.scores_.tobytes()
-    assert arrays["variances"].numpy().tobytes() == pca.model.explained_variance_.tobytes()
+    columns, _ = nodes_of("vertical", None)
+    pca, grid = pca_of("vertical"), grid_of("vertical", lambda context: columns[context.node_config["partition-id"]])
+    found = pca.start(grid, num_rounds=pca.strategy.rounds).arrays
+    assert bits(found) == bits({"scores": pca.model.scores_, "variances": pca.model.explained_variance_})
 
 
 def test_clients_compute_with_one_blas_thread():
@@ -407,11 +371,10 @@ def test_a_misspelt_option_is_corrected_in_the_spelling_of_python(make, wrong, r
 
 def test_what_comes_too_early_or_is_no_function_is_refused_at_once():
     with refused(ContractError, "start(grid)"):
-        _ = FedPCA("p-cov", n_components=2).model
-    with refused(ConfigError, "'rows'", "ndarray", "lambda context"):
-        client_app(PARTIES[0])
-    with refused(ConfigError, "'rows'", "list"):
-        grid_of().app.add_pca("other", PARTIES)
+        _ = pca_of().model
+    for take, kind in ((client_app, PARTIES[0]), (partial(grid_of().app.add_pca, "other"), PARTIES)):
+        with refused(ConfigError, "'rows'", type(kind).__name__, *["lambda context"] * (kind is not PARTIES)):
+            take(kind)
 
 
 def test_the_signature_of_a_methods_class_has_its_options():

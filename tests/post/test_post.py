@@ -47,10 +47,9 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 def nodes_of(folder, parties, **keys):
     """Node-configs of sites with files, journals and identities of their own, and their folders."""
     nodes = sites_of(folder, parties, **SITE, **keys)
-    for party, node in enumerate(nodes):
-        node |= {"name": NAMES[party], "partition-id": party, "num-partitions": len(parties)}
-        node |= identities(len(parties))[party]
-        (folder / NAMES[party]).mkdir()
+    for party, (node, name, identity) in enumerate(zip(nodes, NAMES, identities(len(parties)), strict=False)):
+        node |= {"name": name, "partition-id": party, "num-partitions": len(parties), **identity}
+        (folder / name).mkdir()
     return nodes
 
 
