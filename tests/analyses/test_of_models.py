@@ -21,7 +21,7 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests import genotypes
-from tests.data.test_categories import LEVELS, parts, table
+from tests.data.test_categories import LEVELS, table
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.refusals import refused, unnamed
@@ -189,11 +189,15 @@ def test_what_cannot_be_judged_is_refused(model):
 FRAME = table()
 
 
+def in_three(frame):
+    return [frame[:70], frame[70:115], frame[115:]]
+
+
 @pytest.mark.parametrize("numbers", [["mass", "bill", "ratio"], []], ids=["famd", "mca"])
 @pytest.mark.filterwarnings("ignore:X has")
 def test_levels_lie_at_the_mean_of_their_rows(numbers):
     frame = FRAME[[*numbers, *LEVELS]]
-    model = fit("p-cov", parts(frame), n_components=3, scale=True, levels=LEVELS)
+    model = fit("p-cov", in_three(frame), n_components=3, scale=True, levels=LEVELS)
     found, scores = analyses.categories(model), model.transform(frame)
     own = frame[[*LEVELS]]  # levels that are not declared, and those that are missing, are two more
     cells = own.where(own.isin(LEVELS) | own.isna(), "other").fillna("missing")
@@ -215,14 +219,14 @@ def test_levels_lie_at_the_mean_of_their_rows(numbers):
 
 def test_a_level_of_no_row_or_of_all_has_no_place():
     def mixed(frame, levels, **options):
-        return fit("p-cov", parts(frame), n_components=2, scale=True, levels=levels, **options)
+        return fit("p-cov", in_three(frame), n_components=2, scale=True, levels=levels, **options)
 
     levels = {"sex": ["f", "m", "x"], "island": ["north"], "planet": ["earth"]}
     found = analyses.categories(mixed(FRAME.assign(planet="earth"), levels))
     assert not {"sex=x", "planet=earth"} & set(found.levels)
     assert np.isfinite(found.coordinates).all()
     with refused(ContractError, "levels="):
-        analyses.categories(fit("p-cov", parts(FRAME[["mass", "bill"]]), n_components=2))
+        analyses.categories(fit("p-cov", in_three(FRAME[["mass", "bill"]]), n_components=2))
     # Levels may be those that enough rows of a party have: 'far' and 'farther' have 5 % of 150 rows each.
     model = mixed(FRAME[["mass", "island"]], ["island"], min_rows=12)
     assert model.log["levels"] == {"island": ["north", "south", "west"]}
