@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +35,8 @@ Spoil = Callable[[bytes], bytes]
 """What becomes of the bytes at a place: themselves, or a pickle."""
 
 
-class Mark:
+class Mark(SimpleNamespace):
     """Whoever unpickles this makes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
 
     def __reduce__(self):
         return Path.touch, (self.file,)
@@ -61,13 +59,11 @@ def rewritten(file: Path, spoil: Spoil) -> Path:
 
 
 def a_reply(folder: Path, spoil: Spoil) -> None:
-    server = server_of("p-cov", [rows(30), rows(20)], n_components=2)
-
     def change(reply):
         reply.parameters.tensors[:] = map(spoil, reply.parameters.tensors)
         return reply
 
-    tamper(server, 1, change)
+    tamper(server := server_of("p-cov", [rows(30), rows(20)], n_components=2), 1, change)
     finish(server)
 
 
@@ -118,16 +114,14 @@ def a_federation(folder: Path, spoil: Spoil, respell: bool = False) -> None:
     federation.save()
     if respell:
         respelt(folder, state_folder.SCHEMA, "member", "digest", spoil)
-    else:
-        for file in folder.iterdir():
-            rewritten(file, spoil)
+    for file in () if respell else folder.iterdir():
+        rewritten(file, spoil)
     Federation.open(folder).model(2)
 
 
 def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil) -> None:
     """Return a store's one large value, spoilt by whoever can name it by its digest and seal it."""
-    store = Store(folder, schema)
-    with store.transaction() as database:
+    with (store := Store(folder, schema)).transaction() as database:
         ((value,),) = database.execute("SELECT value FROM piece").fetchall()
         database.execute("DELETE FROM piece")
         database.execute(f"UPDATE {table} SET {column} = ?", (store.put(database, spoil(value)),))
@@ -150,7 +144,7 @@ def test_no_pickle_is_executed(place, tmp_path):
     for made in (array_of_objects, pickle.dumps):
         mark, folder = tmp_path / f"of {made.__name__}", tmp_path / made.__name__
         folder.mkdir()
-        pickled = made(Mark(mark))
+        pickled = made(Mark(file=mark))
         with pytest.raises((FedPCAError, ValueError)):
             place(folder, lambda _, pickled=pickled: pickled)
         assert not mark.exists()
@@ -162,7 +156,7 @@ def test_no_pickle_is_executed(place, tmp_path):
 
 def test_a_parquet_file_s_own_types_are_not_unpickled(tmp_path):
     """As Arrow once did (CVE-2023-47248)."""
-    pickled = pickle.dumps(Mark(tmp_path / "m"))
+    pickled = pickle.dumps(Mark(file=tmp_path / "m"))
     about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickled}
     schema = pa.schema([pa.field("a", pa.float64(), metadata=about)])
     parquet.write_table(pa.table([[1.0, 2.0]], schema=schema), tmp_path / "own.parquet")
