@@ -5,9 +5,7 @@ the last bit. What leaves the sites, before any mask, must be equal up to the ro
 size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
 
 A run's options are questions, too, and both are drawn here. Whatever was drawn, a site raises nothing, answers its
-script and nothing after its first refusal, and tells no number of rows below its minimum. A site that allows nothing
-beyond the defaults gives equal answers to equal moments, or none; where answers are masked or noised, one row that is
-another does not show.
+script and nothing after its first refusal, and tells no number of rows below its minimum.
 """
 
 from pathlib import Path
@@ -33,20 +31,19 @@ N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
 
 
+REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
+"""A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
+
+
 def twins(width: int) -> list[np.ndarray]:
     """Two tables (N, width) of even numbers whose counts, means and scatters are the same; no row is."""
     rows = 2.0 * np.random.default_rng(5).integers(9, 49, (N, width))
     rows[:, 1] = rows[:, 0] + 2 * np.arange(N) % 7
-    other = rows.copy()
-    for start in range(0, N, 4):
-        other[start : start + 4] -= np.outer(REFLECTED, REFLECTED @ rows[start : start + 4]) / 2
+    fours = rows.reshape(-1, 4, width)
+    other = (fours - REFLECTED[:, None] * (REFLECTED @ fours)[:, None] / 2).reshape(N, width)
     assert not (rows == other).all(axis=1).any()
     assert np.array_equal(rows.T @ rows, other.T @ other)
     return [rows, other]
-
-
-REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
-"""A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
 
 
 class Thresholds(Adversary):
@@ -116,9 +113,8 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
 
 def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProxyType({})) -> str:
     worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(6)
-    run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
-    node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
-    node |= {} if script.secure else {"journal": ""}
+    run = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
+    node = {**({"may-show": "inner products"} if script.columns else {}), **({} if script.secure else {"journal": ""})}
     if run["method"] == "vertical-scores":
         node["loadings"] = earlier_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]

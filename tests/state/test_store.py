@@ -145,12 +145,8 @@ def test_a_file_that_is_no_database_is_named_and_stays_and_tells_nothing(tmp_pat
 def test_a_store_of_another_kind_is_named_and_one_of_an_older_format_changed_once(tmp_path):
     """The other stores have the same file name and tables."""
     add(tmp_path, "one")
-    for key, value, *named in (
-        ("application", b"abcd"),
-        ("application", b""),
-        ("format", 2, 3, 2),
-        ("format", 4, 3, 4),
-    ):
+    kinds = ("application", b"abcd"), ("application", b""), ("format", 2, 3, 2), ("format", 4, 3, 4)
+    for key, value, *named in kinds:
         with refused(StoreError, tmp_path / "shelf.sqlite", *named):
             titles(tmp_path, replace(SCHEMA, **{key: value}))
     newer = replace(SCHEMA, format=4, upgrades=((3, ("UPDATE book SET title = title || '!'",)),))
