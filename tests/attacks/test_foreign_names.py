@@ -70,8 +70,8 @@ def node_of(folder):
 
 @pytest.mark.parametrize("kind", [QUERY, TRAIN, "get_properties"])
 def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, tmp_path, log):
-    names = "['FEDPCA_RUN', 'FEDPCA_REFUSAL']"
-    record = f"import os, sys; print(*map(os.environ.get, {names}), file=open(sys.argv[1], 'a'))"
+    read = "['FEDPCA_RUN', 'FEDPCA_REFUSAL']"
+    record = f"import os, sys; print(*map(os.environ.get, {read}), file=open(sys.argv[1], 'a'))"
     command = shlex.join([sys.executable, "-c", record, str(tmp_path / "refusals")])
     context = Context(7, 1, {**node_of(tmp_path), "on-refusal": command}, RecordDict(), {})
     names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses

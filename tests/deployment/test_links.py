@@ -54,7 +54,8 @@ def test_three_sites_have_a_model_that_a_restarted_link_does_not_have(tmp_path):
     folders = [tmp_path / f"models{i}" for i in range(3)]
     for node, folder in zip(nodes, folders, strict=True):
         node |= {"min-rows": 40, "secure-only": True, "blind": "only", "model": str(folder)}
-    with RecordingLab(tmp_path / "flower", nodes) as lab:
+    lab = RecordingLab(tmp_path / "flower", nodes)
+    with lab:
         lab.processes["superlink"].terminate()
         lab.processes["superlink"].wait()
         lab.spawn("superlink", lab.link_command)  # it knows the sites' keys from its database
