@@ -161,10 +161,7 @@ def test_an_honest_run_asks_once_and_ends_in_constants_and_its_secret_travels_no
 
 
 def test_every_sealed_sum_of_every_run_has_a_pad_of_its_own():
-    """Without pads the server would read count, sums and squares of all rows in what it hands back.
-
-    With one pad twice, it would read the difference of two sums: each phase and place has its own.
-    """
+    """Without pads the server would read sums in what it hands back; with one pad twice, the difference of two sums."""
     sealed = []
     for _ in range(2):
         exchanged = heard(server := blind_server(), 0)
@@ -325,10 +322,7 @@ def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed):
-    """Table A under Q, and table A P under P' Q divided otherwise: what opens and what is refused are the same.
-
-    All numbers are whole, numbers of rows and the trace are powers of two, and no noise is added: nothing is rounded.
-    """
+    """Table A under Q, and A P under P' Q divided otherwise; whole numbers and powers of two, which nothing rounds."""
     rng = np.random.default_rng(seed)
     P, Q = dyadic_rotation(rng), dyadic_rotation(rng)
     half = 16 * rng.choice([-1.0, 1.0], (8, 8))

@@ -1,8 +1,6 @@
 """What `em` answers follows from the moments of the rows that share their gaps, whatever a server asks.
 
-The rows of one site are those of another, turned within each group of rows with the same gaps by an orthogonal matrix
-that leaves the vector of ones as it is: each row is another one, count, mean and scatter of each group are the same.
-Where a site lets a row count that alone misses a feature, a server that chooses the model reads that row.
+The rows of one site are those of another, turned within each group of rows with the same gaps about the vector of ones.
 """
 
 import numpy as np

@@ -1,15 +1,11 @@
 """Rows with equal moments give equal answers, whatever the server asks.
 
-Two sites hold other rows with the same count, mean and scatter: all are small integers, so that the three are equal to
-the last bit. What leaves the sites, before any mask, must be equal up to the rounding of sums, for questions of any
-size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
-
-A run's options are questions, too, and both are drawn here. Whatever was drawn, a site raises nothing, answers its
-script and nothing after its first refusal, and tells no number of rows below its minimum.
+Two sites hold other small integers with the same count, mean and scatter. What leaves the sites, before any mask,
+must be equal up to the rounding of sums: a server's centre near 2^53 would let rounding tell rows apart, if it were
+subtracted from them. A run's options are questions, too, and both are drawn here.
 """
 
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,10 +43,7 @@ def twins(width: int) -> list[np.ndarray]:
 
 
 class Thresholds(Adversary):
-    """Questions with numbers near those at which float64 begins to round the data.
-
-    As an attacker would, they let what is large in the first two features cancel.
-    """
+    """Questions with numbers near those at which float64 rounds the data, of which what is large may cancel."""
 
     def _value(self, field, shape):
         if field.dtypes[0].kind in "ui":
@@ -111,21 +104,21 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
     return float(size)
 
 
-def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProxyType({})) -> str:
+def finds_a_row(script: Script, seed: int, folder, monkeypatch) -> str:
     worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(6)
     run = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
     node = {**({"may-show": "inner products"} if script.columns else {}), **({} if script.secure else {"journal": ""})}
     if run["method"] == "vertical-scores":
         node["loadings"] = earlier_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
-    return differs(script, pair, worlds, seed, monkeypatch, told)[0]
+    return differs(script, pair, worlds, seed, monkeypatch)[0]
 
 
-def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) -> tuple[str, int]:
+def differs(script, pair, worlds, seed, monkeypatch) -> tuple[str, int]:
     """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
     noted: list[list[dict[str, np.ndarray]]] = [[], []]
     sizes, trace, answers = {"d": worlds[0].shape[1], "n": len(pair[0].client.selection)}, np.square(worlds[0]).sum(), 0
-    asking = [Thresholds(seed, sizes, told) for _ in pair]
+    asking = [Thresholds(seed, sizes) for _ in pair]
     for phase, times in script.times.items():
         for _ in range(min(times, 3)):
             outcomes, asked = [], {}
@@ -165,8 +158,7 @@ HELD = [
     if not (script.card.beyond_moments or script.card.differentially_private or "genotypes" in script.run)
     and script.run.get("mu") != "held-out"
 ]
-"""Not what noise hides; genotypes, of which frequencies make one number each, so that rounding tells none apart; and
-moments of a fold, which test_personalised.py holds."""
+"""Neither what noise hides, nor genotypes, whose frequencies are one number each, nor a fold (test_personalised.py)."""
 
 
 @pytest.mark.parametrize("script", HELD, ids=str)
@@ -200,21 +192,6 @@ def raw(run: dict[str, Any]) -> dict[str, Any]:
         return {**{key: run[key] for key in of_runs & run.keys()}, "method": " ".join([run["method"], *words])}
 
 
-def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
-    session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
-    given = session.context
-    session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
-    return session
-
-
-def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Script:
-    """Return the questions of a run at this site, each asked so many times at most."""
-    client = session.client
-    way = "clear" if not run.get("secure-aggregation") else "masked"
-    times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}
-    return Script(run, {name: number for name, number in times.items() if number}, way)
-
-
 def two_sites(run: dict[str, Any], folder: Path, rng: np.random.Generator, node: dict[str, Any], equal: bool) -> tuple:
     """Return the rows of two sites, of equal moments or with another row, and what their node-configs say further."""
     card = METHODS[run["method"]].strategy.card
@@ -244,7 +221,11 @@ def finding(seed: int, folder: Path, monkeypatch, method: str = "", *, equal: bo
     run, least = drawn_run(rng, method or str(rng.choice(list(METHODS)))), int(rng.choice([1, 5, 10]))
     node = {"min-rows": least, "may-show": "nothing", "rare-values": "allow"}  # one row stands out
     worlds, node = two_sites(run, folder, rng, node, equal)
-    pair = [session_of(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    plain = {"method": run["method"], "n-components": 2}
+    pair = [HostileSession(folder / str(i), rows, plain, **node) for i, rows in enumerate(worlds)]
+    for session in pair:
+        given = session.context
+        session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
     said = [session.client.get_properties({}) for session in pair]
     about, refusals = f"seed {seed}: {run} {node}: ", ["error" in one for one in said]
     if any("failed with" in one.get("message", "") for one in said):
@@ -256,7 +237,10 @@ def finding(seed: int, folder: Path, monkeypatch, method: str = "", *, equal: bo
             return f"{about}only the server refuses", 0
     if refusals[0]:
         return "" if said[0] == said[1] else f"{about}{said}", 0
-    script = as_script(run, pair[0], 2 if equal else 10**9)
+    client, most = pair[0].client, 2 if equal else 10**9
+    times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}
+    way = "masked" if run.get("secure-aggregation") else "clear"
+    script = Script(run, {name: number for name, number in times.items() if number}, way)
     if equal:
         phase, answers = differs(script, pair, worlds, seed, monkeypatch)
         return f"{about}'{phase}' tells rows of equal moments apart" if phase else "", answers
@@ -280,21 +264,3 @@ def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monke
 def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
     for seed in range(first, first + 10):
         assert not finding(seed, tmp_path / str(seed), monkeypatch, equal=False)[0]
-
-
-def all_directions(seed: int) -> dict[str, np.ndarray]:
-    """As many components as features, behind which nothing is left of rows but their rounding about a far centre."""
-    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6))).Q
-    return {"components": basis, "centre": -THRESHOLDS[0] * np.arange(1.0, 7.0), "scale": np.empty(0)}
-
-
-SHARP = [("p-cov n-components=2 secure-aggregation=True", seed, all_directions(seed)) for seed in range(5)]
-SHARP += [("p-cov n-components=2 adjust-for=0", seed, {}) for seed in (14, 20, 43, 46)]
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(("run", "seed", "told"), SHARP)
-def test_errors_of_projections_tell_no_row(run, seed, told, tmp_path, monkeypatch):
-    """A site once projected each row about the server's mean: some of these draws found one, on every processor."""
-    script = next(script for script in SCRIPTS if str(script) == run)
-    assert not finds_a_row(script, seed, tmp_path, monkeypatch, told)

@@ -1,7 +1,4 @@
-"""Names and texts that whoever holds the server chooses: what of them reaches a site's log, journal, state and command.
-
-The adversary forges lines of the site's log, fills its disk, or hides a refusal from the site's own command.
-"""
+"""Names that whoever holds the server chooses: they forge no line of a site's log, fill no disk and hide no refusal."""
 
 import logging
 import shlex

@@ -1,8 +1,6 @@
 """A server in the middle, alone and with one site that hands it all that it has: sites know each other by their keys.
 
-Each attack is played on real clients with files of their own. With verification off the first reads out a site's share,
-as the test after it shows. Masks with some neighbours only are attacked at nine sites of four neighbours each, in place
-of the dozens that the protocol takes of more than fifty sites.
+Masks with some neighbours only are attacked at nine sites of four neighbours each, in place of more than fifty.
 """
 
 from dataclasses import replace
@@ -132,10 +130,7 @@ def test_keys_of_other_parties_or_runs_are_refused(transport, tmp_path):
 @pytest.mark.engine
 @each_transport
 def test_one_traitor_gains_the_sum_of_the_others(transport, tmp_path):
-    """Masks that he shares with each come off, and of survivors the seeds, which are revealed to the server.
-
-    No sum of some of the others opens then, only that of all of them.
-    """
+    """Masks that he shares with each come off, and of survivors the seeds, which are revealed to the server."""
     *honest, traitor = sessions = sites(tmp_path, RUNS[transport])
     keys, signatures = keys_of(sessions)
     publics = [key.tobytes() for key in keys]
@@ -380,10 +375,7 @@ def test_neighbours_notice_a_server_in_place_of_a_party(there, in_place):
 
 @pytest.mark.engine
 def test_parties_that_were_shown_different_lists_are_in_no_sum(there, in_place):
-    """Show each half of the parties another key of party 8, which has committed to two and signed both.
-
-    Each half has a ring of its own; what it shares with party 8 the server takes off.
-    """
+    """Each half is shown another key of party 8, which has committed to two: the server takes off what it shares."""
     halves, words = (range(4), range(4, LAST)), {}
     keys = [*there.opened(halves[0]), *there.opened(halves[1], in_place[0])]
     for half, own in zip(halves, (there.private(LAST), in_place[1]), strict=True):

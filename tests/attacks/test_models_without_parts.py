@@ -26,15 +26,16 @@ PARTIES = cut(X, 150, 100, 50)
 NAMED = [pd.DataFrame(part, columns=[f"f{i}" for i in range(12)]) for part in PARTIES]
 
 
-def arrays_in(root):
-    stack, seen, arrays = [root], {}, []
+def holds_parts(model, parties=PARTIES):
+    """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
+    stack, seen, found = [model], {}, []
     while stack:
         item = stack.pop()
         if id(item) in seen:
             continue
         seen[id(item)] = item
         if isinstance(item, np.ndarray):
-            arrays.append(item)
+            found += [item] * (item.dtype == np.float64)
             stack.append(item.base)
         elif isinstance(item, dict | list | tuple | set):
             stack += item.values() if isinstance(item, dict) else item
@@ -44,12 +45,6 @@ def arrays_in(root):
             stack += [cell.cell_contents for cell in item.__closure__ or ()]
         elif hasattr(item, "__dict__") and not isinstance(item, type):
             stack += [vars(item), getattr(item, "__self__", None)]
-    return arrays
-
-
-def holds_parts(model, parties=PARTIES):
-    """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
-    found = [array for array in arrays_in(model) if array.dtype == np.float64]
     vectors = [vector for array in found if array.shape[-1:] == (12,) for vector in array.reshape(-1, 12)]
     pairs = product(vectors, [np.asarray(part).mean(axis=0) for part in parties])
     return any(array.shape == (78,) for array in found) or any(np.allclose(*pair, rtol=1e-9) for pair in pairs)

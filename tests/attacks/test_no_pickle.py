@@ -1,7 +1,6 @@
 """Nothing that is read from a message or a file is executed: each place meets real pickles, which leave a mark.
 
-A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle` itself. An error alone would show
-nothing: bytes that are no pickle end in the same one.
+A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle` itself.
 """
 
 import io

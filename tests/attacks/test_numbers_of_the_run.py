@@ -1,7 +1,4 @@
-"""Numbers of the server: none changes within a run, a centre is near the rows, and none decides if a sum opens.
-
-Limits that the server told decided it once, and bisections read a site's number of rows, means and deviations.
-"""
+"""Numbers of the server: none changes within a run, a centre is near the rows, and none decides if a sum opens."""
 
 import logging
 from types import MappingProxyType

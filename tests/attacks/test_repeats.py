@@ -1,7 +1,4 @@
-"""Several runs over the same rows: what their differences told, and a site's journal does not let them tell.
-
-Also ways round a site's rules that were open: pairs of features, levels, rows that change, slopes asked again.
-"""
+"""Several runs over the same rows tell nothing by their differences; and ways round a site's rules that were open."""
 
 import shutil
 import sqlite3

@@ -154,10 +154,7 @@ def test_rows_of_equal_moments_answer_alike_columns_that_round_a_row(method, tmp
 
 
 def sums_of_gapped(session: HostileSession, rows: np.ndarray, column: int) -> np.ndarray | None:
-    """Return sums over the rows that lack the last value, of a column times each of four; None if refused.
-
-    Two models differ only in how much of the last value the column foretells.
-    """
+    """Return sums of products with a column over the rows that lack the last value, by two models; None if refused."""
     zeros, sums = np.zeros(5), []
     questions = [("observed", []), ("deviations", [np.asarray(len(rows)), zeros])]
     for share in (0.0, 0.5):
@@ -175,10 +172,7 @@ def sums_of_gapped(session: HostileSession, rows: np.ndarray, column: int) -> np
 
 @pytest.mark.parametrize(("gaps", "few"), [("shared", True), ("shared", False), ("all", True)])
 def test_sums_of_rows_with_the_same_gaps_show_no_row(gaps, few, tmp_path):
-    """The fault: a value that 31 rows have was no rare one, though one row has it among those that EM adds up alone.
-
-    And of 30 new rows, the one that lacks a value was the difference of two such sums.
-    """
+    """The fault: a value that 31 rows have was no rare one, though one row has it among those that EM adds up alone."""
     rows = np.random.default_rng(6).normal(50, 10, (180, 5))
     rows[(np.arange(180) < 40) | (few & (np.arange(180) == 150)), 4] = np.nan
     carriers = np.where(

@@ -1,7 +1,4 @@
-"""An answer is given a vault and no rows, but where a card or a stage declares that it needs these.
-
-Which modules may read rows at all is a rule on imports (pyproject.toml, "Answers read no rows").
-"""
+"""An answer is given a vault and no rows, but where a card or a stage declares that it needs these."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -211,11 +211,7 @@ def _command(process: int) -> bytes:
 
 
 def soak(minutes: float, sites: int, seed: int) -> Lines:
-    """Run drawn methods with drawn faults for some minutes; the exit code is 1 after any finding.
-
-    After each run its model is held against the pooled rows, no process of it may be left, and every journal must be
-    complete. Linux only; clocks are not changed.
-    """
+    """Run drawn methods with drawn faults for some minutes (Linux); the exit code is 1 after any finding."""
     rng = np.random.default_rng(seed)
     parties = [rng.standard_normal((ROWS, FEATURES)) * np.linspace(4, 1, FEATURES) + i for i in range(sites)]
     with TemporaryDirectory() as name:

@@ -103,10 +103,7 @@ with pathlib.Path({record!r}).open("a") as stream:
 
 
 def spying_app(folder):
-    """Return an app that notes each process which runs code of its archive, and the file in which it does.
-
-    Whoever starts runs holds the archive: its modules, and those of libraries that a message imports late.
-    """
+    """Return an app that notes who runs code of its archive, its own or of libraries, and the file of the notes."""
     app, record = folder / "app", folder / "record"
     for part in ("fedpca_flwr", "strategies", "simulations"):
         shutil.copytree(ROOT / part, app / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
