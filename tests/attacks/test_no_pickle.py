@@ -74,30 +74,22 @@ def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
     assert "error" not in client.fit(message).metrics
 
 
-def a_model(folder: Path, spoil: Spoil) -> None:
-    PCAModel.load(rewritten(fit("p-cov", [rows(30)], n_components=2).save(folder / "model"), spoil))
-
-
-def loadings(folder: Path, spoil: Spoil) -> None:
-    Loadings.load(rewritten(Loadings(np.eye(3), np.zeros(3), np.ones(3)).save(folder / "own.npz"), spoil))
-
-
-WRITERS = {
-    ".npy": lambda file: np.save(file, rows(20)),
-    ".npz": lambda file: np.savez(file, X=rows(20)),
-    ".csv": lambda file: np.savetxt(file, rows(20), delimiter=","),
-    ".parquet": lambda file: parquet.write_table(pa.table({"a": [1.0, 2.0]}), file),
+LOADINGS = Loadings(np.eye(3), np.zeros(3), np.ones(3))
+FILES: dict[str, tuple[Callable, Callable]] = {
+    "model.npz": (lambda file: fit("p-cov", [rows(30)], n_components=2).save(file), PCAModel.load),
+    "loadings.npz": (LOADINGS.save, Loadings.load),
+    "ids.csv": (lambda file: file.write_text("id,a\nx,1\ny,2\n"), lambda file: read_ids(file, "id", 2)),
+    "own.npy": (lambda file: np.save(file, rows(20)), read),
+    "own.npz": (lambda file: np.savez(file, X=rows(20)), read),
+    "own.csv": (lambda file: np.savetxt(file, rows(20), delimiter=","), read),
+    "own.parquet": (lambda file: parquet.write_table(pa.table({"a": [1.0, 2.0]}), file), read),
 }
 
 
-def a_table(folder: Path, spoil: Spoil, suffix: str) -> None:
-    WRITERS[suffix](file := folder / f"own{suffix}")
-    read(str(rewritten(file, spoil)))
-
-
-def ids(folder: Path, spoil: Spoil) -> None:
-    (folder / "own.csv").write_text("id,a\nx,1\ny,2\n")
-    assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id", 2)
+def a_file(folder: Path, spoil: Spoil, name: str) -> None:
+    write, load = FILES[name]
+    write(file := folder / name)
+    assert load(str(rewritten(file, spoil)))
 
 
 def a_journal(folder: Path, spoil: Spoil) -> None:
@@ -133,8 +125,8 @@ def a_running_model(folder: Path, spoil: Spoil) -> None:
     assert RunningModel(folder).content is not None
 
 
-PLACES = [a_reply, a_message_of_the_server, a_model, loadings, ids, a_journal, a_federation, a_running_model]
-PLACES += [partial(a_federation, respell=True), *(partial(a_table, suffix=suffix) for suffix in WRITERS)]
+PLACES = [a_reply, a_message_of_the_server, a_journal, a_federation, a_running_model]
+PLACES += [partial(a_federation, respell=True), *(partial(a_file, name=name) for name in FILES)]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: getattr(place, "__name__", None))
