@@ -3,12 +3,12 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.linalg import block_diag
+from scipy.linalg import block_diag, hadamard
 from scipy.stats import ks_2samp, random_correlation
 
 from fedpca_flwr import DisclosureError, FedPCAError
@@ -19,18 +19,23 @@ from fedpca_flwr.blind.transport import BlindParty
 from fedpca_flwr.maths.moments import unpack_symmetric
 from fedpca_flwr.model.solution import solve
 from tests.attacks.test_repeats import sites
+from tests.blind.test_blind import BLIND, PARTIES, X, blind_server
 from tests.families import cut, rows
 from tests.genotypes import people
-from tests.harness import client_of, finish, heard, messages_of, on_request, server_of, tamper_arrays
+from tests.harness import client_of, finish, heard, messages_of, on_request, tamper_arrays
 from tests.refusals import refused
 
-BLIND = {"secure_aggregation": True, "bound": 1e3, "blind": True, "n_components": 3}
-X = rows(90, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 50, -3, 0, 1]
-PARTIES = cut(X, 40, 30, 20)
+
+def first_of(exchanged, phase):
+    """Return the first question of a phase that a party received, with the party's answer."""
+    return next(entry for entry in exchanged if entry.phase == phase)
 
 
-def blind_server(parties=PARTIES, **options):
-    return server_of("p-cov", parties, **{**BLIND, **options})
+def secrets_of(server):
+    """Return a list that fills with the secret of a run, which the journal forgets at the end."""
+    secrets, load = [], partial(client_of(server, 0).journal.load_secret, "secret")
+    on_request(server, 0, "check", lambda arrays: secrets.append(load()) or arrays)
+    return secrets
 
 
 def require_refusal(server, phase, change, named, kind=DisclosureError):
@@ -79,30 +84,29 @@ def test_no_number_is_added_to_the_first_sums_unseen(options, place, change, nam
 
 
 def test_first_sums_are_no_products_of_covariates():
-    server, sums = blind_server(adjust_for="3"), []
-    exchanged = heard(server, 0)
-    on_request(server, 0, "covariates", lambda arrays: sums.append(arrays[0]) or arrays)
-    require_refusal(server, "moments", lambda arrays: sums, "'covariates'")
+    exchanged = heard(server := blind_server(adjust_for="3"), 0)
+    require_refusal(server, "moments", lambda arrays: first_of(exchanged, "covariates").asked[:1], "'covariates'")
     assert not [entry for entry in exchanged if entry.phase == "moments" and entry.said]
 
 
-SQUARES = 2 * (blind.SUM_BITS - 10)
-LIES = {
-    "products": ("centred_scatter", lambda *asked: 2.0**90 * rotated_vault.centred_scatter(*asked)),
-    "squares": ("scaled_integer", lambda parts, bits: scaled_integer(parts, bits) << (60 if bits == SQUARES else 0)),
-}
+def too_many_products(*asked):
+    return 2.0**90 * rotated_vault.centred_scatter(*asked)
+
+
+def too_large_squares(parts, bits):
+    return scaled_integer(parts, bits) << (60 if bits == 2 * (blind.SUM_BITS - 10) else 0)
 
 
 @pytest.mark.parametrize(
-    ("lie", "options", "named"),
+    ("name", "lie", "options", "named"),
     [
-        ("products", {"adjust_for": "3"}, "'covariates'"),
-        *(("squares", {"scale": scale}, "'sums'") for scale in (False, True)),
+        ("centred_scatter", too_many_products, {"adjust_for": "3"}, "'covariates'"),
+        *(("scaled_integer", too_large_squares, {"scale": scale}, "'sums'") for scale in (False, True)),
     ],
 )
-def test_sums_beyond_public_limits_are_refused(lie, options, named, monkeypatch):
+def test_sums_beyond_public_limits_are_refused(name, lie, options, named, monkeypatch):
     """Parties that lie by more than any rows can have: the tag is right, and the sum is not."""
-    monkeypatch.setattr(blind, *LIES[lie])
+    monkeypatch.setattr(blind, name, lie)
     with refused(DisclosureError, named):
         finish(blind_server(**options))
 
@@ -123,7 +127,7 @@ def test_other_sums_of_the_answers_open_for_nobody(weights):
     exchanged = [heard(server, party) for party in range(3)]
 
     def other_sum(arrays):
-        answers = [next(entry.said[0] for entry in own if entry.phase == "sums") for own in exchanged]
+        answers = [first_of(own, "sums").said[0] for own in exchanged]
         elements = [0] * len(answers[0])
         for answer, weight in zip(answers, weights, strict=True):
             elements = tagged_sums.combine_elements(elements, [weight * e for e in elements_from_bytes(answer)])
@@ -132,60 +136,51 @@ def test_other_sums_of_the_answers_open_for_nobody(weights):
     require_refusal(server, "moments", other_sum, "'sums'")
 
 
-def test_sums_of_another_run_open_for_nobody():
-    first, earlier = blind_server(), []
-    on_request(first, 0, "moments", lambda arrays: earlier.append(arrays[0]) or arrays)
-    finish(first)
-    require_refusal(blind_server(), "moments", lambda arrays: [earlier[0]], "'sums'")
+def test_sums_of_another_run_or_phase_open_for_nobody():
+    exchanged = heard(server := blind_server(), 0)
+    finish(server)
+    sums = first_of(exchanged, "moments").asked[:1]
+    require_refusal(blind_server(), "moments", lambda arrays: sums, "'sums'")
+    exchanged = heard(server := blind_server(), 0)
+    require_refusal(
+        server, "project", lambda arrays: [*arrays[:-1], first_of(exchanged, "moments").asked[0]], "'check'"
+    )
 
 
-def test_sums_of_another_phase_open_for_nobody():
-    server, sums = blind_server(), []
-    on_request(server, 0, "moments", lambda arrays: sums.append(arrays[0]) or arrays)
-    require_refusal(server, "project", lambda arrays: [*arrays[:-1], sums[0]], "'check'")
-
-
-def test_an_honest_run_asks_once_checks_forty_sign_vectors_and_ends_in_constants():
+def test_an_honest_run_asks_once_and_ends_in_constants_and_its_secret_travels_nowhere():
     server = blind_server()
-    exchanged = [heard(server, party) for party in range(3)]
+    sent, secrets, exchanged = messages_of(server), secrets_of(server), [heard(server, party) for party in range(3)]
     finish(server)
     phases = [entry["phase"] for entry in server.strategy.round_log]
     assert phases == ["keys", "secrets", "agree", "sums", "moments", "check", "project"]
     assert all(question.max_times(server.strategy.public) == 1 for question in server.strategy.script.values())
-    assert [len(entry.said[0]) for entry in exchanged[0] if entry.phase == "check"] == [40 * 3 + 1]
+    assert len(first_of(exchanged[0], "check").said[0]) == 40 * 3 + 1  # forty sign vectors
     assert all([array.tolist() for array in own[-1].said] == [1, 0.0] for own in exchanged)
+    assert len(secrets[0]) == 32
+    assert not any(secrets[0] in message for message in sent)
 
 
-def test_the_first_sums_are_noise_to_the_server():
-    """Without pads the server would read count, sums and squares of all rows in what it hands back."""
-    seen = []
+def test_every_sealed_sum_of_every_run_has_a_pad_of_its_own():
+    """Without pads the server would read sums in what it hands back; with one pad twice, the difference of two sums."""
+    sealed = []
     for _ in range(2):
-        server = blind_server()
-        on_request(server, 0, "moments", lambda arrays: seen.append(elements_from_bytes(arrays[0])) or arrays)
+        exchanged = heard(server := blind_server(), 0)
         finish(server)
-    assert all(abs(tagged_sums.signed_integer(element)) > 2**480 for elements in seen for element in elements)
-    assert not set(seen[0]) & set(seen[1])
-
-
-def test_no_two_sealed_sums_have_a_pad_in_common():
-    """With one pad twice, the server would read the difference of two sums: each phase and place has its own."""
-    server, seen = blind_server(), []
-    on_request(server, 0, "moments", lambda arrays: seen.extend(elements_from_bytes(arrays[0])) or arrays)
-    on_request(server, 0, "project", lambda arrays: seen.extend(elements_from_bytes(arrays[-1])) or arrays)
-    finish(server)
-    assert all(abs(tagged_sums.signed_integer((a - b) % PRIME)) > 2**480 for a, b in combinations(seen, 2))
+        words = first_of(exchanged, "moments").asked[0], first_of(exchanged, "project").asked[-1]
+        sealed.append([element for array in words for element in elements_from_bytes(array)])
+    assert not set(sealed[0]) & set(sealed[1])
+    for one, other in chain.from_iterable(combinations([0, *elements], 2) for elements in sealed):
+        assert abs(tagged_sums.signed_integer((one - other) % PRIME)) > 2**480
 
 
 def test_a_secret_of_equal_contributions_is_for_one_run_only(monkeypatch):
     """The secret depends on the run and its keys too: a party that repeats its contribution repeats no rotation."""
     monkeypatch.setattr(transport, "secrets", SimpleNamespace(token_bytes=bytes))
-    found = []
-    for _ in range(2):
-        server = blind_server()
-        load = partial(client_of(server, 0).journal.load_secret, "secret")
-        on_request(server, 0, "check", lambda arrays, load=load: found.append(load()) or arrays)
+    servers = blind_server(), blind_server()
+    one, other = map(secrets_of, servers)
+    for server in servers:
         finish(server)
-    assert found[0] != found[1]
+    assert len(one + other) == len({*one, *other}) == 2
 
 
 CHANGES = {
@@ -221,64 +216,50 @@ def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch)
     assert [entry.phase for entry in exchanged if entry.said] == ["keys", "secrets", "agree"]
 
 
-def test_the_secret_travels_nowhere():
-    server = blind_server()
-    sent, secrets = messages_of(server), []
-    load = partial(client_of(server, 0).journal.load_secret, "secret")
-    on_request(server, 0, "check", lambda arrays: secrets.append(load()) or arrays)
-    finish(server)
-    assert len(secrets[0]) == 32
-    assert not any(secrets[0] in message for message in sent)
+def honest(vectors, values, scatter):
+    return vectors, values
 
 
-def watch_solve(patched, seen, change=lambda pairs, scatter: pairs):
+def watch_solve(patched, seen, change=honest):
     """Note the moments that the server opens, and let it make other components of them."""
 
     def watching(moments, diagonal, **options):
         scatter = unpack_symmetric(moments.scatter, diagonal.size)
         seen.append((moments, scatter))
         solution = solve(moments, diagonal, **options)
-        return replace(solution, pairs=change(solution.pairs, scatter))
+        vectors, values = change(solution.pairs.vectors, solution.pairs.values, scatter)
+        return replace(solution, pairs=replace(solution.pairs, vectors=vectors, values=values))
 
     patched.setattr(blind, "solve", watching)
 
 
-def turned(pairs, scatter):
-    c, s = np.cos(0.3), np.sin(0.3)
-    return replace(pairs, vectors=pairs.vectors @ block_diag([[c, -s], [s, c]], 1.0))
-
-
-def tilted(pairs, scatter):
-    vectors = pairs.vectors.copy()
-    vectors[:, 0] = np.cos(2e-13) * vectors[:, 0] + np.sin(2e-13) * np.linalg.eigh(scatter)[1][:, 0]
-    return replace(pairs, vectors=vectors)
-
-
-def smallest(pairs, scatter):
-    """Eigenvectors with less variance than the mean of all that are left."""
-    values, vectors = np.linalg.eigh(scatter)
-    return replace(pairs, vectors=vectors[:, 2::-1], values=values[2::-1])
-
-
-def chosen(places):
-    return lambda pairs, scatter: replace(pairs, vectors=pairs.vectors[:, places], values=pairs.values[places])
-
-
-def unit_vectors(pairs, scatter):
+def unit_vectors(vectors, values, scatter):
     """Rows of the rotation itself, if anybody publishes the model."""
     largest = np.argsort(-np.diagonal(scatter))[:3]
-    return replace(pairs, vectors=np.eye(len(scatter))[:, largest], values=np.diagonal(scatter)[largest])
+    return np.eye(len(scatter))[:, largest], np.diagonal(scatter)[largest]
 
 
+def tilted(vectors, values, scatter):
+    first = np.cos(2e-13) * vectors[:, 0] + np.sin(2e-13) * np.linalg.eigh(scatter)[1][:, 0]
+    return np.column_stack([first, vectors[:, 1:]]), values
+
+
+def smallest(vectors, values, scatter):
+    """Eigenvectors with less variance than the mean of all that are left."""
+    values, vectors = np.linalg.eigh(scatter)
+    return vectors[:, 2::-1], values[2::-1]
+
+
+TURN = block_diag([[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]], 1.0)
 FALSE = {
     "unit vectors": unit_vectors,
-    "turned": turned,
+    "turned": lambda vectors, values, scatter: (vectors @ TURN, values),
     "tilted": tilted,
     "smallest": smallest,
-    "longer": lambda pairs, scatter: replace(pairs, vectors=pairs.vectors * (1 + 1e-8)),
-    "other values": lambda pairs, scatter: replace(pairs, values=pairs.values + 1e-9),
-    "twice the first": chosen([0, 0, 1]),
-    "rising": chosen([2, 1, 0]),
+    "longer": lambda vectors, values, scatter: (vectors * (1 + 1e-8), values),
+    "other values": lambda vectors, values, scatter: (vectors, values + 1e-9),
+    "twice the first": lambda vectors, values, scatter: (vectors[:, [0, 0, 1]], values[[0, 0, 1]]),
+    "rising": lambda vectors, values, scatter: (vectors[:, ::-1], values[::-1]),
 }
 
 
@@ -313,23 +294,21 @@ def use_rotation(patched, Q, *, noise):
 
 def dyadic_rotation(rng):
     """Product of signed permutations and blocks of 4 x 4 Hadamard matrices over 2, which rounds nothing."""
-    hadamard = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
     Q = np.eye(8)
     for _ in range(2):
-        Q = Q @ np.eye(8)[rng.permutation(8)] * rng.choice([-1, 1], 8) @ block_diag(hadamard, hadamard)
+        Q = Q @ np.eye(8)[rng.permutation(8)] * rng.choice([-1, 1], 8) @ block_diag(*[hadamard(4) / 2] * 2)
     return Q
 
 
-def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
+def view(monkeypatch, parties, rotation, change):
     """Return the bytes that a server opens of a run, and the verdict of the parties on its components."""
     seen: list = []
     with monkeypatch.context() as patched:
         watch_solve(patched, seen, change)
         use_rotation(patched, rotation, noise=False)
         patched.setattr(blind, "NOISE", 2.0**-44)
-        verdict = "a model"
         try:
-            finish(blind_server(parties, min_parties=2))
+            verdict = finish(blind_server(parties, min_parties=2)).log["method"]
         except FedPCAError as error:
             verdict = str(error).partition(": ")[2]
     return [(moments.count, moments.scatter.tobytes()) for moments, _ in seen], verdict
@@ -337,10 +316,7 @@ def view(monkeypatch, parties, rotation, change=lambda pairs, scatter: pairs):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed):
-    """Table A under Q, and table A P under P' Q divided otherwise: what opens and what is refused are the same.
-
-    All numbers are whole, numbers of rows and the trace are powers of two, and no noise is added: nothing is rounded.
-    """
+    """Table A under Q, and A P under P' Q divided otherwise; whole numbers and powers of two, which nothing rounds."""
     rng = np.random.default_rng(seed)
     P, Q = dyadic_rotation(rng), dyadic_rotation(rng)
     half = 16 * rng.choice([-1.0, 1.0], (8, 8))
@@ -348,7 +324,7 @@ def test_two_tables_of_one_spectrum_look_alike_to_the_last_bit(monkeypatch, seed
     first, second = cut(A, 8, 4, 4), cut(A @ P, 4, 8, 4)
     assert abs(A.T @ A - (A @ P).T @ (A @ P)).max() > 1
     drawn = np.linalg.qr(rng.standard_normal((8, 3))).Q
-    for change in (lambda pairs, scatter: pairs, unit_vectors, lambda pairs, scatter: replace(pairs, vectors=drawn)):
+    for change in (honest, unit_vectors, lambda vectors, values, scatter: (drawn, values)):
         one, other = view(monkeypatch, first, Q, change), view(monkeypatch, second, P.T @ Q, change)
         assert one == other
         assert len(one[0]) == 1

@@ -1,17 +1,12 @@
 """Rows with equal moments give equal answers, whatever the server asks.
 
-Two sites hold other rows with the same count, mean and scatter: all are small integers, so that the three are equal to
-the last bit. What leaves the sites, before any mask, must be equal up to the rounding of sums, for questions of any
-size: a server's centre near 2^53 would let rounding tell single rows apart, if it were subtracted from them.
-
-A run's options are questions, too, and both are drawn here. Whatever was drawn, a site raises nothing, answers its
-script and nothing after its first refusal, and tells no number of rows below its minimum. A site that allows nothing
-beyond the defaults gives equal answers to equal moments, or none; where answers are masked or noised, one row that is
-another does not show.
+Two sites hold other small integers with the same count, mean and scatter. What leaves the sites, before any mask,
+must be equal up to the rounding of sums: a server's centre near 2^53 would let rounding tell rows apart, if it were
+subtracted from them. A run's options are questions, too, and both are drawn here.
 """
 
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +15,7 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr.config.method_text import method_option_keys
 from fedpca_flwr.errors import ConfigError
+from fedpca_flwr.site.custodian import Custodian
 from fedpca_flwr.strategies import FACTORY, METHODS
 from fedpca_flwr.transports import encoding
 from fedpca_flwr.transports.recommendation import transports_of
@@ -33,27 +29,23 @@ N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
 
 
+REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
+"""A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
+
+
 def twins(width: int) -> list[np.ndarray]:
     """Two tables (N, width) of even numbers whose counts, means and scatters are the same; no row is."""
     rows = 2.0 * np.random.default_rng(5).integers(9, 49, (N, width))
     rows[:, 1] = rows[:, 0] + 2 * np.arange(N) % 7
-    other = rows.copy()
-    for start in range(0, N, 4):
-        other[start : start + 4] -= np.outer(REFLECTED, REFLECTED @ rows[start : start + 4]) / 2
+    fours = rows.reshape(-1, 4, width)
+    other = (fours - REFLECTED[:, None] * (REFLECTED @ fours)[:, None] / 2).reshape(N, width)
     assert not (rows == other).all(axis=1).any()
     assert np.array_equal(rows.T @ rows, other.T @ other)
     return [rows, other]
 
 
-REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
-"""A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
-
-
 class Thresholds(Adversary):
-    """Questions with numbers near those at which float64 begins to round the data.
-
-    As an attacker would, they let what is large in the first two features cancel.
-    """
+    """Questions with numbers near those at which float64 rounds the data, of which what is large may cancel."""
 
     def _value(self, field, shape):
         if field.dtypes[0].kind in "ui":
@@ -114,22 +106,24 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
     return float(size)
 
 
-def finds_a_row(script: Script, seed: int, folder, monkeypatch, told=MappingProxyType({})) -> str:
-    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(6)
-    run: dict[str, Any] = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
+def finds_a_row(script: Script, width: int, seed: int, folder, monkeypatch) -> str:
+    """Return the phase that tells two sites apart; a fold is of whole fours, whose moments are equal, too."""
+    monkeypatch.setattr(Custodian, "held_out", lambda site, split: np.arange(N) < 8)
+    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(width)
+    run = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
     node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
-    node |= {} if script.secure else {"journal": ""}
+    node |= {} if script.secure or run.get("mu") == "held-out" else {"journal": ""}
     if run["method"] == "vertical-scores":
         node["loadings"] = earlier_loadings(folder)
     pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
-    return differs(script, pair, worlds, seed, monkeypatch, told)[0]
+    return differs(script, pair, worlds, seed, monkeypatch)[0]
 
 
-def differs(script, pair, worlds, seed, monkeypatch, told=MappingProxyType({})) -> tuple[str, int]:
+def differs(script, pair, worlds, seed, monkeypatch) -> tuple[str, int]:
     """In which phase the answers of two sites differ, empty if in none; and how many questions they have answered."""
     noted: list[list[dict[str, np.ndarray]]] = [[], []]
     sizes, trace, answers = {"d": worlds[0].shape[1], "n": len(pair[0].client.selection)}, np.square(worlds[0]).sum(), 0
-    asking = [Thresholds(seed, sizes, told) for _ in pair]
+    asking = [Thresholds(seed, sizes) for _ in pair]
     for phase, times in script.times.items():
         for _ in range(min(times, 3)):
             outcomes, asked = [], {}
@@ -164,19 +158,20 @@ def close(here, there, size: float) -> bool:
 
 
 HELD = [
-    script
+    (script, 6)
     for script in SCRIPTS
     if not (script.card.beyond_moments or script.card.differentially_private or "genotypes" in script.run)
-    and script.run.get("mu") != "held-out"
 ]
-"""Not what noise hides; genotypes, of which frequencies make one number each, so that rounding tells none apart; and
-moments of a fold, which test_personalised.py holds."""
+"""Neither what noise hides, nor genotypes, whose frequencies are one number each; and how many columns rows have."""
+PERSONALISED = [script for script, _ in HELD if script.run["method"] == "personalised"]
+STIEFEL = replace(PERSONALISED[0], run={**PERSONALISED[0].run, "solver": "stiefel"})
+HELD += [*((script, 40) for script in PERSONALISED), (STIEFEL, 6), (STIEFEL, 40)]
 
 
-@pytest.mark.parametrize("script", HELD, ids=str)
+@pytest.mark.parametrize(("script", "width"), HELD, ids=str)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_equal_moments_give_equal_answers(script, seed, tmp_path, monkeypatch):
-    assert not finds_a_row(script, seed, tmp_path, monkeypatch)
+def test_equal_moments_give_equal_answers(script, width, seed, tmp_path, monkeypatch):
+    assert not finds_a_row(script, width, seed, tmp_path, monkeypatch)
 
 
 def drawn_run(rng: np.random.Generator, method: str) -> dict[str, Any]:
@@ -202,21 +197,6 @@ def raw(run: dict[str, Any]) -> dict[str, Any]:
         of_runs = {"n-components", "secure-aggregation", "survivors", "bound", "weights", "levels", "seed"}
         words = [f"{key}={value}" for key, value in run.items() if key not in {"method", *of_runs}]
         return {**{key: run[key] for key in of_runs & run.keys()}, "method": " ".join([run["method"], *words])}
-
-
-def session_of(folder: Path, rows: np.ndarray, run: dict[str, Any], **node: Any) -> HostileSession:
-    session = HostileSession(folder, rows, {"method": run["method"], "n-components": 2}, **node)
-    given = session.context
-    session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
-    return session
-
-
-def as_script(run: dict[str, Any], session: HostileSession, most: int = 2) -> Script:
-    """Return the questions of a run at this site, each asked so many times at most."""
-    client = session.client
-    way = "clear" if not run.get("secure-aggregation") else "masked"
-    times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}
-    return Script(run, {name: number for name, number in times.items() if number}, way)
 
 
 def two_sites(run: dict[str, Any], folder: Path, rng: np.random.Generator, node: dict[str, Any], equal: bool) -> tuple:
@@ -248,7 +228,11 @@ def finding(seed: int, folder: Path, monkeypatch, method: str = "", *, equal: bo
     run, least = drawn_run(rng, method or str(rng.choice(list(METHODS)))), int(rng.choice([1, 5, 10]))
     node = {"min-rows": least, "may-show": "nothing", "rare-values": "allow"}  # one row stands out
     worlds, node = two_sites(run, folder, rng, node, equal)
-    pair = [session_of(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    plain = {"method": run["method"], "n-components": 2}
+    pair = [HostileSession(folder / str(i), rows, plain, **node) for i, rows in enumerate(worlds)]
+    for session in pair:
+        given = session.context
+        session.context = Context(given.run_id, given.node_id, given.node_config, RecordDict(), raw(run))
     said = [session.client.get_properties({}) for session in pair]
     about, refusals = f"seed {seed}: {run} {node}: ", ["error" in one for one in said]
     if any("failed with" in one.get("message", "") for one in said):
@@ -260,7 +244,10 @@ def finding(seed: int, folder: Path, monkeypatch, method: str = "", *, equal: bo
             return f"{about}only the server refuses", 0
     if refusals[0]:
         return "" if said[0] == said[1] else f"{about}{said}", 0
-    script = as_script(run, pair[0], 2 if equal else 10**9)
+    client, most = pair[0].client, 2 if equal else 10**9
+    times = {name: min(most, one.max_times(client.public)) for name, one in client.script.items()}
+    way = "masked" if run.get("secure-aggregation") else "clear"
+    script = Script(run, {name: number for name, number in times.items() if number}, way)
     if equal:
         phase, answers = differs(script, pair, worlds, seed, monkeypatch)
         return f"{about}'{phase}' tells rows of equal moments apart" if phase else "", answers
@@ -284,21 +271,3 @@ def test_default_sites_answer_by_moments_for_all_options(method, tmp_path, monke
 def test_drawn_options_and_questions_find_nothing(first, tmp_path, monkeypatch):
     for seed in range(first, first + 10):
         assert not finding(seed, tmp_path / str(seed), monkeypatch, equal=False)[0]
-
-
-def all_directions(seed: int) -> dict[str, np.ndarray]:
-    """As many components as features, behind which nothing is left of rows but their rounding about a far centre."""
-    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((6, 6))).Q
-    return {"components": basis, "centre": -THRESHOLDS[0] * np.arange(1.0, 7.0), "scale": np.empty(0)}
-
-
-SHARP = [("p-cov n-components=2 secure-aggregation=True", seed, all_directions(seed)) for seed in range(5)]
-SHARP += [("p-cov n-components=2 adjust-for=0", seed, {}) for seed in (14, 20, 43, 46)]
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize(("run", "seed", "told"), SHARP)
-def test_errors_of_projections_tell_no_row(run, seed, told, tmp_path, monkeypatch):
-    """A site once projected each row about the server's mean: some of these draws found one, on every processor."""
-    script = next(script for script in SCRIPTS if str(script) == run)
-    assert not finds_a_row(script, seed, tmp_path, monkeypatch, told)

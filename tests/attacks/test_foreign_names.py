@@ -1,7 +1,4 @@
-"""Names and texts that whoever holds the server chooses: what of them reaches a site's log, journal, state and command.
-
-The adversary forges lines of the site's log, fills its disk, or hides a refusal from the site's own command.
-"""
+"""Names that whoever holds the server chooses: they forge no line of a site's log, fill no disk and hide no refusal."""
 
 import logging
 import shlex
@@ -27,12 +24,14 @@ ROWS = np.random.default_rng(0).normal(size=(60, 4)) * [4, 3, 2, 1]
 FORGED = "x\n2026-01-01 00:00:00,000 INFO run 7: forged\x1b[2J\u202e\u2028"
 LONG = "a" * 200_000
 NAMES = ["no such", "", FORGED, LONG, "../../etc", "pca: journal", "$(id)", "\0", 7, [1, 2], b"pca"]
-MAX_LINE = 4000
-MAX_JOURNAL_BYTES = 200_000
 
 
-def rows_of(context):
-    return ROWS
+def app_of(*names):
+    """Return an app with a PCA, and others with these names."""
+    app = client_app(lambda context: ROWS, "p-cov", n_components=2)
+    for name in names:
+        app.add_pca(name, lambda context: ROWS, "p-cov", n_components=2)
+    return app
 
 
 @pytest.fixture
@@ -44,9 +43,7 @@ def log(caplog):
 def assert_single_lines(log):
     lines = [record.getMessage() for record in log.records if record.name.startswith("fedpca_flwr")]
     assert lines
-    for line in lines:
-        assert line.isprintable()
-        assert len(line) <= MAX_LINE
+    assert all(line.isprintable() and len(line) <= 4000 for line in lines)
 
 
 def assert_short_texts(folder):
@@ -56,7 +53,7 @@ def assert_short_texts(folder):
 
 
 def reply_to(kind, name, app, context):
-    LocalGrid(client_app(rows_of), 1)  # sets the run of this process's messages
+    LocalGrid(app_of(), 1)  # sets the run of this process's messages
     config, asked, said = ConfigRecord({PCA_KEY: name, "phase": "moments"}), "config", "party"
     if kind == "get_properties":
         asked, said = "getpropertiesins.config", "getpropertiesres.properties"
@@ -68,21 +65,15 @@ def node_of(folder):
     return {"partition-id": 0, "num-partitions": 3, "journal": str(folder / "journal")}
 
 
-@pytest.fixture
-def context(tmp_path):
-    names = "['FEDPCA_RUN', 'FEDPCA_REFUSAL']"
-    command = f"import os, sys; print(*map(os.environ.get, {names}), file=open(sys.argv[1], 'a'))"
-    refusals = shlex.join([sys.executable, "-c", command, str(tmp_path / "refusals")])
-    return Context(7, 1, {**node_of(tmp_path), "on-refusal": refusals}, RecordDict(), {})
-
-
 @pytest.mark.parametrize("kind", [QUERY, TRAIN, "get_properties"])
-def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, context, tmp_path, log):
-    app = client_app(rows_of, "p-cov", n_components=2)
-    app.add_pca("second", rows_of, "p-cov", n_components=2)
+def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(kind, tmp_path, log):
+    read = "['FEDPCA_RUN', 'FEDPCA_REFUSAL']"
+    record = f"import os, sys; print(*map(os.environ.get, {read}), file=open(sys.argv[1], 'a'))"
+    command = shlex.join([sys.executable, "-c", record, str(tmp_path / "refusals")])
+    context = Context(7, 1, {**node_of(tmp_path), "on-refusal": command}, RecordDict(), {})
     names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses
     for name in names:
-        reply = reply_to(kind, name, app, context)
+        reply = reply_to(kind, name, app_of("second"), context)
         assert reply["error"] == "ConfigError"
         assert len(reply["message"]) < 400
         assert reply["message"].isprintable()
@@ -95,19 +86,15 @@ def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(ki
 
 @pytest.mark.parametrize("name", ["", "a: b", "x\ny", "a" * 65, "ü\u202e", "a/b"])
 def test_names_that_no_message_may_have_are_refused_when_they_are_given(name):
-    add_pca = partial(client_app(rows_of).add_pca, name, rows_of)
-    for give in (partial(FedPCA, "p-cov", name=name), partial(client_app, rows_of, name=name), add_pca):
+    client = partial(client_app, lambda context: ROWS, name=name)
+    for give in (partial(FedPCA, "p-cov", name=name), client, partial(app_of, name)):
         with pytest.raises(ConfigError):
             give()
 
 
 def test_pcas_whose_names_begin_alike_have_states_of_their_own():
     names = ["pca", "pca 2", "pca-2", "PCA", "Überblick_2"]
-    app = client_app(rows_of, "p-cov", n_components=2)
-    for name in names[1:]:
-        app.add_pca(name, rows_of, "p-cov", n_components=2)
-    grid = LocalGrid(app, 3)
-    own = ConfigRecord({"round": 3})
+    grid, own = LocalGrid(app_of(*names[1:]), 3), ConfigRecord({"round": 3})
     grid.contexts[1].state["fedpca of the user"] = own
     assert len([FedPCA("p-cov", name=name, n_components=2, clients=3).start(grid) for name in names]) == len(names)
     assert grid.contexts[1].state["fedpca of the user"] is own
@@ -128,21 +115,15 @@ def test_the_parties_that_a_server_names_swell_no_journal(parties, tmp_path, log
     for run_id in range(1, 6):
         HostileSession(tmp_path, ROWS, run, run_id=run_id).client.fit([], {"phase": "moments", "parties": parties})
     assert_single_lines(log)
-    assert (tmp_path / "journal" / "site.sqlite").stat().st_size < MAX_JOURNAL_BYTES
+    assert (tmp_path / "journal" / "site.sqlite").stat().st_size < 200_000
 
 
 CONFIGS = [
-    {"weights": FORGED},
-    {"dataset": FORGED},
-    {"method": f'p-cov "{FORGED}"'},
-    {"method": f'"{FORGED}"'},
-    {"method": "p-cov " + "associate=x " * 800},
-    {FORGED: 1},
-    {LONG: 1},
-    {"features": ",".join(["a", FORGED, LONG] * 2)},
-    {"features": f"a,b,c,{LONG}"},
+    *({key: FORGED} for key in ("weights", "dataset", "levels")),
+    *({"method": method} for method in (f'p-cov "{FORGED}"', f'"{FORGED}"', "p-cov " + "associate=x " * 800)),
+    *({key: 1} for key in (FORGED, LONG)),
+    *({"features": features} for features in (",".join(["a", FORGED, LONG] * 2), f"a,b,c,{LONG}")),
     {"partition": LONG},
-    {"levels": FORGED},
 ]
 
 

@@ -1,8 +1,7 @@
 """Attack on dp-pca that tells from a run which of two neighbouring data sets it had (Mironov 2012).
 
 The attacker knows both, and looks first for values that one of the two cannot have given: noise of floats reaches few
-floats. Where that tells nothing he takes the likelihood ratio, which is the best test that there is. Right answers: at
-most (e^epsilon + delta) / (1 + e^epsilon) of them.
+floats. Where that tells nothing he takes the likelihood ratio, which is the best test that there is.
 """
 
 import math
@@ -98,10 +97,8 @@ def exact(phase, data):
     about = data, np.zeros(D)
     if phase == "joint":
         return flat([integer_sums.integer_sum(*about, CLIP), integer_sums.integer_products(*about, CLIP)])
-    in_shells = [
-        function(*about, SHELLS) for function in (integer_sums.integer_energies, integer_sums.integer_shell_products)
-    ]
-    return flat([integer_sums.integer_octave_counts(*about), *in_shells])
+    in_shells = integer_sums.integer_energies, integer_sums.integer_shell_products
+    return flat([integer_sums.integer_octave_counts(*about), *(function(*about, SHELLS) for function in in_shells)])
 
 
 def deviations(phase, epsilon):
@@ -127,9 +124,9 @@ def impossible(noise, scale):
 
 
 def right_answers(phase, shown, epsilon, trials):
-    scale, stats, right = deviations(phase, epsilon), np.array([exact(phase, data) for data in WORLDS]), 0
+    stats, right = np.array([exact(phase, data) for data in WORLDS]), 0
     telling = stats[0] != stats[1]  # the other values have the same noise in both
-    scale, stats = scale[telling], stats[:, telling]
+    scale, stats = deviations(phase, epsilon)[telling], stats[:, telling]
     for trial in range(trials):
         world = trial % 2
         seen = shown(world, epsilon)[telling]

@@ -26,132 +26,103 @@ PARTIES = cut(X, 150, 100, 50)
 NAMED = [pd.DataFrame(part, columns=[f"f{i}" for i in range(12)]) for part in PARTIES]
 
 
-def arrays_in(root):
-    stack, seen, arrays = [root], {}, []
+def holds_parts(model, parties=PARTIES):
+    """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
+    stack, seen, found = [model], {}, []
     while stack:
         item = stack.pop()
         if id(item) in seen:
             continue
         seen[id(item)] = item
         if isinstance(item, np.ndarray):
-            arrays.append(item)
+            found += [item] * (item.dtype == np.float64)
             stack.append(item.base)
-        elif isinstance(item, dict):
-            stack += item.values()
-        elif isinstance(item, list | tuple | set):
-            stack += item
+        elif isinstance(item, dict | list | tuple | set):
+            stack += item.values() if isinstance(item, dict) else item
         elif isinstance(item, partial):
             stack += [item.func, item.args, item.keywords]
         elif isinstance(item, FunctionType):
             stack += [cell.cell_contents for cell in item.__closure__ or ()]
         elif hasattr(item, "__dict__") and not isinstance(item, type):
-            stack.append(vars(item))
-            stack.append(getattr(item, "__self__", None))
-    return arrays
-
-
-def holds_parts(model, parties=PARTIES):
-    """Return whether a model leads to a packed scatter (of 12 features), or to the mean of a single party."""
-    found = [array for array in arrays_in(model) if array.dtype == np.float64]
+            stack += [vars(item), getattr(item, "__self__", None)]
     vectors = [vector for array in found if array.shape[-1:] == (12,) for vector in array.reshape(-1, 12)]
     pairs = product(vectors, [np.asarray(part).mean(axis=0) for part in parties])
     return any(array.shape == (78,) for array in found) or any(np.allclose(*pair, rtol=1e-9) for pair in pairs)
 
 
 def joblib_copy(model):
-    buffer = io.BytesIO()
-    joblib.dump(model, buffer)
-    return joblib.load(buffer)
+    joblib.dump(model, stream := io.BytesIO())
+    return joblib.load(stream)
 
 
-COPIES = {
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-    "joblib": joblib_copy,
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-}
+COPIES = [lambda model: pickle.loads(pickle.dumps(model)), joblib_copy, copy.copy, copy.deepcopy]
 
 
 @pytest.mark.parametrize("parties", [PARTIES, NAMED], ids=["arrays", "frames"])
-@pytest.mark.parametrize("way", COPIES)
-def test_no_copy_of_a_model_has_what_a_party_sent(way, parties):
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_no_copy_of_a_model_has_what_a_party_sent(duplicate, parties):
     model = run("p-cov", parties, n_components=3)
     assert holds_parts(model)  # in the memory of the server, which has seen them
-    other = COPIES[way](model)
-    assert not holds_parts(other)
-    assert not holds_parts(model)
+    other = duplicate(model)
+    assert [holds_parts(one) for one in (other, model)] == [False, False]
     assert other.log == model.log == run("p-cov", parties, n_components=3).log | {"rounds": model.log["rounds"]}
     assert len(other.log["influence"]) == 3
+    assert not holds_parts(pickle.loads(pickle.dumps(FederatedPCA(n_components=3).fit(parties).model_)))
 
 
 @pytest.mark.parametrize("method", ["p-cov", "qr-pca", "adaptive", "em"])
 def test_neither_has_its_file(method, tmp_path):
     model = run(method, PARTIES, n_components=3)
     content = (file := model.save(tmp_path / "model")).read_bytes() + pickle.dumps(model)
-    for part in PARTIES:
-        local = Moments.from_rows(part)
+    for local in map(Moments.from_rows, PARTIES):
         assert not any(array[:2].tobytes() in content for array in (local.mean, local.scatter))
         assert str(local.scatter[1]).encode() not in content
-    assert not holds_parts(model)
     loaded = PCAModel.load(file)
     assert loaded.log["influence"] == model.log["influence"]
-    assert not holds_parts(loaded)
+    assert [holds_parts(one) for one in (loaded, model)] == [False, False]
 
 
-def test_an_estimators_pickle_holds_none():
-    assert not holds_parts(pickle.loads(pickle.dumps(FederatedPCA(n_components=3).fit(PARTIES).model_)))
+READS = [
+    lambda model, folder: model.log,
+    lambda model, folder: model.summary(full=True),
+    lambda model, folder: model.save(folder / "model"),
+    lambda model, folder: model.named([f"f{i}" for i in range(12)]).log,
+]
 
 
-READS = {
-    "log": lambda model, folder: model.log,
-    "summary": lambda model, folder: model.summary(full=True),
-    "save": lambda model, folder: model.save(folder / "model"),
-    "names": lambda model, folder: model.named([f"f{i}" for i in range(12)]).log,
-}
-
-
-@pytest.mark.parametrize("first", READS)
-@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=["plain", "scale", "uncentred"])
-def test_numbers_are_those_of_the_run_whoever_asks_first(options, first, tmp_path, monkeypatch):
+@pytest.mark.parametrize("read", READS, ids=["log", "summary", "save", "names"])
+@pytest.mark.parametrize("options", [{}, {"scale": True}, {"center": False}], ids=str)
+def test_numbers_are_those_of_the_run_whoever_asks_first(options, read, tmp_path, monkeypatch):
     model = run("p-cov", PARTIES, n_components=3, **options)
     model.components_[:] = 0  # a caller may do with them what it likes
-    READS[first](model, tmp_path)
+    read(model, tmp_path)
     monkeypatch.setattr(influence, "MAX_OPEN_BYTES", 0)
     at_once = run("p-cov", PARTIES, n_components=3, **options)
     assert not holds_parts(at_once)
     assert model.log["influence"] == at_once.log["influence"]
-    names = [name for name in at_once.log["measured"] if name.startswith("influence")]
-    assert [model.log["measured"][name] for name in names] == [at_once.log["measured"][name] for name in names]
-    assert list(model.log["measured"]) == list(at_once.log["measured"])
+    kept, own = (
+        [(name, value if name.startswith("influence") else ...) for name, value in one.log["measured"].items()]
+        for one in (model, at_once)
+    )
+    assert kept == own
     assert list(model.log) == list(at_once.log)
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """Return a watch of how often it is computed by what a component turns."""
-    monkeypatch.setattr(maths, "exact_turn", watch := Mock(side_effect=maths.exact_turn))
-    return watch
-
-
-def test_turns_are_computed_when_a_reader_asks(computed):
+def test_turns_are_computed_when_a_reader_or_a_note_of_the_run_asks(monkeypatch):
+    monkeypatch.setattr(maths, "exact_turn", computed := Mock(side_effect=maths.exact_turn))
     model = run("p-cov", NAMED, n_components=3)
     model.transform(NAMED[0])
-    assert "p-cov" in repr(model)
-    assert model.rounds == 1
+    assert ("p-cov" in repr(model), model.rounds) == (True, 1)
     assert not computed.called
     assert "without client 0 component 3 turns by up to" in model.summary(full=True)
     assert model.log["influence"][0]["angles_degrees"]
     assert computed.call_count == 3
     assert not hasattr(model, "logs")
-
-
-def test_a_run_computes_those_that_its_notes_tell(computed):
     model = run("p-cov", [*PARTIES[:2], PARTIES[2] * [30, *[1] * 11]], n_components=3)
-    assert computed.call_count == 3
+    assert computed.call_count == 6
     (note,) = [note for note in model.log["notes"] if "stands out" in note]
-    degrees = model.log["influence"][2]["angles_degrees"][0]
-    assert f"that turns by up to {degrees:.0f} degrees" in note
-    assert computed.call_count == 3
+    assert f"that turns by up to {model.log['influence'][2]['angles_degrees'][0]:.0f} degrees" in note
+    assert computed.call_count == 6
 
 
 def test_the_option_keep_is_a_file_of_its_own(tmp_path):

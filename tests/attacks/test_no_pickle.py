@@ -1,7 +1,6 @@
 """Nothing that is read from a message or a file is executed: each place meets real pickles, which leave a mark.
 
-A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle` itself. An error alone would show
-nothing: bytes that are no pickle end in the same one.
+A fault that this catches: arrays read with ``allow_pickle=True``, or by `pickle` itself.
 """
 
 import io
@@ -10,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +34,8 @@ Spoil = Callable[[bytes], bytes]
 """What becomes of the bytes at a place: themselves, or a pickle."""
 
 
-class Mark:
+class Mark(SimpleNamespace):
     """Whoever unpickles this makes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
 
     def __reduce__(self):
         return Path.touch, (self.file,)
@@ -61,13 +58,11 @@ def rewritten(file: Path, spoil: Spoil) -> Path:
 
 
 def a_reply(folder: Path, spoil: Spoil) -> None:
-    server = server_of("p-cov", [rows(30), rows(20)], n_components=2)
-
     def change(reply):
         reply.parameters.tensors[:] = map(spoil, reply.parameters.tensors)
         return reply
 
-    tamper(server, 1, change)
+    tamper(server := server_of("p-cov", [rows(30), rows(20)], n_components=2), 1, change)
     finish(server)
 
 
@@ -79,30 +74,22 @@ def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
     assert "error" not in client.fit(message).metrics
 
 
-def a_model(folder: Path, spoil: Spoil) -> None:
-    PCAModel.load(rewritten(fit("p-cov", [rows(30)], n_components=2).save(folder / "model"), spoil))
-
-
-def loadings(folder: Path, spoil: Spoil) -> None:
-    Loadings.load(rewritten(Loadings(np.eye(3), np.zeros(3), np.ones(3)).save(folder / "own.npz"), spoil))
-
-
-WRITERS = {
-    ".npy": lambda file: np.save(file, rows(20)),
-    ".npz": lambda file: np.savez(file, X=rows(20)),
-    ".csv": lambda file: np.savetxt(file, rows(20), delimiter=","),
-    ".parquet": lambda file: parquet.write_table(pa.table({"a": [1.0, 2.0]}), file),
+LOADINGS = Loadings(np.eye(3), np.zeros(3), np.ones(3))
+FILES: dict[str, tuple[Callable, Callable]] = {
+    "model.npz": (lambda file: fit("p-cov", [rows(30)], n_components=2).save(file), PCAModel.load),
+    "loadings.npz": (LOADINGS.save, Loadings.load),
+    "ids.csv": (lambda file: file.write_text("id,a\nx,1\ny,2\n"), lambda file: read_ids(file, "id", 2)),
+    "own.npy": (lambda file: np.save(file, rows(20)), read),
+    "own.npz": (lambda file: np.savez(file, X=rows(20)), read),
+    "own.csv": (lambda file: np.savetxt(file, rows(20), delimiter=","), read),
+    "own.parquet": (lambda file: parquet.write_table(pa.table({"a": [1.0, 2.0]}), file), read),
 }
 
 
-def a_table(folder: Path, spoil: Spoil, suffix: str) -> None:
-    WRITERS[suffix](file := folder / f"own{suffix}")
-    read(str(rewritten(file, spoil)))
-
-
-def ids(folder: Path, spoil: Spoil) -> None:
-    (folder / "own.csv").write_text("id,a\nx,1\ny,2\n")
-    assert read_ids(str(rewritten(folder / "own.csv", spoil)), "id", 2)
+def a_file(folder: Path, spoil: Spoil, name: str) -> None:
+    write, load = FILES[name]
+    write(file := folder / name)
+    assert load(str(rewritten(file, spoil)))
 
 
 def a_journal(folder: Path, spoil: Spoil) -> None:
@@ -118,16 +105,14 @@ def a_federation(folder: Path, spoil: Spoil, respell: bool = False) -> None:
     federation.save()
     if respell:
         respelt(folder, state_folder.SCHEMA, "member", "digest", spoil)
-    else:
-        for file in folder.iterdir():
-            rewritten(file, spoil)
+    for file in () if respell else folder.iterdir():
+        rewritten(file, spoil)
     Federation.open(folder).model(2)
 
 
 def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil) -> None:
     """Return a store's one large value, spoilt by whoever can name it by its digest and seal it."""
-    store = Store(folder, schema)
-    with store.transaction() as database:
+    with (store := Store(folder, schema)).transaction() as database:
         ((value,),) = database.execute("SELECT value FROM piece").fetchall()
         database.execute("DELETE FROM piece")
         database.execute(f"UPDATE {table} SET {column} = ?", (store.put(database, spoil(value)),))
@@ -140,8 +125,8 @@ def a_running_model(folder: Path, spoil: Spoil) -> None:
     assert RunningModel(folder).content is not None
 
 
-PLACES = [a_reply, a_message_of_the_server, a_model, loadings, ids, a_journal, a_federation, a_running_model]
-PLACES += [partial(a_federation, respell=True), *(partial(a_table, suffix=suffix) for suffix in WRITERS)]
+PLACES = [a_reply, a_message_of_the_server, a_journal, a_federation, a_running_model]
+PLACES += [partial(a_federation, respell=True), *(partial(a_file, name=name) for name in FILES)]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: getattr(place, "__name__", None))
@@ -150,7 +135,7 @@ def test_no_pickle_is_executed(place, tmp_path):
     for made in (array_of_objects, pickle.dumps):
         mark, folder = tmp_path / f"of {made.__name__}", tmp_path / made.__name__
         folder.mkdir()
-        pickled = made(Mark(mark))
+        pickled = made(Mark(file=mark))
         with pytest.raises((FedPCAError, ValueError)):
             place(folder, lambda _, pickled=pickled: pickled)
         assert not mark.exists()
@@ -162,7 +147,7 @@ def test_no_pickle_is_executed(place, tmp_path):
 
 def test_a_parquet_file_s_own_types_are_not_unpickled(tmp_path):
     """As Arrow once did (CVE-2023-47248)."""
-    pickled = pickle.dumps(Mark(tmp_path / "m"))
+    pickled = pickle.dumps(Mark(file=tmp_path / "m"))
     about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickled}
     schema = pa.schema([pa.field("a", pa.float64(), metadata=about)])
     parquet.write_table(pa.table([[1.0, 2.0]], schema=schema), tmp_path / "own.parquet")

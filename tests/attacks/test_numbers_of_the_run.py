@@ -1,7 +1,4 @@
-"""Numbers of the server: none changes within a run, a centre is near the rows, and none decides if a sum opens.
-
-Limits that the server told decided it once, and bisections read a site's number of rows, means and deviations.
-"""
+"""Numbers of the server: none changes within a run, a centre is near the rows, and none decides if a sum opens."""
 
 import logging
 from types import MappingProxyType
@@ -17,19 +14,11 @@ D, N = 4, 40
 ROWS = np.random.default_rng(3).normal(20, 5, (N, D))
 RUN = {"method": "p-cov harmonise=variances", "n-components": 2, "secure-aggregation": True, "bound": 1000.0}
 CENTRE, SCALE = np.full(D, 20.0), np.full(D, 5.0)
-SLOPES = np.empty((0, D))
 PROJECT = {"components": np.eye(2, D), "mean": CENTRE, "scale": np.empty(0)}
-ABOUT = {"slopes": SLOPES, "spread": np.ones(D)}
+ABOUT = {"slopes": np.empty((0, D)), "spread": np.ones(D)}
 ADJUSTED = RUN, {"moments": {}, "harmonised": ABOUT, "project": {**PROJECT, **ABOUT}}
-PRODUCTS = (
-    {**RUN, "method": "sub-it"},
-    {
-        "sums": {},
-        "product": {"centre": CENTRE, "scale": SCALE, "block": np.eye(D)[:, :2]},
-        "finer_product": {"centre": CENTRE, "scale": SCALE, "block": np.eye(D)[:, 2:]},
-        "project": PROJECT,
-    },
-)
+FIRST, SECOND = ({"centre": CENTRE, "scale": SCALE, "block": np.eye(D)[:, part : part + 2]} for part in (0, 2))
+PRODUCTS = {**RUN, "method": "sub-it"}, {"sums": {}, "product": FIRST, "finer_product": SECOND, "project": PROJECT}
 
 
 def keys_for(session):
@@ -40,10 +29,9 @@ def keys_for(session):
 
 def played(folder, run, phase="", changed=MappingProxyType({}), rows=ROWS):
     """How a run ends in which numbers of one question are others: its phase, and what the site said."""
-    options, questions = run
-    session = HostileSession(folder, rows, options)
+    session = HostileSession(folder, rows, run[0])
     keys = keys_for(session)
-    for asked, fields in questions.items():
+    for asked, fields in run[1].items():
         given = {**keys, **fields, **(changed if asked == phase else {})}
         names = [field.name for field in session.client.script[asked].request.fields]
         said = session.ask(asked, [given[name] for name in names])[1]
@@ -126,29 +114,15 @@ def test_a_pass_has_one_centre(run, center, tmp_path):
 
 
 WIDTH, MOST, BOUND = 5, 36, 100.0
+OF_SUMS = ("scale=true", "fourth-moments=true outliers=counts", "adjust-for=1", "harmonise=variances adjust-for=0")
+OF_ROWS = (" clustering=mixture adjust-for=0 scale=true", " clustering=harmony", "")
 RUNS = (
-    "p-cov",
-    "p-cov scale=true",
-    "p-cov fourth-moments=true outliers=counts",
-    "p-cov adjust-for=1",
-    "p-cov harmonise=variances adjust-for=0",
-    "p-cov genotypes=true prune=0.2",
-    "ap-cov scale=true",
-    "p-cov clusters=2",
-    "p-cov clusters=2 clustering=mixture adjust-for=0 scale=true",
-    "p-cov clusters=2 clustering=harmony",
-    "em",
-    "em model=factors",
-    "personalised",
-    "personalised solver=stiefel mu=0.5",
-    "personalised variant=paper server-step=4.0",
-    "robust scale=true",
-    "streaming state=there",
-    "sub-it",
-    "sub-it scale=true",
-    "sub-it genotypes=true",
-    "vertical",
-    "vertical scale=true solver=gram",
+    *("p-cov", "p-cov genotypes=true prune=0.2", "em", "em model=factors", "ap-cov scale=true", "robust scale=true"),
+    *(f"p-cov {options}" for options in OF_SUMS),
+    *(f"p-cov clusters=2{options}" for options in OF_ROWS),
+    *("personalised", "personalised solver=stiefel mu=0.5", "personalised variant=paper server-step=4.0"),
+    *("streaming state=there", "sub-it", "sub-it scale=true", "sub-it genotypes=true"),
+    *("vertical", "vertical scale=true solver=gram"),
 )
 
 

@@ -1,7 +1,4 @@
-"""An answer is given a vault and no rows, but where a card or a stage declares that it needs these.
-
-Which modules may read rows at all is a rule on imports (pyproject.toml, "Answers read no rows").
-"""
+"""An answer is given a vault and no rows, but where a card or a stage declares that it needs these."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -27,10 +24,10 @@ BY_MOMENTS = [name for name, card in CARDS.items() if card.split == "rows" and n
 
 
 def client_of(method: str) -> Any:
-    rows = np.random.default_rng(1).standard_normal((N, 5))
-    run = {"method": method, "n-components": 2}
-    node = {"partition-id": 0, "num-partitions": 2}
-    return FACTORY.client(Context(1, 1, node, RecordDict(), run), lambda node, config: check_rows(rows))
+    context = Context(
+        1, 1, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {"method": method, "n-components": 2}
+    )
+    return FACTORY.client(context, lambda node, config: check_rows(np.random.default_rng(1).standard_normal((N, 5))))
 
 
 def rows_within(thing: object, seen: set[int]) -> list[object]:
@@ -62,9 +59,7 @@ def test_rules_that_rows_of_a_caller_lack_are_rules_of_every_other_site():
     assert lacking >= {"note_clear", "permit_sum", "permit_blind"}
 
 
-@pytest.mark.parametrize(
-    "node", [{"data": "rows.csv"}, {"journal": "journal"}, {"max-reply-bytes": 10}, {"unknown": 1}]
-)
+@pytest.mark.parametrize("node", [{"data": "rows.csv"}, {"journal": "notes"}, {"max-reply-bytes": 10}, {"unknown": 1}])
 def test_rules_of_a_node_config_make_a_custodian(node):
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 2, **node}, RecordDict(), {"method": "p-cov"})
     assert isinstance(FACTORY.client(context, lambda node, config: check_rows(np.eye(3))).site, Custodian)
@@ -72,10 +67,8 @@ def test_rules_of_a_node_config_make_a_custodian(node):
 
 
 def test_undeclared_needs_of_rows_are_refused():
-    client = client_of("p-cov")
-    question = client.questions["moments"]
-    answer = {"answer": lambda party, request: {"count": party.selection.rows}}
-    client.questions = {"rows": replace(question, needs="rows", **answer)}
+    client, answer = client_of("p-cov"), lambda party, request: {"count": party.selection.rows}
+    client.questions = {"rows": replace(client.questions["moments"], needs="rows", answer=answer)}
     with refused(ContractError):
         client.statistics("rows", {})
 

@@ -1,16 +1,15 @@
 """Blind runs: the parties have the model, the server has the spectrum, and what cannot be blind is refused."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
-from fedpca_flwr import ConfigError, DataError, DisclosureError, PCAModel, run
+from fedpca_flwr import ConfigError, DataError, PCAModel, run
 from fedpca_flwr.blind import stage as blind
-from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ContractError, PartyError, QuorumError
-from fedpca_flwr.site.rules.policy import permit_sight
 from tests import genotypes
 from tests.families import cut, rows
 from tests.harness import fail_at, finish, fit, server_of
@@ -18,13 +17,11 @@ from tests.refusals import refused
 
 BLIND = {"secure_aggregation": True, "bound": 1e3, "blind": True, "n_components": 3}
 X = rows(90, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 50, -3, 0, 1]
-
-
 PARTIES = cut(X, 40, 30, 20)
 
 
-def blind_server(tmp_path, parties=PARTIES, **options):
-    return server_of("p-cov", parties, **{**BLIND, "site": {"model": str(tmp_path)}, **options})
+def blind_server(parties=PARTIES, **options):
+    return server_of("p-cov", parties, **{**BLIND, **options})
 
 
 def require_same(model, plain):
@@ -39,11 +36,16 @@ def require_same(model, plain):
 
 
 def require_secret_model(folder, parties, plain, atol, **options):
-    """Hold that a server keeps the spectrum alone, while its parties write the scores of the plain run."""
-    site = {"scores": [str(folder / f"{i}.npy") for i in range(3)]}
-    kept = PCAModel.load(finish(blind_server(folder, parties, site=site, **options)).save(folder / "server"))
-    assert (kept.components_.size, kept.mean_, kept.scale_, kept.adjustment_) == (0, None, None, None)
-    np.testing.assert_allclose(np.load(folder / "1.npy"), plain.transform(parties[1]), atol=atol)
+    """Hold that parties write one model and the scores of the plain run; return what a server keeps: the spectrum."""
+    site = {key: [str(folder / f"{key} {i}.npy") for i in range(3)] for key in ("model", "scores")}
+    kept = PCAModel.load(finish(blind_server(parties, site=site, **options)).save(folder / "server"))
+    assert (kept.components_.size, kept.mean_, kept.scale_, kept.adjustment_, kept.n_samples_) == (0, *[None] * 3, 90)
+    models = [PCAModel.load(next(Path(own).glob("*.npz"))) for own in site["model"]]
+    assert all((model.components_ == models[0].components_).all() for model in models)
+    for model, scores, rows_of_party in zip(models, map(np.load, site["scores"]), parties, strict=True):
+        np.testing.assert_allclose(scores, plain.transform(rows_of_party), atol=atol)
+        np.testing.assert_allclose(scores, model.transform(rows_of_party), atol=atol)
+    return kept
 
 
 def offset_parties(offset):
@@ -118,40 +120,28 @@ def test_categories_have_the_model_of_their_indicators():
     assert list(model.feature_names_in_)[:6] == list("abcdef")
 
 
-def test_each_site_writes_the_same_model_and_the_server_has_a_spectrum(tmp_path):
-    folders = [tmp_path / str(party) for party in range(3)]
-    scores = [str(tmp_path / f"{party}.npy") for party in range(3)]
-    kept = finish(blind_server(tmp_path, site={"model": list(map(str, folders)), "scores": scores}))
-    models = [PCAModel.load(next(folder.glob("*.npz"))) for folder in folders]
-    for party, model in enumerate(models):
-        assert (model.components_ == models[0].components_).all()
-        np.testing.assert_allclose(np.load(scores[party]), model.transform(PARTIES[party]), atol=1e-9)
-    file, plain = PCAModel.load(kept.save(tmp_path / "server")), fit("p-cov", PARTIES, n_components=3)
-    np.testing.assert_allclose(file.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
-    assert (file.components_.size, file.mean_, file.scale_, file.n_samples_) == (0, None, None, 90)
-    assert file.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
-    assert "90 of 6 features" in file.summary(full=True)
-    assert any("2^-44 of the variance" in note and "at most" in note for note in file.log["notes"])
+def test_the_server_has_a_spectrum(tmp_path):
+    plain = fit("p-cov", PARTIES, n_components=3)
+    kept = require_secret_model(tmp_path, PARTIES, plain, 1e-9)
+    np.testing.assert_allclose(kept.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
+    assert kept.explained_variance_.sum() * 89 == pytest.approx(plain.explained_variance_ratio_.sum(), rel=1e-11)
+    assert "90 of 6 features" in kept.summary(full=True)
+    assert any("2^-44 of the variance" in note and "at most" in note for note in kept.log["notes"])
     with refused(ContractError, "'model'", "'scores_'", "'p-cov'"):
-        file.transform(X)
+        kept.transform(X)
 
 
 def test_a_party_that_drops_out_ends_the_run(tmp_path):
-    server = blind_server(tmp_path)
-    fail_at(server, 1, "moments")
+    fail_at(server := blind_server(site={"model": str(tmp_path)}), 1, "moments")
     with refused((QuorumError, PartyError), "client 1"):
         finish(server)
     assert not list(tmp_path.iterdir())
 
 
-KEYS: list[dict[str, Any]] = [
-    {"keep": "moments"},
-    {"center": False},
-    {"harmonise": "means"},
-    {"clusters": 2},
-    {"outliers": "sites"},
-]
-KEYS += [{"outliers": "sites"}, {"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}]
+KEYS: tuple[dict[str, Any], ...] = (
+    *({"keep": "moments"}, {"center": False}, {"harmonise": "means"}, {"clusters": 2}, {"outliers": "sites"}),
+    *({"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}),
+)
 OTHERS = ["sub-it", "ap-cov", "qr-pca", "em", "dp-pca epsilon=1", "vertical", "robust"]
 REFUSED = [
     *(("p-cov", key, [f"'{name.replace('_', '-')}'" for name in key]) for key in KEYS),
@@ -172,26 +162,19 @@ def test_what_cannot_be_blind_is_refused_by_name(method, options, named):
 
 CALLS = cut(genotypes.people(90, 24), 40, 30, 20)
 CALLS[1][0, 0] = np.nan
+MANY = rows(90, 25)
 TABLES = {
     "missing calls": (CALLS, {"genotypes": True}, DataError, ["'blind'"]),
     "few rows": ([X[:2], X[2:4]], {"n_components": 5, "min_parties": 2}, ConfigError, ["'n-components'", 5, 4]),
     "equal rows": ([np.ones((4, 6))] * 3, {}, DataError, ["client 0"]),
-    "more features than a party rotates": (PARTIES, {}, ConfigError, ["'blind'", 6, 5]),
+    "more features than a party rotates": (cut(MANY, 40, 30, 20), {}, ConfigError, ["'blind'", 25, 24]),
     "many covariates": (PARTIES, {"adjust_for": "0,1,2,3"}, ConfigError, ["'n-components'", 3, 2]),
     "covariates": (PARTIES, {"adjust_for": "0,1,2,3,4,5", "n_components": 1}, DataError, ["client 0"]),
 }
 
 
-@pytest.mark.parametrize("kind", TABLES)
-def test_tables_that_have_no_blind_model_are_refused(kind, monkeypatch):
-    parties, options, error, named = TABLES[kind]
-    monkeypatch.setattr(blind, "MAX_FEATURES", 5 if kind.startswith("more features") else 24)
+@pytest.mark.parametrize(("parties", "options", "error", "named"), TABLES.values(), ids=TABLES)
+def test_tables_that_have_no_blind_model_are_refused(parties, options, error, named, monkeypatch):
+    monkeypatch.setattr(blind, "MAX_FEATURES", 24)
     with refused(error, *named):
-        finish(server_of("p-cov", parties, **{**BLIND, **options}))
-
-
-def test_a_site_may_be_blind_only():
-    node = NodeConfig.parse({"partition-id": 0, "num-partitions": 3, "blind": "only"}, source="node-config")
-    with refused(DisclosureError, "'blind'"):
-        permit_sight(node, blind=False)
-    permit_sight(node, blind=True)
+        finish(blind_server(parties, **options))

@@ -114,16 +114,6 @@ def test_tags_of_sums_are_sums_of_tags(first, second):
         tagged_sums.combine_elements(total, [*second, 1])
 
 
-@pytest.mark.parametrize("change", [1, -1, 2**61 - 1, 2**256, 2**320, tagged_sums.PRIME - 1, 2**520])
-@pytest.mark.parametrize("place", [0, 2])
-def test_a_changed_integer_changes_the_tag(change, place):
-    """Also by numbers that a tag over 2^61 - 1, or words of a power of two, would not see."""
-    integers = [5, -7, 2**300]
-    changed = list(integers)
-    changed[place] += change
-    assert tagged_sums.linear_tag(KEY, changed) != tagged_sums.linear_tag(KEY, integers)
-
-
 @given(st.lists(st.floats(-1e100, 1e100), max_size=6), st.integers(-300, 900))
 def test_scaled_integers_are_exact_sums_rounded_once(parts, bits):
     exact = sum(map(Fraction, parts), Fraction(0)) * Fraction(2) ** bits

@@ -35,8 +35,7 @@ IMPATIENT = """import time
 sleep = time.sleep
 time.sleep = lambda seconds: sleep(0.5 if seconds == 3 else seconds)
 """
-"""Python runs this at the start of each process. A SuperNode sleeps three seconds where it finds no message, and a test
-would wait for that in each round."""
+"""For the start of each Python: a SuperNode sleeps three seconds where it finds no message, in each round of a test."""
 
 
 def impatient(folder: Path, inherited: str = "") -> str:

@@ -41,7 +41,10 @@ def running() -> Iterator[Server]:
         own: dict[str, Any] = {"check": True, "capture_output": True, "cwd": home}
         Path(home, "password").write_text(password, encoding="utf-8")
         if hasattr(os, "getuid") and os.getuid() == 0:
-            own["user"] = _other_account()
+            import pwd  # not on Windows, where nobody is root
+
+            users = {user.pw_name for user in pwd.getpwall()}
+            own["user"] = next(name for name in ("postgres", "nobody") if name in users)
             for path in (home, Path(home, "password")):
                 shutil.chown(path, own["user"])
         port = free_port()
@@ -59,11 +62,3 @@ def running() -> Iterator[Server]:
             yield Server(f"postgresql://{USER}@127.0.0.1:{port}/postgres", password, passfile)
         finally:
             subprocess.run([*control, "-m", "immediate", "stop"], **{**own, "check": False})
-
-
-def _other_account() -> str:
-    """Of a user who may start the server in place of root."""
-    import pwd  # not on Windows, where nobody is root
-
-    known = {user.pw_name for user in pwd.getpwall()}
-    return next(name for name in ("postgres", "nobody") if name in known)

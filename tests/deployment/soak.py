@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import typer
@@ -39,14 +39,7 @@ REJOIN_SECONDS = 65  # for which the SuperLink takes a node that died for online
 FULL_DISK_BYTES = 2**12  # up to which a file may grow on a full disk
 HARMLESS = {"none", "a SuperNode too many"}
 METHODS = "p-cov", "sub-it", "qr-pca", *(f"{name} secure-aggregation=true bound=100.0" for name in ("p-cov", "sub-it"))
-
-
-class Outcome(NamedTuple):
-    number: int
-    method: str
-    fault: str
-    status: str
-    findings: list[str]
+Outcome = tuple[int, str, str, str, list[str]]  # number, method, fault, how the run ended, and findings
 
 
 class Soak:
@@ -103,7 +96,7 @@ class Soak:
             resident = page * int(Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1])
             first, _ = self.memory.get(f"{name} {process.pid}", (resident, 0))
             self.memory[f"{name} {process.pid}"] = first, resident
-        return Outcome(number, method, fault, status, findings)
+        return number, method, fault, status, findings
 
     def _model_findings(self, fault: str, status: str, log: str, model: Path) -> Iterator[str]:
         if status == "hangs":
@@ -211,11 +204,7 @@ def _command(process: int) -> bytes:
 
 
 def soak(minutes: float, sites: int, seed: int) -> Lines:
-    """Run drawn methods with drawn faults for some minutes; the exit code is 1 after any finding.
-
-    After each run its model is held against the pooled rows, no process of it may be left, and every journal must be
-    complete. Linux only; clocks are not changed.
-    """
+    """Run drawn methods with drawn faults for some minutes (Linux); the exit code is 1 after any finding."""
     rng = np.random.default_rng(seed)
     parties = [rng.standard_normal((ROWS, FEATURES)) * np.linspace(4, 1, FEATURES) + i for i in range(sites)]
     with TemporaryDirectory() as name:
@@ -223,21 +212,22 @@ def soak(minutes: float, sites: int, seed: int) -> Lines:
         (folder / "flower").mkdir()
         files = write_site_files(folder, [f"x{j}" for j in range(FEATURES)], parties)
         with Deployment(folder / "flower", APP, node_configs(folder, "site", files)) as deployment:
-            soaking, outcomes = Soak(deployment, folder, parties, seed), list[Outcome]()
+            soaking, ends, findings = Soak(deployment, folder, parties, seed), Counter[tuple[str, str]](), 0
             yield "run", "method", "fault", "end", "findings"
-            for outcome in soaking.runs(time.monotonic() + 60 * minutes):
-                yield *outcome[:-1], "; ".join(outcome.findings)
-                outcomes.append(outcome)
-    yield f"\n{minutes:g} minutes, {sites} sites, {len(outcomes)} runs\n"
+            for number, method, fault, status, found in soaking.runs(time.monotonic() + 60 * minutes):
+                yield number, method, fault, status, "; ".join(found)
+                ends[fault, status] += 1
+                findings += len(found)
+    yield f"\n{minutes:g} minutes, {sites} sites, {ends.total()} runs\n"
     yield "fault", "end", "runs"
-    for (fault, status), runs in sorted(Counter((outcome.fault, outcome.status) for outcome in outcomes).items()):
+    for (fault, status), runs in sorted(ends.items()):
         yield fault, status, runs
     yield ""
     yield "resident memory, MB", "after its first run", "at the end"
     for process, (first, last) in soaking.memory.items():
         yield process, f"{first / 1e6:.0f}", f"{last / 1e6:.0f}"
     grown = [process for process, (first, last) in soaking.memory.items() if last > MAX_MEMORY_RATIO * first]
-    findings = sum(len(outcome.findings) for outcome in outcomes) + len(grown)
+    findings += len(grown)
     yield f"\n{findings} findings{f'; grew beyond {MAX_MEMORY_RATIO} times: ' if grown else ''}{', '.join(grown)}"
     if findings:
         raise SystemExit(1)

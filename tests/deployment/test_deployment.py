@@ -7,7 +7,6 @@ import shutil
 import signal
 import threading
 from contextlib import nullcontext
-from functools import partial
 
 import duckdb
 import numpy as np
@@ -59,11 +58,7 @@ def tables(tmp_path_factory, database):
         fill(connection, HOSPITALS[1])
     columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
     nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
-    rules = {
-        "min-rows": 40,
-        "min-parties": 2,
-        "allowed-methods": " ".join(name for name in METHODS if name != "ap-cov"),
-    }
+    rules = {"min-rows": 40, "min-parties": 2, "allowed-methods": " ".join(METHODS.keys() - {"ap-cov"})}
     return [{**node, **rules, "loadings": str(folder / f"own{i}.npz")} for i, node in enumerate(nodes)]
 
 
@@ -86,9 +81,8 @@ def banks(lab, tmp_path):
     rules, nodes = {"num-partitions": 2, "split": "columns", "may-show": "inner products"}, []
     for i, columns in enumerate(BANKS):
         np.save(tmp_path / f"data{i}.npy", columns)
-        files = {
-            key: str(tmp_path / f"{key}{i}.np{end}") for key, end in (("data", "y"), ("scores", "y"), ("loadings", "z"))
-        }
+        files = {key: str(tmp_path / f"{key}{i}.npy") for key in ("data", "scores")}
+        files["loadings"] = str(tmp_path / f"loadings{i}.npz")
         nodes.append({"name": f"bank {i}", "partition-id": i, **rules, **files})
     return lab.with_sites(nodes)
 
@@ -99,7 +93,7 @@ def deployed(lab, method, folder, **options):
     return PCAModel.load(folder / "model"), log
 
 
-of_markers = partial(deployed, features=", ".join(NAMES), n_components=5)
+OF_MARKERS = {"features": ", ".join(NAMES), "n_components": 5}
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 SPY = """
 import pathlib, sys
@@ -108,13 +102,8 @@ with pathlib.Path({record!r}).open("a") as stream:
 """
 
 
-@pytest.fixture(scope="module")
-def secure_run(lab, tables, tmp_path_factory):
-    """Return model, log and scores of a run, and the commands of processes that ran code of its archive.
-
-    Whoever starts runs holds the archive: its modules, and those of libraries that a message imports late.
-    """
-    folder = tmp_path_factory.mktemp("secure")
+def spying_app(folder):
+    """Return an app that notes who runs code of its archive, its own or of libraries, and the file of the notes."""
     app, record = folder / "app", folder / "record"
     for part in ("fedpca_flwr", "strategies", "simulations"):
         shutil.copytree(ROOT / part, app / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -122,28 +111,28 @@ def secure_run(lab, tables, tmp_path_factory):
         shutil.copy(ROOT / file, app)
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (app / "pyproject.toml").write_text(settings.replace("fab-include = [", 'fab-include = ["*.py", '))
-    spy = SPY.format(record=str(record))
-    for module in ("site_app", "protocol/client", "site/rows/vault"):
-        with open(app / "fedpca_flwr" / f"{module}.py", "a", encoding="utf-8") as stream:
-            stream.write(spy)
-    for library in ("pyarrow", "psycopg", "duckdb"):
-        (app / f"{library}.py").write_text(spy)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lab, "app", app)
-        model, log = of_markers(lab.with_sites(tables), "p-cov", folder, **SECURE)
-    scores = [np.loadtxt(site["scores"], delimiter=",", skiprows=1) for site in tables]
-    return model, log, scores, record.read_text().splitlines()
+    modules = (f"fedpca_flwr/{module}" for module in ("site_app", "protocol/client", "site/rows/vault"))
+    for module in (*modules, "pyarrow", "psycopg", "duckdb"):
+        with open(app / f"{module}.py", "a", encoding="utf-8") as stream:
+            stream.write(SPY.format(record=str(record)))
+    return app, record
 
 
-def test_a_file_and_a_database_give_the_bits_of_loopback(secure_run):
-    model, log, scores, _ = secure_run
+def test_a_file_and_a_database_give_the_bits_of_loopback_and_the_archive_no_code(lab, tables, tmp_path, monkeypatch):
+    app, record = spying_app(tmp_path)
+    monkeypatch.setattr(lab, "app", app)
+    model, log = deployed(lab.with_sites(tables), "p-cov", tmp_path, **OF_MARKERS, **SECURE)
     assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **SECURE))
     assert principal_angles(model, pooled_pca(np.vstack(HOSPITALS), 5)).max <= 1e-6
     assert list(model.feature_names_in_) == NAMES
     assert [party["name"] for party in model.log["parties"]] == ["hospital 0", "hospital 1"]
     assert "secure aggregation    pairwise masks, 2 sites" in log
-    for own, X in zip(scores, HOSPITALS, strict=True):
-        np.testing.assert_allclose(own, model.transform(X), atol=1e-12)
+    for site, X in zip(tables, HOSPITALS, strict=True):
+        scores = np.loadtxt(site["scores"], delimiter=",", skiprows=1)
+        np.testing.assert_allclose(scores, model.transform(X), atol=1e-12)
+    programs = record.read_text().splitlines()
+    assert programs
+    assert all("flwr-serverapp" in program for program in programs), programs
 
 
 def test_a_site_that_refuses_is_named_on_both_sides(hospitals, tmp_path):
@@ -174,12 +163,6 @@ def test_no_log_has_the_password_of_a_database(hospitals, database):
     assert "relation" not in log + logs["superlink"]
 
 
-def test_a_site_runs_no_code_of_the_archive(secure_run):
-    *_, programs = secure_run
-    assert programs
-    assert all("flwr-serverapp" in program for program in programs), programs
-
-
 @pytest.mark.nightly
 def test_a_site_that_is_offline_is_an_error_within_the_deadline(hospitals, tmp_path):
     hospitals.processes["node1"].terminate()
@@ -207,7 +190,7 @@ def test_a_site_that_is_away_for_a_while_ends_nothing(question, is_killed, hospi
                 returns.append(threading.Timer(90, os.killpg, (group, signal.SIGCONT)))
             returns[0].start()
 
-    settings = told("sub-it", features=", ".join(NAMES), n_components=5, output=str(tmp_path / "model"), **options)
+    settings = told("sub-it", **OF_MARKERS, output=str(tmp_path / "model"), **options)
     status, log = hospitals.run(settings, on_line=leave)
     assert status == "finished:completed", log
     assert not differences(PCAModel.load(tmp_path / "model"), run("sub-it", HOSPITALS, n_components=5, **options))

@@ -25,23 +25,13 @@ WAYS = [("personalised", {"mu": 1.0, "solver": "stiefel"}), ("vfedpca", {"graph"
 SPLIT = {name: method.strategy.card.split for name, method in METHODS.items()}
 SUMMED = [name for name, method in METHODS.items() if SPLIT[name] == "rows" and "masked" in transports_of(method)]
 NIGHTLY = [
-    ("p-cov", {"scale": True, **SECURE}),
     *((name, {**SECURE, **({"tolerance": 1e-6} if name == "compressed" else {})}) for name in SUMMED),
-    ("p-cov", {"outliers": "counts", "fourth_moments": True}),
-    ("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}),
-    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
-    ("sapca", {"topology": "tree"}),
-    ("spca", {}),
-    ("vertical", {**SECURE, "bound": 1e3}),
-    ("qr-pca", {"scale": True, "center": False}),
-    ("ap-stack", {"party_weights": "rows"}),
-    ("compressed", {"codec": "low-rank"}),
-    ("adaptive", {"target": 1.0}),
-    ("dsa", {}),
-    ("fast-pca", {"iterations": 2}),
-    ("em", {"model": "factors"}),
-    ("vertical", {"solver": "gram", "scale": True}),
-    ("vfedakpca", {"periods": 2}),
+    *(("p-cov", {"scale": True, **SECURE}), ("p-cov", {"outliers": "counts", "fourth_moments": True})),
+    *(("p-cov", {"adjust_for": "1, 3", "harmonise": "variances"}), ("spca", {}), ("sapca", {"topology": "tree"})),
+    *(("sub-it", {"warm_start": "svd", "wire": "float32"}), ("qr-pca", {"scale": True, "center": False})),
+    *(("ap-stack", {"party_weights": "rows"}), ("compressed", {"codec": "low-rank"}), ("adaptive", {"target": 1.0})),
+    *(("dsa", {}), ("fast-pca", {"iterations": 2}), ("em", {"model": "factors"}), ("vfedakpca", {"periods": 2})),
+    *(("vertical", {**SECURE, "bound": 1e3}), ("vertical", {"solver": "gram", "scale": True})),
 ]
 """All methods, with options that differ in their arithmetic."""
 
@@ -70,8 +60,8 @@ def both(method, parties, **options):
 @pytest.mark.parametrize("way", [*WAYS, *(pytest.param(way, marks=pytest.mark.nightly) for way in NIGHTLY)], ids=str)
 def test_simulation_gives_the_bits_of_loopback_and_leaves_ray(way, one_ray):
     method, options = way
-    parties = hospitals(250, 100, 50) if SPLIT[method] == "rows" else banks()
-    assert not differences(*both(method, parties, n_components=5 if SPLIT[method] == "rows" else 3, **options))
+    parties, k = (hospitals(250, 100, 50), 5) if SPLIT[method] == "rows" else (banks(), 3)
+    assert not differences(*both(method, parties, n_components=k, **options))
     assert ray.is_initialized()
     assert ray.get_runtime_context().get_job_id() == one_ray
 
@@ -83,7 +73,7 @@ def test_simulation_gives_the_bits_of_loopback_for_new_rows(tmp_path):
     assert not differences(*both("vertical-scores", new, loadings=kept, **SECURE | {"bound": 1e3}))
 
 
-@pytest.mark.nightly  # by day a blind run on a SuperLink: test_blind.py
+@pytest.mark.nightly  # by day a blind run on a SuperLink: test_links.py
 def test_the_workers_of_a_blind_simulation_have_the_model():
     """A worker has the stages of methods, too: without these it would send sums that open."""
     parties = hospitals(250, 100, 50)
@@ -124,8 +114,7 @@ def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):
     parties = hospitals(180, 100, 70, 50)
     model = run("p-cov", parties, engine="ray", n_components=5, survivors=3, **SECURE)
     assert principal_angles(model, pooled_pca(np.vstack(parties[:3]), 5)).max <= 1e-6
-    assert model.n_samples_ == 350
-    assert [party["party"] for party in model.log["parties"]] == [0, 1, 2]
+    assert (model.n_samples_, [party["party"] for party in model.log["parties"]]) == (350, [0, 1, 2])
     assert any(note.startswith("the PCA of 3 of 4 parties: client 3") for note in model.log["notes"])
 
 

@@ -38,10 +38,7 @@ def test_an_archive_has_the_named_arrays_and_unpacks_to_so_many_bytes_in_all(tmp
         size = sum(member.file_size for member in archive.infolist())
     for names in (None, ("a", "b"), ("a", "b", "c")):
         loaded, about = read(target, text="about.json", names=names, max_bytes=size)
-        assert ({name: array.tolist() for name, array in loaded.items()}, about) == (
-            {"a": [0, 1, 2], "b": 1},
-            {"about": 1},
-        )
+        np.testing.assert_equal((loaded, about), ({"a": np.arange(3.0), "b": np.array(1)}, {"about": 1}))
     with refused(TooLargeError, size, size - 1):
         read(target, text="about.json", max_bytes=size - 1)
     with pytest.raises(ValueError, match="none of its own"):
@@ -69,8 +66,7 @@ def test_highly_compressed_files_must_be_small(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
 def test_a_file_takes_no_mode_of_what_another_process_has_left(tmp_path):
     """A process of the same number has died: whoever opened its file would read on."""
-    left = tmp_path / f".scores.csv.{os.getpid()}.tmp"
-    left.touch(0o666)
+    (left := tmp_path / f".scores.csv.{os.getpid()}.tmp").touch()
     left.chmod(0o666)
     with atomic_file(tmp_path / "scores.csv") as stream:
         stream.write(b"1")

@@ -21,8 +21,7 @@ SCHEMA = Schema("shelf", "shelf.sqlite", b"TEST", 3, TABLES, sealed_tables=("boo
 
 
 def add(folder, title, error=None):
-    shelf = Store(folder, SCHEMA)
-    with shelf.transaction() as database:
+    with (shelf := Store(folder, SCHEMA)).transaction() as database:
         shelf.verified_digest(database)
         database.execute("INSERT INTO book VALUES (?)", (title,))
         if error:
@@ -31,8 +30,7 @@ def add(folder, title, error=None):
 
 
 def titles(folder, schema=SCHEMA):
-    shelf = Store(folder, schema)
-    with shelf.transaction() as database:
+    with (shelf := Store(folder, schema)).transaction() as database:
         shelf.verified_digest(database)
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
@@ -49,15 +47,7 @@ def test_committed_data_are_on_disk(tmp_path, monkeypatch):
     assert [file.name for file in folder.iterdir()] == ["shelf.sqlite"]
 
 
-@pytest.mark.parametrize("error", [DataError("no"), KeyboardInterrupt()], ids=repr)
-def test_a_transaction_that_fails_leaves_nothing_and_tells_why(tmp_path, error):
-    add(tmp_path, "one")
-    with pytest.raises(type(error)):
-        add(tmp_path, "two", error)
-    assert titles(tmp_path) == ["one"]
-
-
-def test_a_transaction_excludes_others(tmp_path):
+def test_a_transaction_excludes_others_and_one_that_fails_leaves_nothing_and_tells_why(tmp_path):
     add(tmp_path, "one")
     waiting = threading.Thread(target=add, args=(tmp_path, "two"))
     with closing(sqlite3.connect(tmp_path / "shelf.sqlite", timeout=0)) as other, Store(tmp_path, SCHEMA).transaction():
@@ -67,6 +57,10 @@ def test_a_transaction_excludes_others(tmp_path):
         waiting.join(0.3)
         assert waiting.is_alive()
     waiting.join()
+    for error in (DataError("no"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as caught:
+            add(tmp_path, "three", error)
+        assert caught.value is error
     assert titles(tmp_path) == ["one", "two"]
 
 
@@ -89,19 +83,15 @@ def test_leftovers_of_sqlite_stand_alone(tmp_path, monkeypatch):
         titles(tmp_path)
 
 
-def test_what_changed_after_it_was_read_is_not_overwritten(tmp_path):
+def test_what_changed_after_it_was_read_is_not_overwritten_and_other_kinds_of_values_are_damage(tmp_path):
     shelf = Store(tmp_path, SCHEMA)
     with shelf.transaction() as database:
         digest = shelf.verified_digest(database)
     assert digest == shelf.empty_digest
     add(tmp_path, "one")
-    with shelf.transaction() as database, refused(ContractError, tmp_path):
-        shelf.require_digest(database, digest)
-
-
-def test_values_of_other_kinds_or_too_large_are_damage(tmp_path):
-    shelf = Store(tmp_path, SCHEMA)
     with shelf.transaction() as database:
+        with refused(ContractError, tmp_path):
+            shelf.require_digest(database, digest)
         assert shelf.rows(database, f"SELECT 'a', {2**53} UNION SELECT 'b', 0", str, int) == [("a", 2**53), ("b", 0)]
         for values in ("'a', -1", f"'a', {2**53 + 1}", "'a', 1.0", "1, 1", "'a', NULL"):
             with refused(StoreError, "shelf.sqlite"):
@@ -140,12 +130,16 @@ def test_what_was_deleted_is_not_in_the_file(tmp_path):
     assert secret[:10] not in shelf.file.read_bytes()
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0", b"not a database at all" * 500], ids=len)
-def test_a_file_that_is_no_database_is_named_and_stays(tmp_path, content):
-    (tmp_path / "shelf.sqlite").write_bytes(content)
-    with refused(StoreError, "shelf.sqlite", match="damaged"):
-        titles(tmp_path)
-    assert (tmp_path / "shelf.sqlite").read_bytes() == content
+def test_a_file_that_is_no_database_is_named_and_stays_and_tells_nothing(tmp_path):
+    add(tmp_path, "secret title")
+    file = tmp_path / "shelf.sqlite"
+    other = file.read_bytes().replace(b"secret title", b"secret titl\xff")
+    for content in (other, b"", b"x", b"SQLite format 3\0", b"not a database at all" * 500):
+        file.write_bytes(content)
+        with refused(StoreError, "shelf.sqlite", match="damaged") as caught:
+            titles(tmp_path)
+        assert "secret" not in str(caught.value)
+        assert file.read_bytes() == content
 
 
 def test_a_store_of_another_kind_is_named_and_one_of_an_older_format_changed_once(tmp_path):
@@ -178,12 +172,3 @@ def test_earlier_files_without_a_store_and_folders_that_take_no_file_are_refused
     add(tmp_path, "one")
     old.touch()
     assert titles(tmp_path) == ["one"]
-
-
-def test_an_error_holds_nothing_of_what_lies_in_the_file(tmp_path):
-    add(tmp_path, "secret title")
-    file = tmp_path / "shelf.sqlite"
-    file.write_bytes(file.read_bytes().replace(b"secret title", b"secret titl\xff"))
-    with refused(StoreError, "shelf.sqlite", match="damaged") as caught:
-        titles(tmp_path)
-    assert "secret" not in str(caught.value)
