@@ -108,7 +108,7 @@ def test_ellipses_are_of_rows_or_of_means_and_say_which():
         plots.scores(MODEL, PARTS, ellipses="all")
 
 
-def test_loadings_are_bars_of_the_largest():
+def test_loadings_are_bars_of_the_largest_or_images():
     panels = plots.loadings(MODEL, components=range(1, 5)).axes
     assert texts(panels[0].get_yticklabels()) == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
@@ -121,9 +121,21 @@ def test_loadings_are_bars_of_the_largest():
         largest = np.argsort(-np.abs(many.components_[component - 1]))[:12]
         assert texts(axes.get_yticklabels()) == list(map(str, largest))
         np.testing.assert_array_equal(widths(axes), many.components_[component - 1, largest])
+    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
+    *panels, scale = plots.component_images(turned, (3, 4), components=(1, 2, 3)).axes
+    assert scale.get_ylabel() == "loading"
+    for panel, component in zip(panels, turned.components_[:3], strict=True):
+        np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
+        assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
+    assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
+    coloured = plots.component_images(MODEL, (2, 2, 3), components=(1, 2)).axes[0].images[0].get_array()
+    loadings = MODEL.components_[0].reshape(2, 2, 3)
+    np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
+    with refused(ConfigError, "(5, 5)", 25, 12):
+        plots.component_images(MODEL, (5, 5))
 
 
-def test_more_parties_than_colours_have_a_panel_each():
+def test_more_parties_than_colours_have_a_panel_each_and_the_rest_is_counted():
     """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
     parties = {f"clinic {i}": X[i::12] for i in range(12)}
     for panel, (name, part) in zip(plots.scores(MODEL, parties).axes, parties.items(), strict=True):
@@ -136,6 +148,12 @@ def test_more_parties_than_colours_have_a_panel_each():
     classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
     titles = [panel.get_title().split("\n")[0] for panel in plots.scores(MODEL, PARTS, labels=classes).axes]
     assert titles == [f"kind {i}" for i in range(12)]
+    panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
+    assert panels == [1, 12, 36, 36]
+    entries = [legend_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
+    assert entries == ["m39", "and 1 more", "and 2 more"]
+    for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
+        assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 @pytest.mark.parametrize("clouds", [2, 3])
@@ -231,7 +249,7 @@ def test_overlays_thin_many_rows_of_any_kind(kind):
     np.testing.assert_allclose(shown, TRUTH.transform(thinned)[:, :2], atol=1e-12)
 
 
-def test_scree_and_rounds_show_their_numbers_and_names():
+def test_screes_and_rounds_show_their_numbers_names_and_rules():
     for given in (MODEL, {"p-cov": MODEL}):
         left, right = plots.scree(given).axes
         (line,) = left.lines
@@ -247,6 +265,19 @@ def test_scree_and_rounds_show_their_numbers_and_names():
     assert set(lines[1].get_ydata()) == {1e-6}
     figure = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)})
     assert legend_of(figure) == ["pooled = p-cov", "other"]
+    found = analyses.how_many(MOMENTS)
+    figure = plots.how_many(found)
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
+    band = axes.collections[0].get_datalim(axes.transData)
+    assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
+    firsts = {k: rule for rule, k in reversed(found.by_rule.items())}
+    shown = [rule.strip() for text in legend_of(figure)[2:] for rule in text.split("\n")]
+    assert sorted(shown) == sorted(f"{k}: {rule}" if firsts[k] == rule else rule for rule, k in found.by_rule.items())
+    rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
+    figure = plots.how_many(analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8)))
+    assert legend_of(figure)[2:] == ["0: none", "2: near", "8: last"]
+    assert [int(line.get_xdata()[0]) for line in figure.axes[0].lines[1:]] == [0, 2, 8]  # behind so many components
 
 
 @pytest.mark.parametrize(
@@ -264,37 +295,6 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
     np.testing.assert_allclose(next(line for line in axes.lines if line.get_label() == "front").get_xydata(), front)
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [x * (1000 if unit == "kB" else 1) for x, _ in points["a"]])
     assert axes.get_xlabel() == f"{unit} up per client"
-
-
-def test_components_as_images():
-    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
-    *panels, scale = plots.component_images(turned, (3, 4), components=(1, 2, 3)).axes
-    assert scale.get_ylabel() == "loading"
-    for panel, component in zip(panels, turned.components_[:3], strict=True):
-        np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
-        assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
-    assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
-    coloured = plots.component_images(MODEL, (2, 2, 3), components=(1, 2)).axes[0].images[0].get_array()
-    loadings = MODEL.components_[0].reshape(2, 2, 3)
-    np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
-    with refused(ConfigError, "(5, 5)", 25, 12):
-        plots.component_images(MODEL, (5, 5))
-
-
-def test_a_scree_has_the_band_and_a_line_for_each_rule():
-    found = analyses.how_many(MOMENTS)
-    figure = plots.how_many(found)
-    (axes,) = figure.axes
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
-    band = axes.collections[0].get_datalim(axes.transData)
-    assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
-    firsts = {k: rule for rule, k in reversed(found.by_rule.items())}
-    shown = [rule.strip() for text in legend_of(figure)[2:] for rule in text.split("\n")]
-    assert sorted(shown) == sorted(f"{k}: {rule}" if firsts[k] == rule else rule for rule, k in found.by_rule.items())
-    rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
-    figure = plots.how_many(analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8)))
-    assert legend_of(figure)[2:] == ["0: none", "2: near", "8: last"]
-    assert [int(line.get_xdata()[0]) for line in figure.axes[0].lines[1:]] == [0, 2, 8]  # behind so many components
 
 
 def test_odd_rows_are_crosses_beyond_the_limits():
@@ -364,7 +364,7 @@ def test_a_biplot_has_arrows_of_correlations():
     assert dashed == [tuple(found.correlations[:2, -1])]
 
 
-def test_levels_are_drawn_at_their_coordinates():
+def test_levels_and_contributions_are_drawn_at_their_values():
     three = np.arange(6.0).reshape(2, 3)
     shares, cosines = np.array([0.2, 0.8]), np.array([[0.2, 0.3, 0.9], [0.1, 0.6, 0.0]])
     found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
@@ -378,9 +378,6 @@ def test_levels_are_drawn_at_their_coordinates():
     turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
     for figure in (plots.levels(turned, X[:, :3]), plots.squared_correlations(turned)):
         assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
-
-
-def test_contributions_are_shares_of_those_that_take_part():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
     axes: Any = plots.contributions(found, 2).axes[0]
     shares = found.contributions[1][:11]
@@ -438,8 +435,7 @@ def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
     [
         (plots.loadings, (None,), ["'model'", "NoneType", "PCAModel"]),
         (plots.heterogeneity, ([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
-        (plots.scree, ({},), ["'models'"]),
-        (plots.scree, ({"a": 3},), ["'models'", "'a'", "PCAModel"]),
+        *((plots.scree, ({},), ["'models'"]), (plots.scree, ({"a": 3},), ["'models'", "'a'", "PCAModel"])),
         (partial(plots.projection_overlay, reference=MODEL), ([MODEL], X), ["'models'", "list", "Mapping", "first"]),
         (partial(plots.projection_overlay, reference=MODEL), (MODEL, None), ["'parties'", "NoneType"]),
         (plots.component_images, (MODEL, "ab"), ["'shape'", "'ab'"]),
@@ -471,15 +467,6 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
     np.testing.assert_allclose(sorted(ends), [2, 4, 10, 30, 70])
     assert legend_of(above) == ["fast-pca", "bar: 95 % interval\nof the mean"]
     assert legend_of(reaching) == [*legend_of(above), "the interval reaches 0"]
-
-
-def test_a_figure_counts_what_it_shows():
-    panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
-    assert panels == [1, 12, 36, 36]
-    entries = [legend_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
-    assert entries == ["m39", "and 1 more", "and 2 more"]
-    for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
-        assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():

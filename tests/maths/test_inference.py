@@ -150,7 +150,7 @@ def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
     assert [counted(scatter(n, d, (40.0, 20.0, 10.0), seed=seed), n, 8)[1] for seed in range(5)] == [3] * 5
 
 
-def test_the_edge_of_noise_is_johnstones():
+def test_the_edge_of_noise_is_johnstones_and_gaps_are_beyond_its_spacing():
     noise = MarchenkoPastur(99, 50)
     assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
     assert noise.edge(1.0, 50) == np.inf
@@ -160,9 +160,6 @@ def test_the_edge_of_noise_is_johnstones():
     for j in (0, 2):
         edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
         assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
-
-
-def test_the_largest_gap_is_beyond_noise_spacing():
     for seed in range(2):
         values, above = counted(scatter(80, 800, (30.0, 20.0), seed=seed, correlated=True), 80, 8)
         assert (above, largest_gap(values, 8)[0]) == (8, 2)

@@ -46,7 +46,7 @@ def test_no_sum_at_its_limit_overflows(limit, parties, words, part, alone):
     assert bound <= parties * layout.resolution() * limit
 
 
-def test_sums_round_to_the_nearest_step_in_any_order():
+def test_sums_round_to_the_nearest_step_which_spare_bits_make_finer():
     steps = [Layout({"x": np.ones(1)}, words).resolution() for words in range(1, 5)]
     assert steps == [2.0**-63, 2.0**-106, 2.0**-149, 2.0**-192]
     assert summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3) == (3, 3.0)  # a step of 1
@@ -54,6 +54,13 @@ def test_sums_round_to_the_nearest_step_in_any_order():
     assert summed(layout, values)[1].tobytes() == summed(layout, values[::-1])[1].tobytes()
     # Words that do not open are any: they become numbers, without a warning.
     Layout({"x": np.array(1.0)}, 2).decode(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
+    # Shares up to the limit are 2^71 first steps and wrap around; only the sum must be below 2^-10 of the limit.
+    shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
+    plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
+    assert fine.resolution("x") * 2**10 == plain.resolution("x")
+    found = [part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares))]
+    for place in range(3):
+        assert abs(held(found, place) - held(shares, place)) <= 2 * fine.resolution("x") * 2**40
 
 
 def test_fields_of_other_shapes_are_refused():
@@ -108,16 +115,6 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
     for place, most in enumerate(layout.error_bound(3 * parties)["x"]):
         wanted = parties * sum(Fraction(float(part[place])) for part in parts)
         assert abs(held((total, low), place) - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
-
-
-def test_spare_bits_of_a_limit_make_all_digits_finer():
-    """Shares up to the limit are 2^71 first steps and wrap around; only the sum must be below 2^-10 of the limit."""
-    shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
-    plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
-    assert fine.resolution("x") * 2**10 == plain.resolution("x")
-    found = [part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares))]
-    for place in range(3):
-        assert abs(held(found, place) - held(shares, place)) <= 2 * fine.resolution("x") * 2**40
 
 
 def test_shares_are_those_of_the_paper():
@@ -215,7 +212,7 @@ def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
     assert_summed(words, shares, sum(shares) + limit * signs * rng.choice([0.0, 0.5, 1.0], size), rounding=1e-6)
 
 
-def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
+def test_words_say_what_is_rounded_to_and_share_as_many_digits_as_fit():
     words, value = ShortWords(np.full((5, 4), 2.0), WordSharing(4), 1), np.random.default_rng(0).uniform(-1, 1, (5, 4))
     rounded = words.decode(words.encode(value, "x"))
     assert rounded.tobytes() == words.decode(words.encode(rounded, "x")).tobytes()
@@ -230,9 +227,6 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
         with refused(ValueError, "'x'") as caught:  # and not by its value
             ShortWords(np.ones(2), how, 3).encode(np.array([0.5, beyond]), "x")
         assert unnamed(str(caught.value), beyond) == [beyond]
-
-
-def test_words_have_the_widest_digits_and_share_as_many_as_fit():
     for values in range(2, 17):
         assert digit_base(values) ** values <= 2**64 < (digit_base(values) + 1) ** values
     rooms = {(5, 3): 16, (6, 3): 15, (7, 3): 15, (8, 3): 14, (3, 9): 15, (0, 11): 16, (0, 12): 15}
@@ -267,7 +261,7 @@ def test_no_order_changes_a_bit(parties, seed, spread, coarse):
     assert found == {reproducible_sum(addends).tobytes()}
 
 
-def test_words_round_far_below_float64():
+def test_exact_sums_take_any_shape_and_round_far_below_float64(monkeypatch):
     last, rng = 2.0 ** -(3 * module.DIGIT_BITS), np.random.default_rng(0)
     addends = [np.array([1.0]), *(np.array([sign * part * last]) for sign in (1, -1) for part in (0.5, 1.5, 0.5))]
     assert len({running([addends[i] for i in rng.permutation(len(addends))]).tobytes() for _ in range(40)}) == 1
@@ -282,9 +276,6 @@ def test_words_round_far_below_float64():
     for edge in (2.0**module.DIGIT_BITS, 1.5 * 2.0**module.DIGIT_BITS):
         addends = [np.array([value]) for value in (1.0, edge, 2.0**-40, -edge)]
         assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0
-
-
-def test_exact_sums_take_any_shape(monkeypatch):
     values = np.array([0.0, 5e-324, -1e-310, 1 / 3, -1.7e308])
     np.testing.assert_array_equal(running([values]), values)
     monkeypatch.setattr(module, "CHUNK_SIZE", 7)

@@ -109,16 +109,13 @@ def test_the_version_of_messages_grows_with_them():
     assert (MESSAGES, found[:16]) == (4, "e101280e6b259526")
 
 
-def test_names_that_a_site_invents_are_not_the_models():
+def test_invented_names_are_not_the_models_and_control_characters_do_not_travel():
     named = [make_info(0, columns="cf92326f85f50aa8", names=f"a\0b\0c\0{last}") for last in "de"]
     assert [info.feature_names for info in named] == [tuple("abcd"), ()]
     variants = [f"chr10:{place}:A:G" for place in range(4000)]
     info = make_info(0, features=4000, columns=names_digest(variants), names="\0".join(variants))
     assert list(info.feature_names) == variants
-
-
-def test_control_characters_of_errors_do_not_travel():
-    """Only a line may end: a terminal that shows the text of a stranger does nothing else."""
+    # Only a line may end: a terminal that shows the text of a stranger does nothing else.
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     for code in [*range(10), *range(11, 32), 127]:
         report = client.site.report(ConfigError(f"one{chr(code)}two\nthree"))

@@ -115,14 +115,11 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
         assert max(map(float, line[-1].split(", "))) <= 2e-3
 
 
-def test_lines_are_on_the_front():
+def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     """Few bytes up, fewer in all, the same in one more round, and no bytes for nothing exact."""
     costs = [(1, 9.0, 0.0), (4, 2.0, 9.0), (4, 3.0, 1.0), (5, 3.0, 1.0), (1, 0.0, 0.0)]
     lines = [messages.Cost("", *cost, np.zeros(1), "", exact=cost[1] > 0) for cost in costs]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
-
-
-def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
     monkeypatch.setattr(messages, "PUBLISHED", {name: messages.PUBLISHED[name] for name in ("P-COV", "AP-COV")})
     on = {line[0]: line[-1] for line in cells(printed(capsys, "front", "--quick"))}

@@ -17,7 +17,7 @@ COMMANDS = {name: cli.load(target) for name, (target, _) in cli.COMMANDS.items()
 ONE_FAILS = "compare --methods 'qr-pca rank=2' --datasets wine --n-components 3"
 
 
-def test_without_arguments_the_commands_are_listed(capsys):
+def test_without_arguments_commands_are_listed_and_quiet_ones_print_errors_only(capsys):
     assert cli.main([]) == 0
     text = capsys.readouterr().out
     assert text.isascii(), "no box in a pipe"
@@ -25,6 +25,12 @@ def test_without_arguments_the_commands_are_listed(capsys):
         assert " " in command or f"  {command:<11}{line}\n" in text
     assert cli.main(["--version"]) == 0
     assert re.fullmatch(r"fedpca-flwr \d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+    # A result and its finding are silent; of a value that cannot be used another test shows that it is told.
+    for words, code in (("methods", 0), (ONE_FAILS, 1)):
+        assert cli.main([*shlex.split(words), "--quiet"]) == code
+        assert capsys.readouterr() == ("", "")
+    assert cli.main(["methods"]) == 0
+    assert "p-cov" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -84,15 +90,6 @@ def test_a_command_explains_its_arguments_and_its_example_is_understood(name, ca
     assert examples
     for words in map(shlex.split, examples):
         COMMANDS[name].make_context(name, words)
-
-
-def test_quiet_commands_print_errors_only(capsys):
-    """A result and its finding are silent; of a value that cannot be used another test shows that it is told."""
-    for words, code in (("methods", 0), (ONE_FAILS, 1)):
-        assert cli.main([*shlex.split(words), "--quiet"]) == code
-        assert capsys.readouterr() == ("", "")
-    assert cli.main(["methods"]) == 0
-    assert "p-cov" in capsys.readouterr().out
 
 
 @pytest.mark.engine

@@ -100,7 +100,7 @@ def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
     assert len([json.loads(line) for line in lines_of(tmp_path)]) == 2
 
 
-def test_another_folder_of_data_is_another_run(tmp_path):
+def test_another_folder_is_another_run_and_pooled_accuracy_is_beside_the_models(tmp_path):
     draw_pictures(tmp_path / "a", seed=1, most=80)
     draw_pictures(tmp_path / "b", seed=3, most=240)
     common = {"methods": ["p-cov"], "clients": [2], "n_components": 2, "output": tmp_path}
@@ -109,9 +109,6 @@ def test_another_folder_of_data_is_another_run(tmp_path):
     assert ratios[0] == ratios[2] != ratios[1]
     compare(datasets=["wine"], **common)
     assert len(lines_of(tmp_path)) == 3
-
-
-def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     for part, seed in (("train", 0), ("test", 1)):
         draw_pictures(tmp_path / part, seed, step=40)
     images = {"datasets": ["images"], "data_root": tmp_path, "clients": [2], "n_components": 2}
@@ -287,8 +284,7 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
         ({"table": table, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
         ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
         ({"table": NORTH, "partitions": ["iid", "shards"]}, ["'partitions'", "shards", "'label'"]),
-        ({"label": "batch"}, ["'table'"]),
-        ({"table": table, "datasets": "wine"}, ["'table'", "datasets"]),
+        *(({"label": "batch"}, ["'table'"]), ({"table": table, "datasets": "wine"}, ["'table'", "datasets"])),
         ({"parties": [POOLED[:, :1], POOLED[:, 1:]], "methods": "vertical"}, ["1, 3", "table"]),
     ):
         with refused(ConfigError, *named):

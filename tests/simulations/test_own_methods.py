@@ -210,10 +210,8 @@ def without_a_name(key, value):
 @pytest.mark.parametrize(
     ("taken", "failed"),
     [
-        (lambda key, value: value, set()),
-        (lambda key, value: abs(value) if key == "level" else value, {"options"}),
-        (lambda key, value: "one" if key == "kind" else value, {"options"}),
-        (without_a_name, {"options"}),
+        *((lambda key, value: value, set()), (lambda key, value: abs(value) if key == "level" else value, {"options"})),
+        *((lambda key, value: "one" if key == "kind" else value, {"options"}), (without_a_name, {"options"})),
     ],
 )
 def test_limits_of_options_are_held_by_name(taken, failed, monkeypatch):
