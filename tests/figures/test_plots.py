@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,7 @@ def tips_of(axes):
     return {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
 
 
-def overlap(boxes):
-    return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
-def test_scores_are_those_of_each_party_with_its_colour_and_mark():
+def test_scores_are_those_of_each_party_and_of_estimators_and_frames():
     figure = plots.scores(MODEL, NAMED, components=(2, 4))
     (axes,) = figure.axes
     for drawn, part in zip(points(axes), PARTS, strict=True):
@@ -75,6 +72,20 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
     assert plots.scores(below_the_noise, PARTS).axes[0].get_xlabel() == "PC1"
     assert [axes.get_title() for axes in plots.loadings(below_the_noise).axes] == ["PC1", "PC2", "PC3"]
+    parties = {"north": PARTS[1], "south": PARTS[0]}
+    estimator = FederatedPCA(3).fit(parties)
+    model = estimator.model_
+    frame = model.scores_frame(parties)
+    expected, *others = (
+        points(plots.scores(model=first, parties=second, components=(2, 3)).axes[0])
+        for first, second in ((model, parties), (estimator, parties), (None, frame), (model, frame))
+    )
+    for other in others:
+        for one, two in zip(other, expected, strict=True):
+            np.testing.assert_allclose(one, two)
+    lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
+    assert [list(line) for line in lines] == [list(lines[0])] * 3
+    assert plots.loadings(model=estimator).axes
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
@@ -141,8 +152,7 @@ def test_more_parties_than_colours_have_a_panel_each_and_the_rest_is_counted():
     for panel, (name, part) in zip(plots.scores(MODEL, parties).axes, parties.items(), strict=True):
         everyone, own = panel.lines[:2]
         np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
-        assert len(everyone.get_xdata()) == 300
-        assert panel.get_title() == f"{name}\n25 rows"
+        assert (len(everyone.get_xdata()), panel.get_title()) == (300, f"{name}\n25 rows")
     many = plots.scores(MODEL, [X[i::100] for i in range(100)]).axes
     assert (len(many), many[-1].get_title()) == (36, "65 others\n195 rows")
     classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
@@ -166,8 +176,7 @@ def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
 
     assert not ellipses(people)
     assert "several clouds" in legend_of(plots.scores(None, {"site": people}))[-1]
-    assert ellipses(people, labels=[np.arange(120) % clouds]) == clouds
-    assert ellipses(people, ellipses="mean") == 1
+    assert (ellipses(people, labels=[np.arange(120) % clouds]), ellipses(people, ellipses="mean")) == (clouds, 1)
     normal = rng.standard_normal((20, 30, 2))
     assert sum(map(ellipses, normal)) >= 19
     assert (ellipses(normal[0][:9]), ellipses(normal[0][:10])) == (0, 1)  # of fewer rows there is none
@@ -258,8 +267,7 @@ def test_screes_and_rounds_show_their_numbers_names_and_rules():
         assert all(place == round(place) for place in left.get_xticks())
     shares, cumulated = plots.scree(KEPT).axes  # with all eigenvalues that the moments have
     np.testing.assert_allclose(shares.lines[0].get_ydata(), 100 * pooled_pca(X, 12).explained_variance_ratio_)
-    assert shares.lines[1].get_xdata()[0] == 4.5
-    assert cumulated.lines[0].get_ydata()[-1] == pytest.approx(100)
+    assert (shares.lines[1].get_xdata()[0], cumulated.lines[0].get_ydata()[-1]) == (4.5, pytest.approx(100))
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_xydata(), [[1, 10], [2, 1], [3, 1e-14]])
     assert set(lines[1].get_ydata()) == {1e-6}
@@ -308,8 +316,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
     assert (limits[0].get_xdata()[0], limits[1].get_ydata()[0]) == (found.t_squared_limit, found.spe_limit)
-    assert texts(axes.texts) == [str(row) for row in found.oddest[:10]]
-    assert axes.texts[0].get_text() == "3"
+    assert (texts(axes.texts), found.oddest[0]) == ([str(row) for row in found.oddest[:10]], 3)
     people = plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
     assert people.axes[0].texts[0].get_text() == "$person 3"
     people.draw_without_rendering()
@@ -322,14 +329,13 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
         assert len(boxes) > 1
-        assert not overlap(boxes)
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
         assert not any(texts(axis.get_minorticklabels()))
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_many_features_the_longest_arrows_are_shown(turn):
-    """40 features, the j-th of length j / 40."""
     lengths, angles = np.arange(1, 41)[::turn] / 40, np.linspace(0, 6, 40)
     correlations = lengths * [np.cos(angles), np.sin(angles)]
     wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
@@ -413,23 +419,6 @@ def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
         plots.scores(model, PARTS, components=(1, 2))
 
 
-def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
-    parties = {"north": PARTS[1], "south": PARTS[0]}
-    estimator = FederatedPCA(3).fit(parties)
-    model = estimator.model_
-    frame = model.scores_frame(parties)
-    expected, *others = (
-        points(plots.scores(model=first, parties=second, components=(2, 3)).axes[0])
-        for first, second in ((model, parties), (estimator, parties), (None, frame), (model, frame))
-    )
-    for other in others:
-        for one, two in zip(other, expected, strict=True):
-            np.testing.assert_allclose(one, two)
-    lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
-    assert [list(line) for line in lines] == [list(lines[0])] * 3
-    assert plots.loadings(model=estimator).axes
-
-
 @pytest.mark.parametrize(
     ("draw", "given", "named"),
     [
@@ -458,9 +447,8 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
     """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
     lines = ({"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]} for half_width in (4.0, 40.0))
     above, reaching = (plots.results_over({"": line}, xlabel="", ylabel="angle", angles=True) for line in lines)
-    carets = [
-        line for line in reaching.axes[0].lines if line.get_marker() in (markers.CARETDOWN, markers.CARETDOWNBASE)
-    ]
+    down = markers.CARETDOWN, markers.CARETDOWNBASE
+    carets = [line for line in reaching.axes[0].lines if line.get_marker() in down]
     assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
     bars = [item for item in reaching.axes[0].collections if isinstance(item, LineCollection)]
     ends = {end for item in bars for segment in item.get_segments() for end in segment[:, 1]}

@@ -41,11 +41,10 @@ def test_factors_of_parts_and_of_chunks_are_those_of_all(monkeypatch):
     whole = stack_factors([Factor(*triangular_factor(Y), trace=np.trace(scatter(Y))) for Y in cut(X, 60, 30, 10)])
     np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
     np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
-    F = np.random.default_rng(0).standard_normal((3, 50))
-    pairs = factor_eigenpairs(factor_of(F[[0, 1, 0]]), 3)
+    pairs = factor_eigenpairs(factor_of(np.random.default_rng(0).standard_normal((3, 50))[[0, 1, 0]]), 3)
     np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
     assert pairs.values[2] <= 1e-30 * pairs.values[0]
-    # They keep singular values that squares lose.
+    # Chunks keep singular values that squares lose.
     monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
     for X in (rows(n) + np.linspace(0, 9, n)[:, None] for n in (70, 500)):
         _, R = triangular_factor(X)

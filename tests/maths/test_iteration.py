@@ -155,14 +155,12 @@ def test_the_plain_iteration_takes_longer_and_product_errors_end_one():
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
 def test_product_errors_count_in_the_trace_outside(error):
-    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned.
-
-    Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
-    """
+    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned."""
     found, done = on_axes(2, [4.0, 3.0, 1.5, 0.5], 4, trace=9.0, error=error)
     assert done
     assert found.certificate == pytest.approx(sine_theorem(error, 1.5 - 2 * error), rel=1e-3)
     assert not found.exact
+    # Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
     found, _ = on_axes(3, [4.0, 3.0, 2.0, 0.25], 3, trace=9.25, error=error)
     expected = sine_theorem(error, 2 - 0.25 - (2 + np.sqrt(3)) * error)
     assert found.certificate == pytest.approx(expected, rel=1e-7, abs=2e-12)

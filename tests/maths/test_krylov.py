@@ -72,9 +72,8 @@ def test_the_next_block_fills_an_invariant_span():
         known.add(V, A @ V)
         V = known.next_block(known.ritz(), 8, 3)
         widths.append(V.shape[1])
-        np.testing.assert_allclose(
-            np.c_[known.Q, V].T @ V, np.eye(known.Q.shape[1] + V.shape[1])[:, -V.shape[1] :], atol=1e-12
-        )
+        inner = np.eye(known.Q.shape[1] + V.shape[1])[:, -V.shape[1] :]
+        np.testing.assert_allclose(np.c_[known.Q, V].T @ V, inner, atol=1e-12)
     assert widths == [3, 8, 8]
     assert principal_angles(known.ritz().vectors[:, :3], basis[:, :3]).max() < 1e-9
     # It is as wide as room and components need.

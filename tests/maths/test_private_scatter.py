@@ -175,8 +175,7 @@ def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     """Take 8 features with noise of deviation 3: the edge is 6, and 8^(-2/3) a quarter."""
     assert module.noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
     of_spike = 12 * (1 + 0.25) + 2.02 * 6 / 4 + 2.33 * 3 * np.sqrt(0.75)
-    assert module.noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
-    assert module.noise_limit(8, 0.0) == 0.0
+    assert (module.noise_limit(8, 3.0, excess=12.0), module.noise_limit(8, 0.0)) == (pytest.approx(of_spike), 0.0)
     behind = module.denoise_eigenvalues(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0)
     np.testing.assert_allclose(behind, [12.0, 6.0, 2.0, 0.0])
     # Of 2 features the edge is the deviation: 3 + 1 / 3 shows of 3, and 2 + 1 / 2 of 2.

@@ -30,13 +30,19 @@ def make_result(rows, *arrays, **metrics):
     return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, metrics)
 
 
-def test_a_partition_is_of_one_client():
+def test_a_partition_is_of_one_client_and_no_pairs_are_compared(monkeypatch):
     for times in (2, 3):
         (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
         assert "[1]" in str(fault)
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
     surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
     assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
+    looks, read = Counter[str](), PartyInfo.__getattribute__
+    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
+    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
+    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
+    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
+    assert max(looks.values()) <= 5 * len(infos), looks
 
 
 @pytest.mark.parametrize(
@@ -122,15 +128,6 @@ def test_invented_names_are_not_the_models_and_control_characters_do_not_travel(
         assert report["message"] == parse_info(report).message == "one?two\nthree"
         with refused(ContractError, "client 0", match="control"):
             parse_info({**report, "message": f"one{chr(code)}two"})
-
-
-def test_parties_are_not_compared_pair_by_pair(monkeypatch):
-    looks, read = Counter[str](), PartyInfo.__getattribute__
-    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
-    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
-    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
-    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
-    assert max(looks.values()) <= 5 * len(infos), looks
 
 
 def test_a_reply_of_another_width_is_named_and_in_no_sum():

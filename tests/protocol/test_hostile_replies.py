@@ -182,7 +182,6 @@ def test_an_error_in_the_name_of_another_blames_who_sent_it(way):
 @pytest.mark.parametrize("secure", [{}, SECURE, {**SECURE, "survivors": 3}], ids=["clear", "masked", "surviving"])
 @pytest.mark.parametrize("features", [50_000, 10**6])
 def test_one_partys_claim_of_many_features_is_not_believed(secure, features):
-    """Nor does the claim cost the server memory."""
     server = of(30, 30, 30, **secure)
     claim(server, 0, {"features": features})
 
@@ -269,9 +268,8 @@ def test_false_numbers_are_told_and_a_failure_that_no_size_explains_names_nobody
         finish(server)
     assert isinstance(caught.value.__cause__, FloatingPointError)
     # The fault: a party in a large unit was blamed for the value of an option.
-    parties = [rows(10, 3), rows(10, 3, seed=1) * 1e90]
     with pytest.raises(ConfigError) as caught:
-        fit("vertical", parties, n_components=3, solver="merge", rank=1)
+        fit("vertical", [rows(10, 3), rows(10, 3, seed=1) * 1e90], n_components=3, solver="merge", rank=1)
     option, sizes = str(caught.value).splitlines()
     assert not unnamed(option, "'rank'", 1, "n_components", 3)
     assert not unnamed(sizes, "party 1", "'rows'")

@@ -88,8 +88,7 @@ GIVEN = [
 def test_errors_in_python_show_no_row(given, options, named):
     with refused(ConfigError, *named) as caught:
         run(*given, **{"n_components": 2, **options})
-    told = str(caught.value)
-    assert not [word for word in ("471", "run-config", "node-config", "client ", "site") if word in told]
+    assert not [word for word in ("471", "run-config", "node-config", "client ", "site") if word in str(caught.value)]
 
 
 def test_words_numbers_and_keys_that_stand_alone_are_told():

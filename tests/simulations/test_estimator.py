@@ -101,8 +101,7 @@ def test_names_index_and_types_are_those_of_frames_and_parties():
     fitted = FederatedPCA(2).fit(tables)
     assert names_of(fitted) == list(tables)
     same(fitted, FederatedPCA(2).fit(list(BY_SITE.values())))
-    assert fitted.transform(tables).shape == (90, 2)
-    assert FederatedPCA().fit(tables).n_components_ == X.shape[1]
+    assert (fitted.transform(tables).shape, FederatedPCA().fit(tables).n_components_) == ((90, 2), X.shape[1])
     single = FederatedPCA(2).fit([FRAME[:30].astype("f4"), X[30:].astype("f4")])
     for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
         assert getattr(single, name).dtype == np.float32
@@ -123,8 +122,7 @@ def test_options_of_method_and_run_are_parameters_as_scikit_learn_has_them():
         FederatedPCA(2).fit(holes)
     estimator = FederatedPCA(2, method="sub-it", scale=True, block_size=3)
     twin = clone(estimator)
-    assert twin.get_params() == estimator.get_params()
-    assert twin.get_params()["block_size"] == 3
+    assert (twin.get_params(), twin.get_params()["block_size"]) == (estimator.get_params(), 3)
     same(twin.fit(X, groups=SITES), run("sub-it", BY_SITE, n_components=2, scale=True, block_size=3, min_rows=1))
     assert clone(twin.set_params(scale=False, n_components=1)).fit(X).scale_ is None
     assert (estimator.get_params()["scale"], twin.n_components) == (True, 1)
@@ -184,8 +182,7 @@ def test_more_rows_are_added_by_their_moments():
         added.partial_fit(X[40:], groups=SITES[40:])
         np.testing.assert_allclose(added.explained_variance_, whole.explained_variance_, rtol=1e-9)
         np.testing.assert_allclose(added.components_, whole.components_, atol=1e-8)
-        assert added.n_samples_ == 90
-        assert len(added.model_.log["parties"]) == 6
+        assert (added.n_samples_, len(added.model_.log["parties"])) == (90, 6)
         assert added.fit(X[:30], groups=SITES[:30]).n_samples_ == 30
         again = added.partial_fit(X[30:], groups=SITES[30:])
         assert again.n_samples_ == 60

@@ -60,8 +60,7 @@ def test_a_run_interrupted_or_not_gives_the_same_files_and_report(tmp_path, monk
     monkeypatch.setattr(personalised, "plot", lambda *_: None)  # what is drawn of the same is the same, as below
     assert reproduce(cut) == 130
     before = contents(cut)
-    assert reproduce(cut) == 0
-    assert len({*made}) == len(made) - 1  # only the cut one
+    assert (reproduce(cut), len({*made})) == (0, len(made) - 1)  # again only the cut one
     after = contents(cut)
     assert after == {name: content for name, content in contents(whole).items() if name.suffix != ".png"}
     assert before.items() <= after.items()
@@ -193,7 +192,7 @@ def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
         assert how == "horizontal" or as_they_come == published["distance"].tolist()
 
 
-def test_images_have_every_pixel():
+def test_images_have_every_pixel_synthetic_data_are_densities_and_missing_named(tmp_path, capsys):
     X = matrix("digits")
     made = images(X, 5)
     assert all(set(image) == {0, 1, 2} for name, image in made.items() if name.endswith(" cluster"))
@@ -207,9 +206,6 @@ def test_images_have_every_pixel():
         assert np.abs(graphs[f"{method}, star"] - graphs[f"{method}, server"]).max() > 1e-3
     np.testing.assert_allclose(kernels["AKPCA, federated"], graphs["VFedAKPCA, server"], atol=1e-9)
     assert np.corrcoef(kernels["KPCA, all columns"], X.mean(axis=0))[0, 1] > 0.9
-
-
-def test_synthetic_data_are_densities_and_missing_data_are_named(tmp_path, capsys):
     single = densities("single", 30, 20)
     assert single.shape == (20, 30)
     assert 0 < single.min() < single.max() <= 1 / np.sqrt(2 * np.pi)
@@ -328,7 +324,6 @@ def test_reproduced_numbers_stand_on_the_page_and_are_within_intervals():
 
 
 def test_a_quick_run_fails_outside_the_interval(tmp_path, monkeypatch):
-    """Of a table of one paper with one number."""
     calls = []
 
     def function(x):

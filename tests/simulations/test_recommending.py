@@ -104,8 +104,7 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     assert not (tmp_path / RUNS).exists()
     monkeypatch.setattr(measuring, "run", run)
     (done,) = compare(**setting)
-    assert "error" not in done
-    assert len((tmp_path / RUNS).read_text().splitlines()) == 1
+    assert ("error" in done, len((tmp_path / RUNS).read_text().splitlines())) == (False, 1)
     assert (done["rounds"], done["MB up"], done["MB down"]) == (2, 2.0, 3.0)
 
 
@@ -164,16 +163,13 @@ def test_only_a_comparisons_own_files_are_removed(tmp_path):
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """Return runs over four seeds, two alphas and two numbers of clients, with their models."""
     many = {**WINE, "alphas": [0.1, 10], "clients": [2, 4]}
     return compare(methods=["p-cov", "ap-cov"], seeds=range(4), output=tmp_path_factory.mktemp("seeds"), **many)
 
 
 def test_means_are_of_the_seeds_of_a_method_and_setting(several):
     frame, means = several.frame(), several.means()
-    assert len(frame) == 2 * 2 * 2 * 4
-    assert frame["seed"].nunique() == 4
-    assert means["runs"].tolist() == [4] * 8
+    assert (len(frame), frame["seed"].nunique(), means["runs"].tolist()) == (2 * 2 * 2 * 4, 4, [4] * 8)
     by_hand = frame.groupby(["method", "alpha", "clients"])["max angle"].agg(["mean", "sem"])
     for line in means.to_dict("records"):
         mean, error = by_hand.loc[(line["method"], line["alpha"], line["clients"])]
@@ -188,10 +184,8 @@ def test_means_are_of_the_seeds_of_a_method_and_setting(several):
 
 def test_seeds_that_failed_are_told_and_what_is_recommended_every_seed_keeps(several):
     runs = [run for run in several if (run["method"], run["alpha"], run["clients"]) == ("ap-cov", 0.1, 2)]
-    left_out = ("max angle", "rounds", "measured")
-    away = [
-        {key: run[key] for key in run if key not in left_out} | {"error": "DataError: a site is away"} for run in runs
-    ]
+    unknown, error = ("max angle", "rounds", "measured"), {"error": "DataError: a site is away"}
+    away = [{key: run[key] for key in run if key not in unknown} | error for run in runs]
     for failed, seeds in ((1, "0"), (3, "0, 1, 2"), (4, None)):
         made = Comparison([*away[:failed], *runs[failed:]])
         assert made.means()["runs"].tolist() == [4 - failed]
@@ -200,15 +194,11 @@ def test_seeds_that_failed_are_told_and_what_is_recommended_every_seed_keeps(sev
     assert "| DataError: a site is away |" in str(made)
     assert Comparison([*away[:3], runs[3]]).means()["max angle"].tolist() == [runs[3]["max angle"]]
     assert "runs: 0 of 1\n" in str(Comparison(away[:1]))
-    setting = dict.fromkeys(["dataset", "data root", "partition", "alpha", "clients", "engine", "knn"])
+    how = {"exact": False, **dict.fromkeys(["dataset", "data root", "partition", "alpha", "clients", "engine", "knn"])}
     angles = enumerate([0.01, 0.01, 1.3])
-    runs = [
-        record("ap-cov", angle=angle, exact=False, seed=seed, **{"mean angle": angle}, **setting)
-        for seed, angle in angles
-    ]
+    runs = [record("ap-cov", angle=angle, seed=seed, **{"mean angle": angle}, **how) for seed, angle in angles]
     (mean,) = average_seeds(runs)
-    assert mean["max angle"] == pytest.approx(0.44)
-    assert [choice.wish for choice in choices([mean])] == ["within 10°"]
+    assert (mean["max angle"], [choice.wish for choice in choices([mean])]) == (pytest.approx(0.44), ["within 10°"])
 
 
 def test_figures_have_a_panel_for_what_else_differs(several):

@@ -172,8 +172,7 @@ def test_distances_shrink_with_rows_to_none_and_do_not_depend_on_units():
     medians = [error.distance(rows).median for rows in (300, 1000, 10_000, 1e12)]
     assert medians == sorted(medians, reverse=True)
     assert medians[-1] < 1e-4
-    assert error.distance(300, 300) == (0, 0, 0)
-    assert error.distance(2).high == pytest.approx(np.sqrt(3))
+    assert (error.distance(300, 300), error.distance(2).high) == ((0, 0, 0), pytest.approx(np.sqrt(3)))
 
 
 FEW = DIGITS[:300]
