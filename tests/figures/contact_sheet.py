@@ -54,7 +54,6 @@ THIRTY_MODEL = run("p-cov", THIRTY, n_components=4)
 WIDE = {name: named(RNG.standard_normal((60, 3)) @ RNG.standard_normal((3, 500)) + 1.0) for name in PARTIES}
 WIDE_MODEL = run("p-cov", WIDE, n_components=10)
 ONE_MODEL = run("p-cov", PARTIES, n_components=1)
-THIRTY_ONE = run("p-cov", THIRTY, n_components=1)
 KINDS = 8 * RNG.standard_normal((3, 12))
 CLOUDS = {name: KINDS[RNG.integers(0, 3, 150)] + RNG.standard_normal((150, 12)) for name in PARTIES}
 CLOUDS_MODEL = run("p-cov", CLOUDS, n_components=2)
@@ -65,7 +64,6 @@ MOMENTS, LONG_MOMENTS = SecondMoments.of(X), SecondMoments.of(named(X))
 WIDE_MOMENTS = SecondMoments.of(pd.concat(WIDE.values()))
 ALIKE = pd.DataFrame(X[:, :1] + 0.01 * RNG.standard_normal((300, 30)))
 ALIKE.columns = [*(f"the concentration of {'n' * (j % 7)} {j}" for j in range(29)), "f" * 60]
-ALIKE_MOMENTS = SecondMoments.of(ALIKE)
 ODD = X * np.where(np.arange(300) % 50 == 0, 12.0, 1.0)[:, None]
 
 
@@ -92,8 +90,6 @@ def models(names: list[str]) -> dict[str, PCAModel]:
 METHODS = [f"sub-it block-size={i}" for i in range(30)]
 UNORDERED = {"digits": {"p-cov": [(i, i / 10, 0.2) for i in range(12)]}}
 LONG_METHODS = [f"dp-pca epsilon=1.5 delta=1e-6 release=directions rounds={i}" for i in range(12)]
-
-
 overlay = partial(plots.projection_overlay, parties=X, reference=MODEL)
 
 
@@ -117,7 +113,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "500 features": lambda: plots.scores(WIDE_MODEL, WIDE),
         "one component": lambda: plots.scores(ONE_MODEL, PARTIES),
         "one component, classes": lambda: plots.scores(ONE_MODEL, PARTIES, labels=classes(PARTIES, 3)),
-        "one component, 30 parties": lambda: plots.scores(THIRTY_ONE, THIRTY_LONG),
+        "one component, 30 parties": lambda: plots.scores(run("p-cov", THIRTY, n_components=1), THIRTY_LONG),
         "three clouds": lambda: plots.scores(CLOUDS_MODEL, CLOUDS),
         "ellipses of means": lambda: plots.scores(MODEL, PARTIES, ellipses="mean"),
         "one to three rows": lambda: plots.scores(MODEL, FEW),
@@ -161,9 +157,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "plain": lambda: plots.bytes_against_error(costs(["p-cov", "sub-it", "qr-pca"])),
         "names of 58 letters": lambda: plots.bytes_against_error(costs(LONG_METHODS)),
         "30 methods": lambda: plots.bytes_against_error(costs(METHODS)),
-        "means of few runs": lambda: plots.bytes_against_error(
-            {"a": [(0.4, 0.0, 0.0)], "b": [(0.1, 9, 3), (0.2, 0.7, 1)]}
-        ),
+        "means of few runs": lambda: plots.bytes_against_error({"a": [(0.4, 0, 0)], "b": [(0.1, 9, 3), (0.2, 0.7, 1)]}),
         "one exact point": lambda: plots.bytes_against_error({"p-cov": [(0.2, 0.0)]}),
     },
     "results_over": {
@@ -202,7 +196,7 @@ FIGURES: dict[str, dict[str, Callable[[], Figure]]] = {
         "classes": lambda: plots.biplot(KEPT, FEATURES, labels=classes(FEATURES, 3), components=(1, 3)),
         "numbers": lambda: plots.biplot(KEPT, AGED, labels="age"),
         "names of 58 letters": lambda: plots.biplot(analyses.read(LONG_MOMENTS, 2), named(X)),
-        "30 like features": lambda: plots.biplot(analyses.read(ALIKE_MOMENTS, 2), ALIKE),
+        "30 like features": lambda: plots.biplot(analyses.read(SecondMoments.of(ALIKE), 2), ALIKE),
         "500 features": lambda: plots.biplot(analyses.read(WIDE_MOMENTS, 2), WIDE),
     },
     "variables": {
@@ -245,7 +239,6 @@ def sheet(inputs: dict[str, Callable[[], Figure]], width: int = 1900) -> Image.I
 
 
 def main(folder: str, *figures: str) -> None:
-    """Write a page of each figure, or of those named."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for name in figures or FIGURES:
         sheet(FIGURES[name]).save(Path(folder) / f"{name}.png")

@@ -32,7 +32,8 @@ AXES = {
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_each_axis_says_what_is_along_it_in_ink_on_paper(name):
+def test_each_axis_of_every_figure_says_what_is_along_it_in_ink_on_paper(name):
+    assert {*dir(plots)} - {"hover"} == set(FIGURES) == set(AXES)
     figure = FIGURES[name]["plain"]()
     assert to_hex(figure.get_facecolor()).upper() == PAPER
     assert {axes.get_facecolor()[3] for axes in figure.axes} == {0.0}
@@ -71,13 +72,6 @@ SIGHT = {
 """What is seen of linear sRGB (Machado, Oliveira and Fernandes 2009, severity 1)."""
 
 
-def test_every_figure_of_the_package_is_here():
-    assert {*dir(plots)} - {"hover"} == set(FIGURES) == set(AXES)
-
-
-MAX_NAMES = 45
-"""Names that a single legend or axis has at most: 40, that of the rest, and those of ellipses."""
-
 BY_DAY = {("heterogeneity", "30 parties of 58 letters"), ("results_over", "30 methods"), ("how_many", "500 features")}
 BY_DAY |= {("biplot", "30 like features")}
 """Of the inputs that begin with a number, of parties, methods or features, those that are drawn by day."""
@@ -106,7 +100,7 @@ def test_hard_inputs_keep_within_the_figure(name, what):
     assert sum(box.width * box.height for box in boxes) > 0.25 * np.prod(figure.bbox.size)  # the rest is names
     names = [len(legend.get_texts()) for legend in figure.legends]
     names += [len(of) for axes in panels for of in (axes.texts, axes.get_yticklabels(), axes.get_xticklabels())]
-    assert max(names) <= max(MAX_NAMES, 61 if name in ("biplot", "variables") else 0)
+    assert max(names) <= (61 if name in ("biplot", "variables") else 45)  # 40, that of the rest, and those of ellipses
     if what in ("30 like features", "rows far off"):
         texts = [text for text in panels[0].texts if text.get_text()]
         assert len(texts) == 30 if name == "biplot" else len(texts) > 6
@@ -123,14 +117,11 @@ def test_short_names_are_short_and_differ():
     assert (short[0][:5], short[7][-3:], short[-1]) == ("xxxse", "007", "short")
 
 
-def test_ink_is_legible_on_paper_and_lines_are_seen_without_it():
+@pytest.mark.parametrize("sight", SIGHT)
+def test_ink_and_ten_colours_of_ten_classes_are_seen_by_every_sight(sight):
+    """CIE 1976 differences; and ten marks, for people who see no colour."""
     assert contrast(INK, PAPER) >= 4.5
     assert min(contrast(GREY, page) for page in ("#FFFFFF", "#000000", "#111111")) >= 3  # of a dark notebook, the last
-
-
-@pytest.mark.parametrize("sight", SIGHT)
-def test_ten_classes_have_ten_colours_for_every_sight(sight):
-    """CIE 1976 differences; and ten marks, for people who see no colour."""
     seen = [lab(np.asarray(SIGHT[sight]) @ linear(to_rgb(colour))) for colour in COLOURS]
     nearest = min(combinations(range(10), 2), key=lambda pair: np.linalg.norm(seen[pair[0]] - seen[pair[1]]))
     assert np.linalg.norm(seen[nearest[0]] - seen[nearest[1]]) >= 10, [COLOURS[i] for i in nearest]

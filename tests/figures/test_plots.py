@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,7 @@ def tips_of(axes):
     return {tuple(text.xy) for text in axes.texts if text.get_text() == ""}
 
 
-def overlap(boxes):
-    return any(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
-
-
-def test_scores_are_those_of_each_party_with_its_colour_and_mark():
+def test_scores_are_those_of_each_party_and_of_estimators_and_frames():
     figure = plots.scores(MODEL, NAMED, components=(2, 4))
     (axes,) = figure.axes
     for drawn, part in zip(points(axes), PARTS, strict=True):
@@ -75,6 +72,20 @@ def test_scores_are_those_of_each_party_with_its_colour_and_mark():
     below_the_noise = replace(MODEL, explained_variance_ratio_=np.full(4, np.nan))
     assert plots.scores(below_the_noise, PARTS).axes[0].get_xlabel() == "PC1"
     assert [axes.get_title() for axes in plots.loadings(below_the_noise).axes] == ["PC1", "PC2", "PC3"]
+    parties = {"north": PARTS[1], "south": PARTS[0]}
+    estimator = FederatedPCA(3).fit(parties)
+    model = estimator.model_
+    frame = model.scores_frame(parties)
+    expected, *others = (
+        points(plots.scores(model=first, parties=second, components=(2, 3)).axes[0])
+        for first, second in ((model, parties), (estimator, parties), (None, frame), (model, frame))
+    )
+    for other in others:
+        for one, two in zip(other, expected, strict=True):
+            np.testing.assert_allclose(one, two)
+    lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
+    assert [list(line) for line in lines] == [list(lines[0])] * 3
+    assert plots.loadings(model=estimator).axes
 
 
 def test_with_labels_colours_are_of_the_classes_of_all_parties():
@@ -108,7 +119,7 @@ def test_ellipses_are_of_rows_or_of_means_and_say_which():
         plots.scores(MODEL, PARTS, ellipses="all")
 
 
-def test_loadings_are_bars_of_the_largest():
+def test_loadings_are_bars_of_the_largest_or_images():
     panels = plots.loadings(MODEL, components=range(1, 5)).axes
     assert texts(panels[0].get_yticklabels()) == list(map(str, range(12)))
     for panel, component in zip(panels, MODEL.components_, strict=True):
@@ -121,21 +132,38 @@ def test_loadings_are_bars_of_the_largest():
         largest = np.argsort(-np.abs(many.components_[component - 1]))[:12]
         assert texts(axes.get_yticklabels()) == list(map(str, largest))
         np.testing.assert_array_equal(widths(axes), many.components_[component - 1, largest])
+    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
+    *panels, scale = plots.component_images(turned, (3, 4), components=(1, 2, 3)).axes
+    assert scale.get_ylabel() == "loading"
+    for panel, component in zip(panels, turned.components_[:3], strict=True):
+        np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
+        assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
+    assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
+    coloured = plots.component_images(MODEL, (2, 2, 3), components=(1, 2)).axes[0].images[0].get_array()
+    loadings = MODEL.components_[0].reshape(2, 2, 3)
+    np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
+    with refused(ConfigError, "(5, 5)", 25, 12):
+        plots.component_images(MODEL, (5, 5))
 
 
-def test_more_parties_than_colours_have_a_panel_each():
+def test_more_parties_than_colours_have_a_panel_each_and_the_rest_is_counted():
     """30 ellipses and a legend of 30 colours, of which three are the same, showed nothing."""
     parties = {f"clinic {i}": X[i::12] for i in range(12)}
     for panel, (name, part) in zip(plots.scores(MODEL, parties).axes, parties.items(), strict=True):
         everyone, own = panel.lines[:2]
         np.testing.assert_allclose(own.get_xydata(), MODEL.transform(part)[:, :2])
-        assert len(everyone.get_xdata()) == 300
-        assert panel.get_title() == f"{name}\n25 rows"
+        assert (len(everyone.get_xdata()), panel.get_title()) == (300, f"{name}\n25 rows")
     many = plots.scores(MODEL, [X[i::100] for i in range(100)]).axes
     assert (len(many), many[-1].get_title()) == (36, "65 others\n195 rows")
     classes = [[f"kind {i % 12}" for i in range(len(part))] for part in PARTS]
     titles = [panel.get_title().split("\n")[0] for panel in plots.scores(MODEL, PARTS, labels=classes).axes]
     assert titles == [f"kind {i}" for i in range(12)]
+    panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
+    assert panels == [1, 12, 36, 36]
+    entries = [legend_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
+    assert entries == ["m39", "and 1 more", "and 2 more"]
+    for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
+        assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 @pytest.mark.parametrize("clouds", [2, 3])
@@ -148,8 +176,7 @@ def test_rows_in_several_clouds_have_no_ellipse_of_rows(clouds):
 
     assert not ellipses(people)
     assert "several clouds" in legend_of(plots.scores(None, {"site": people}))[-1]
-    assert ellipses(people, labels=[np.arange(120) % clouds]) == clouds
-    assert ellipses(people, ellipses="mean") == 1
+    assert (ellipses(people, labels=[np.arange(120) % clouds]), ellipses(people, ellipses="mean")) == (clouds, 1)
     normal = rng.standard_normal((20, 30, 2))
     assert sum(map(ellipses, normal)) >= 19
     assert (ellipses(normal[0][:9]), ellipses(normal[0][:10])) == (0, 1)  # of fewer rows there is none
@@ -231,7 +258,7 @@ def test_overlays_thin_many_rows_of_any_kind(kind):
     np.testing.assert_allclose(shown, TRUTH.transform(thinned)[:, :2], atol=1e-12)
 
 
-def test_scree_and_rounds_show_their_numbers_and_names():
+def test_screes_and_rounds_show_their_numbers_names_and_rules():
     for given in (MODEL, {"p-cov": MODEL}):
         left, right = plots.scree(given).axes
         (line,) = left.lines
@@ -240,13 +267,25 @@ def test_scree_and_rounds_show_their_numbers_and_names():
         assert all(place == round(place) for place in left.get_xticks())
     shares, cumulated = plots.scree(KEPT).axes  # with all eigenvalues that the moments have
     np.testing.assert_allclose(shares.lines[0].get_ydata(), 100 * pooled_pca(X, 12).explained_variance_ratio_)
-    assert shares.lines[1].get_xdata()[0] == 4.5
-    assert cumulated.lines[0].get_ydata()[-1] == pytest.approx(100)
+    assert (shares.lines[1].get_xdata()[0], cumulated.lines[0].get_ydata()[-1]) == (4.5, pytest.approx(100))
     lines = plots.angle_by_round({"sub-it": [10, 1, 0]}, tolerance=1e-6).axes[0].lines
     np.testing.assert_allclose(lines[0].get_xydata(), [[1, 10], [2, 1], [3, 1e-14]])
     assert set(lines[1].get_ydata()) == {1e-6}
     figure = plots.scree({"pooled": TRUTH, "p-cov": MODEL, "other": pooled_pca(X[:150], 4)})
     assert legend_of(figure) == ["pooled = p-cov", "other"]
+    found = analyses.how_many(MOMENTS)
+    figure = plots.how_many(found)
+    (axes,) = figure.axes
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
+    band = axes.collections[0].get_datalim(axes.transData)
+    assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
+    firsts = {k: rule for rule, k in reversed(found.by_rule.items())}
+    shown = [rule.strip() for text in legend_of(figure)[2:] for rule in text.split("\n")]
+    assert sorted(shown) == sorted(f"{k}: {rule}" if firsts[k] == rule else rule for rule, k in found.by_rule.items())
+    rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
+    figure = plots.how_many(analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8)))
+    assert legend_of(figure)[2:] == ["0: none", "2: near", "8: last"]
+    assert [int(line.get_xdata()[0]) for line in figure.axes[0].lines[1:]] == [0, 2, 8]  # behind so many components
 
 
 @pytest.mark.parametrize(
@@ -266,37 +305,6 @@ def test_the_front_is_what_nothing_beats(points, front, unit):
     assert axes.get_xlabel() == f"{unit} up per client"
 
 
-def test_components_as_images():
-    turned = replace(MODEL, components_=-MODEL.components_)  # whose largest loadings are below zero
-    *panels, scale = plots.component_images(turned, (3, 4), components=(1, 2, 3)).axes
-    assert scale.get_ylabel() == "loading"
-    for panel, component in zip(panels, turned.components_[:3], strict=True):
-        np.testing.assert_allclose(panel.images[0].get_array(), component.reshape(3, 4))
-        assert panel.images[0].get_clim() == pytest.approx(np.abs(component).max() * np.array([-1, 1]))
-    assert len(plots.component_images(MODEL, (3, 4)).axes) == 5  # with the scale; of ten, so many has the model
-    coloured = plots.component_images(MODEL, (2, 2, 3), components=(1, 2)).axes[0].images[0].get_array()
-    loadings = MODEL.components_[0].reshape(2, 2, 3)
-    np.testing.assert_allclose(coloured, loadings / (2 * np.abs(loadings).max()) + 0.5)
-    with refused(ConfigError, "(5, 5)", 25, 12):
-        plots.component_images(MODEL, (5, 5))
-
-
-def test_a_scree_has_the_band_and_a_line_for_each_rule():
-    found = analyses.how_many(MOMENTS)
-    figure = plots.how_many(found)
-    (axes,) = figure.axes
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), found.spectrum)
-    band = axes.collections[0].get_datalim(axes.transData)
-    assert (band.y0, band.y1) == (0, pytest.approx(found.null_band[0]))
-    firsts = {k: rule for rule, k in reversed(found.by_rule.items())}
-    shown = [rule.strip() for text in legend_of(figure)[2:] for rule in text.split("\n")]
-    assert sorted(shown) == sorted(f"{k}: {rule}" if firsts[k] == rule else rule for rule, k in found.by_rule.items())
-    rules = {"far": 9, "near": 2, "last": 8, "none": 0, "unknown": None}
-    figure = plots.how_many(analyses.HowMany(rules, np.arange(8.0, 0, -1), np.ones(8)))
-    assert legend_of(figure)[2:] == ["0: none", "2: near", "8: last"]
-    assert [int(line.get_xdata()[0]) for line in figure.axes[0].lines[1:]] == [0, 2, 8]  # behind so many components
-
-
 def test_odd_rows_are_crosses_beyond_the_limits():
     odd = X.copy()
     odd[3] *= 20
@@ -308,8 +316,7 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     assert found.t_squared[3] in crosses.get_xdata()
     assert (even.get_xdata() <= found.t_squared_limit).all()
     assert (limits[0].get_xdata()[0], limits[1].get_ydata()[0]) == (found.t_squared_limit, found.spe_limit)
-    assert texts(axes.texts) == [str(row) for row in found.oddest[:10]]
-    assert axes.texts[0].get_text() == "3"
+    assert (texts(axes.texts), found.oddest[0]) == ([str(row) for row in found.oddest[:10]], 3)
     people = plots.outlier_map(replace(found, labels=tuple(f"$person {i}" for i in range(300))))
     assert people.axes[0].texts[0].get_text() == "$person 3"
     people.draw_without_rendering()
@@ -322,14 +329,13 @@ def test_odd_rows_are_crosses_beyond_the_limits():
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         boxes = [tick.label1.get_window_extent() for tick in axis.get_major_ticks() if tick.label1.get_text()]
         assert len(boxes) > 1
-        assert not overlap(boxes)
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
         assert not any(texts(axis.get_minorticklabels()))
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("turn", [1, -1])
 def test_of_many_features_the_longest_arrows_are_shown(turn):
-    """40 features, the j-th of length j / 40."""
     lengths, angles = np.arange(1, 41)[::turn] / 40, np.linspace(0, 6, 40)
     correlations = lengths * [np.cos(angles), np.sin(angles)]
     wide = analyses.read(SecondMoments.of(np.random.default_rng(0).standard_normal((50, 40))), 2)
@@ -364,7 +370,7 @@ def test_a_biplot_has_arrows_of_correlations():
     assert dashed == [tuple(found.correlations[:2, -1])]
 
 
-def test_levels_are_drawn_at_their_coordinates():
+def test_levels_and_contributions_are_drawn_at_their_values():
     three = np.arange(6.0).reshape(2, 3)
     shares, cosines = np.array([0.2, 0.8]), np.array([[0.2, 0.3, 0.9], [0.1, 0.6, 0.0]])
     found = analyses.Categories(("mass", "sex"), cosines, ("sex=f", "sex=m"), shares, three, three, cosines)
@@ -378,9 +384,6 @@ def test_levels_are_drawn_at_their_coordinates():
     turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
     for figure in (plots.levels(turned, X[:, :3]), plots.squared_correlations(turned)):
         assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
-
-
-def test_contributions_are_shares_of_those_that_take_part():
     found = analyses.read(MOMENTS, 2, supplementary=[0])
     axes: Any = plots.contributions(found, 2).axes[0]
     shares = found.contributions[1][:11]
@@ -416,30 +419,12 @@ def test_a_single_component_is_drawn_as_strips_of_the_parties(labels):
         plots.scores(model, PARTS, components=(1, 2))
 
 
-def test_estimators_and_frames_of_scores_are_drawn_as_models_and_rows():
-    parties = {"north": PARTS[1], "south": PARTS[0]}
-    estimator = FederatedPCA(3).fit(parties)
-    model = estimator.model_
-    frame = model.scores_frame(parties)
-    expected, *others = (
-        points(plots.scores(model=first, parties=second, components=(2, 3)).axes[0])
-        for first, second in ((model, parties), (estimator, parties), (None, frame), (model, frame))
-    )
-    for other in others:
-        for one, two in zip(other, expected, strict=True):
-            np.testing.assert_allclose(one, two)
-    lines = [plots.scree(given).axes[0].lines[0].get_ydata() for given in (estimator, {"one": estimator}, model)]
-    assert [list(line) for line in lines] == [list(lines[0])] * 3
-    assert plots.loadings(model=estimator).axes
-
-
 @pytest.mark.parametrize(
     ("draw", "given", "named"),
     [
         (plots.loadings, (None,), ["'model'", "NoneType", "PCAModel"]),
         (plots.heterogeneity, ([X], MODEL), ["'model'", "list", "PCAModel", "first"]),
-        (plots.scree, ({},), ["'models'"]),
-        (plots.scree, ({"a": 3},), ["'models'", "'a'", "PCAModel"]),
+        *((plots.scree, ({},), ["'models'"]), (plots.scree, ({"a": 3},), ["'models'", "'a'", "PCAModel"])),
         (partial(plots.projection_overlay, reference=MODEL), ([MODEL], X), ["'models'", "list", "Mapping", "first"]),
         (partial(plots.projection_overlay, reference=MODEL), (MODEL, None), ["'parties'", "NoneType"]),
         (plots.component_images, (MODEL, "ab"), ["'shape'", "'ab'"]),
@@ -462,24 +447,14 @@ def test_an_interval_that_reaches_zero_has_an_upper_end_and_an_arrow_on_a_logari
     """The fault: a lower end at a third of the mean, which no reader can tell from the end of an interval."""
     lines = ({"fast-pca": [(0.1, 30.0, half_width), (1.0, 3.0, 1.0)]} for half_width in (4.0, 40.0))
     above, reaching = (plots.results_over({"": line}, xlabel="", ylabel="angle", angles=True) for line in lines)
-    carets = [
-        line for line in reaching.axes[0].lines if line.get_marker() in (markers.CARETDOWN, markers.CARETDOWNBASE)
-    ]
+    down = markers.CARETDOWN, markers.CARETDOWNBASE
+    carets = [line for line in reaching.axes[0].lines if line.get_marker() in down]
     assert [line.get_xydata()[:, 0].round(3).tolist() for line in carets] == [[0.1]]
     bars = [item for item in reaching.axes[0].collections if isinstance(item, LineCollection)]
     ends = {end for item in bars for segment in item.get_segments() for end in segment[:, 1]}
     np.testing.assert_allclose(sorted(ends), [2, 4, 10, 30, 70])
     assert legend_of(above) == ["fast-pca", "bar: 95 % interval\nof the mean"]
     assert legend_of(reaching) == [*legend_of(above), "the interval reaches 0"]
-
-
-def test_a_figure_counts_what_it_shows():
-    panels = [len(plots.scores(MODEL, [X[i::n] for i in range(n)], ellipses="none").axes) for n in (10, 11, 36, 37)]
-    assert panels == [1, 12, 36, 36]
-    entries = [legend_of(plots.angle_by_round({f"m{i}": [1.0] for i in range(n)}))[-1] for n in (40, 41, 42)]
-    assert entries == ["m39", "and 1 more", "and 2 more"]
-    for d, label in ((30, ""), (31, "the largest 12 of 31 features")):
-        assert plots.loadings(pooled_pca(rows(60, d), 1)).axes[0].get_ylabel() == label
 
 
 def test_numbers_have_a_bar_of_colours_in_every_figure_of_rows():

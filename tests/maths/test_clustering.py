@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 from fedpca_flwr.maths import clustering, harmony
 
 
-def test_centres_move_to_the_means_of_their_cells():
+def test_centres_move_to_the_means_of_their_cells_and_chords_share_rows_out():
     drawn = clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=0)
     assert drawn.shape == (40, 50, 2)
     assert (drawn != clustering.draw_starts(np.array([4.0, 1.0]), 50, 40, seed=1)).all()
@@ -19,6 +19,15 @@ def test_centres_move_to_the_means_of_their_cells():
         cells.add(points, centres)
     assert (cells.counts.tolist(), cells.sums.tolist(), cells.inertia.tolist()) == ([[2, 1]], [[[1.0], [2.0]]], [5.0])
     np.testing.assert_array_equal(cells.step(centres), [[[0.5], [6.0]]])
+    # One row of length 1 at a centre, and at a chord of 2 from the other, which its batch is drawn to.
+    penalty = np.array([0.0, 2 / harmony.CLUSTER_WIDTH - 1])
+    (found,), (objective,) = harmony.cluster_shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)
+    expected = softmax([0.0, -1.0])
+    np.testing.assert_allclose(found, expected)
+    assert objective == pytest.approx(expected @ ([0, 2] + harmony.CLUSTER_WIDTH * np.log(expected)))
+    told = harmony.log_excess(np.array([[3.0, 1.0], [1.0, 3.0]]))
+    np.testing.assert_allclose(told, np.log([[4 / 3, 2 / 3], [2 / 3, 4 / 3]]))
+    np.testing.assert_array_equal(harmony.normalise_rows(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])
 
 
 def test_a_step_of_a_mixture_counts_all_points_by_their_shares():
@@ -41,15 +50,3 @@ def test_a_step_of_a_mixture_counts_all_points_by_their_shares():
     np.testing.assert_allclose(moved.means, [*(shares.T @ points / shares.sum(axis=0)[:, None]), [1e3, 1e3]])
     expected = [*(np.cov(points.T, aweights=weights, ddof=0) for weights in shares.T), np.zeros((2, 2))]
     np.testing.assert_allclose(moved.covariances, expected + 0.5 * np.eye(2), atol=1e-12)
-
-
-def test_rows_are_shared_out_by_chords():
-    """One row of length 1 at a centre, and at a chord of 2 from the other, which its batch is drawn to."""
-    penalty = np.array([0.0, 2 / harmony.CLUSTER_WIDTH - 1])
-    (found,), (objective,) = harmony.cluster_shares(np.array([[1.0, 0.0]]), np.eye(2), penalty)
-    expected = softmax([0.0, -1.0])
-    np.testing.assert_allclose(found, expected)
-    assert objective == pytest.approx(expected @ ([0, 2] + harmony.CLUSTER_WIDTH * np.log(expected)))
-    told = harmony.log_excess(np.array([[3.0, 1.0], [1.0, 3.0]]))
-    np.testing.assert_allclose(told, np.log([[4 / 3, 2 / 3], [2 / 3, 4 / 3]]))
-    np.testing.assert_array_equal(harmony.normalise_rows(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])

@@ -35,7 +35,16 @@ def test_a_triangular_factor_is_the_scatter(n):
         assert head.n == n
 
 
-def test_chunks_keep_singular_values_that_squares_lose(monkeypatch):
+def test_factors_of_parts_and_of_chunks_are_those_of_all(monkeypatch):
+    X = rows(100)
+    X[60:] += 5
+    whole = stack_factors([Factor(*triangular_factor(Y), trace=np.trace(scatter(Y))) for Y in cut(X, 60, 30, 10)])
+    np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
+    np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
+    pairs = factor_eigenpairs(factor_of(np.random.default_rng(0).standard_normal((3, 50))[[0, 1, 0]]), 3)
+    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
+    assert pairs.values[2] <= 1e-30 * pairs.values[0]
+    # Chunks keep singular values that squares lose.
     monkeypatch.setattr(factors, "chunks", lambda data, elements: iter(np.array_split(data, 7)))
     for X in (rows(n) + np.linspace(0, 9, n)[:, None] for n in (70, 500)):
         _, R = triangular_factor(X)
@@ -49,18 +58,6 @@ def test_chunks_keep_singular_values_that_squares_lose(monkeypatch):
     found, true = (np.linalg.svd(matrix, compute_uv=False) for matrix in (triangular_factor(X)[1], X - X.mean(axis=0)))
     np.testing.assert_allclose(found, true, rtol=0, atol=3e-15)
     assert true[-1] < 3e-11
-
-
-def test_factors_stack_to_the_scatter_of_all():
-    X = rows(100)
-    X[60:] += 5
-    whole = stack_factors([Factor(*triangular_factor(Y), trace=np.trace(scatter(Y))) for Y in cut(X, 60, 30, 10)])
-    np.testing.assert_allclose(whole.rows.T @ whole.rows, scatter(X), rtol=1e-11)
-    np.testing.assert_allclose(whole.trace, np.trace(scatter(X)), rtol=1e-12)
-    F = np.random.default_rng(0).standard_normal((3, 50))
-    pairs = factor_eigenpairs(factor_of(F[[0, 1, 0]]), 3)
-    np.testing.assert_allclose(pairs.vectors.T @ pairs.vectors, np.eye(3), atol=1e-10)
-    assert pairs.values[2] <= 1e-30 * pairs.values[0]
 
 
 @pytest.mark.parametrize("shape", [(40, 12), (8, 50)])

@@ -101,8 +101,7 @@ def known_to_all(parts):
 @pytest.mark.parametrize("kind", ["ring", "star", "complete", "erdos-renyi"])
 def test_relays_take_as_many_rounds_as_the_diameter(kind):
     graph, start = make_graph(kind, 6, probability=0.3, seed=1), own_tables(parties())
-    early = flooded(graph, list(start), diameter(graph) - 1)
-    assert not all(table.counts.all() for table in early)
+    assert not all(table.counts.all() for table in flooded(graph, list(start), diameter(graph) - 1))
     for table in flooded(graph, list(start), diameter(graph)):
         for i in range(6):
             assert [mine[i].tobytes() for mine in table] == [theirs[i].tobytes() for theirs in start[i]]
@@ -131,8 +130,7 @@ def test_pooled_tables_do_not_depend_on_order():
     # A party's scatter and what its mean adds to it are each below the sum, so the bound is at most twice as large.
     parts = parties(offset=0.0)
     centred = np.vstack(parts) - np.vstack(parts).mean(axis=0)
-    norms = [np.linalg.norm(part, 2) for part in cut(centred, *map(len, parts))]
-    largest = 6 * max(norms) ** 2 / (centred**2).sum()
+    largest = 6 * max(np.linalg.norm(part, 2) for part in cut(centred, *map(len, parts))) ** 2 / (centred**2).sum()
     assert largest * (1 - 1e-12) <= known_to_all(parts).max_eigenvalue_share() <= 2 * largest
 
 

@@ -86,8 +86,7 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     shares = ([0.7, 0.2, 0.1], [0.9, 0.05, 0.05], [1.0, 1.0, 1.0], [0.62, 0.29, 0.09])
     # the pieces are 11/18, 5/18 and 2/18
     assert [inference.broken_stick(np.array(values)) for values in shares] == [1, 1, 0, 2]
-    runs = ([True, True, False, True], [True], [False])
-    assert [inference.leading_run(np.array(run)) for run in runs] == [2, 1, 0]
+    assert [inference.leading_run(np.array(run)) for run in ([True, True, False, True], [True], [False])] == [2, 1, 0]
     assert [inference.minka(np.array([10.0, 1.0, 1.0]), n) is None for n in (3, 2)] == [False, True]
     assert inference.minka(np.array([10.0]), 5) == 1
     # 2.858 times the median singular value (Gavish and Donoho 2014).
@@ -150,19 +149,15 @@ def test_noise_exceeds_its_edge_one_time_in_twenty(n, d):
     assert [counted(scatter(n, d, (40.0, 20.0, 10.0), seed=seed), n, 8)[1] for seed in range(5)] == [3] * 5
 
 
-def test_the_edge_of_noise_is_johnstones():
+def test_the_edge_of_noise_is_johnstones_and_gaps_are_beyond_its_spacing():
     noise = MarchenkoPastur(99, 50)
-    assert noise.edge(7e10, 3) == pytest.approx(1e10 * noise.edge(7.0, 3))
-    assert noise.edge(1.0, 50) == np.inf
+    assert (noise.edge(7e10, 3), noise.edge(1.0, 50)) == (pytest.approx(1e10 * noise.edge(7.0, 3)), np.inf)
     # 0.9793 (Johnstone 2001; Bejan 2005); of 4 degrees of freedom and 4 features centre and spread are 16 and 4.
     assert MarchenkoPastur(4, 4).edge(16.0, 0) == pytest.approx(16 + 4 * 0.9793)
     # With 16 degrees of freedom and 16 features that are left: centre (4 + 4)^2, and 8 (1/4 + 1/4)^(1/3) about it.
     for j in (0, 2):
         edge = MarchenkoPastur(16 + j, 16 + j).edge(256.0, j)
         assert edge == pytest.approx(64 + 0.9793 * 8 * 0.5 ** (1 / 3), rel=1e-12)
-
-
-def test_the_largest_gap_is_beyond_noise_spacing():
     for seed in range(2):
         values, above = counted(scatter(80, 800, (30.0, 20.0), seed=seed, correlated=True), 80, 8)
         assert (above, largest_gap(values, 8)[0]) == (8, 2)
@@ -201,8 +196,7 @@ def test_counts_of_components_need_settled_bounds(bound, error, told):
     assert asked == [(1, pytest.approx(50 - 3 * 2 ** (2 / 3) + 3)), (1, pytest.approx(edge - 0.5))]
 
 
-ONE_DEVIATION = math.erf(0.5**0.5)
-"""The probability that a normal number is within one standard deviation."""
+ONE_DEVIATION = math.erf(0.5**0.5)  # the probability that a normal number is within one standard deviation
 
 
 def test_intervals_and_spikes_have_closed_forms():

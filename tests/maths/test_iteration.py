@@ -131,7 +131,7 @@ def test_repeated_variances_are_not_certified_away(others, width, k, copies, apa
         assert not found.exact
 
 
-def test_the_plain_iteration_takes_longer():
+def test_the_plain_iteration_takes_longer_and_product_errors_end_one():
     values = 0.7 ** np.arange(40)
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
@@ -141,18 +141,26 @@ def test_the_plain_iteration_takes_longer():
     sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
     found = run(BlockIteration(sketch, 1, width=2, trace=10.0), np.diag([4.0, 1.0, 5.0, 0.0]), 1)
     assert certificate_measurements(found)["certified_angle_degrees"] == 90
+    A, basis = with_spectrum(0.7 ** np.arange(200))
+    found, done = begin(0.7 ** np.arange(200), k=4, width=14), False
+    while not done:
+        AV = A @ found.block
+        done = found.add(found.block, AV.astype(np.float32).astype(float), error=2.0**-24 * float(np.linalg.norm(AV)))
+    assert found.product_count < 12
+    assert found.precision_limited
+    assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
+    told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
+    assert [note.startswith(told) for note in shortfall_notes(found, "max-rounds = 100")] == [True]
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
 def test_product_errors_count_in_the_trace_outside(error):
-    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned.
-
-    Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
-    """
+    """sin(angle) <= (|R| + error) / (theta_k - theta_{k+1} - 2 error), with no residual left where all is spanned."""
     found, done = on_axes(2, [4.0, 3.0, 1.5, 0.5], 4, trace=9.0, error=error)
     assert done
     assert found.certificate == pytest.approx(sine_theorem(error, 1.5 - 2 * error), rel=1e-3)
     assert not found.exact
+    # Of the trace of three pairs each value may be wrong, by sqrt(3) errors together; then the ceiling, by two.
     found, _ = on_axes(3, [4.0, 3.0, 2.0, 0.25], 3, trace=9.25, error=error)
     expected = sine_theorem(error, 2 - 0.25 - (2 + np.sqrt(3)) * error)
     assert found.certificate == pytest.approx(expected, rel=1e-7, abs=2e-12)
@@ -170,7 +178,7 @@ def test_a_cut_tie_is_certified_at_both_ends(k, cut):
     assert certificate_measurements(found)["certified_components"] == (1 if cut else 3)
 
 
-def test_of_a_tie_at_the_cut_nothing_is_certified():
+def test_of_a_tie_at_the_cut_nothing_is_certified_and_spans_of_all_are_proven():
     """Refuse a certificate of 1e-14 degrees for a subspace of which there are many; as any is as good, the run ends."""
     values = np.repeat([5.0, 2.0, 1.0], [1, 3, 8])
     for k, certified in ((1, 1), (2, 1), (3, 1), (4, 4), (5, 4)):
@@ -180,9 +188,6 @@ def test_of_a_tie_at_the_cut_nothing_is_certified():
     found, _ = iterate(values[1:], k=1, width=4)
     assert certificate_measurements(found) == {"certified_angle_degrees": 90, "certified_components": 0}
     assert shortfall_notes(found, "") == []
-
-
-def test_spans_of_all_variance_are_proven():
     pairs = on_axes(1, [400.0, 200.0, 100.0], 3, trace=700.0)[0].pairs
     assert (pairs.values.tolist(), pairs.following) == ([400], 200)
     found, _ = on_axes(1, np.ones(3), 3, trace=3.0, error=1e-6)
@@ -199,19 +204,6 @@ def test_spans_of_all_variance_are_proven():
     assert found.product_count <= 3
     found, _ = on_axes(2, [4.0, 0.0, 3.0, 0.0], 2, trace=7.0)
     assert certificate_measurements(found)["certified_components"] == 1  # what is left of the trace is less than it has
-
-
-def test_product_errors_end_the_iteration():
-    A, basis = with_spectrum(0.7 ** np.arange(200))
-    found, done = begin(0.7 ** np.arange(200), k=4, width=14), False
-    while not done:
-        AV = A @ found.block
-        done = found.add(found.block, AV.astype(np.float32).astype(float), error=2.0**-24 * float(np.linalg.norm(AV)))
-    assert found.product_count < 12
-    assert found.precision_limited
-    assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
-    told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
-    assert [note.startswith(told) for note in shortfall_notes(found, "max-rounds = 100")] == [True]
 
 
 def ended(A, k, width, noise, *, tolerance=1e-3, seed=0):

@@ -20,7 +20,7 @@ def known_of(*products, error=0.0):
     return known
 
 
-def test_errors_of_products_count_by_the_size_of_their_block():
+def test_errors_of_products_of_pairs_and_of_a_vector():
     """A product with a short vector, wrong by as much, is wrong by more of its direction."""
     E = np.eye(5)
     known = known_of((0.1 * E[:, :2], 0.1 * E[:, :2]), error=1e-6)
@@ -37,6 +37,14 @@ def test_errors_of_products_count_by_the_size_of_their_block():
     for blocks, times in (((short,), 100), ((long,), 1), ((long, E[:, 2:3]), np.sqrt(2))):
         found = known_of(*((block, 7 * block) for block in blocks)).ritz().error
         assert found == pytest.approx(times * rounding_bound(5) * 7, rel=1e-6, abs=0)
+    ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
+    assert [ritz.residual_norm(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
+    assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
+    turned = np.array([[0.8, -0.6], [0.6, 0.8]])
+    ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
+    assert (ritz.error_bound(1), ritz.error_bound(2)) == (pytest.approx(0.1 + 0.6), 1.0)
+    signed = Ritz(np.array([2.0, 1.0]), -turned, np.eye(2), np.eye(2), 0.0)
+    np.testing.assert_array_equal(signed.pairs(2).vectors, turned)
 
 
 def pairs_with(values, residuals, error=0.0):
@@ -57,17 +65,6 @@ def test_a_block_almost_in_the_span_loses_no_digits(left):
     np.testing.assert_allclose(known.ritz().values, true, atol=1e-4 * rounding_bound(40) / left**2)
 
 
-def test_residuals_of_pairs_and_the_error_of_a_vector():
-    ritz = pairs_with(np.array([3.0, 2.0, 1.0]), np.array([[0.0, 0, 0]] * 3 + [[3, 4, 12]]), 0.25)
-    assert [ritz.residual_norm(k) for k in (1, 2, 3)] == pytest.approx([3.25, 5.25, 13.25])
-    assert [ritz.pairs(k).following for k in (1, 2, 3)] == [2, 1, 0]
-    turned = np.array([[0.8, -0.6], [0.6, 0.8]])
-    ritz = Ritz(np.array([2.0, 1.0]), turned, np.eye(2), np.eye(2), 1.0, 0.1, 1)
-    assert (ritz.error_bound(1), ritz.error_bound(2)) == (pytest.approx(0.1 + 0.6), 1.0)
-    signed = Ritz(np.array([2.0, 1.0]), -turned, np.eye(2), np.eye(2), 0.0)
-    np.testing.assert_array_equal(signed.pairs(2).vectors, turned)
-
-
 def test_the_next_block_fills_an_invariant_span():
     A, basis = with_spectrum(np.r_[3.0, 2.0, 1.0, np.zeros(57)])
     known, V, widths = ProductBasis(60), random_block(60, 8, 0), []
@@ -75,9 +72,8 @@ def test_the_next_block_fills_an_invariant_span():
         known.add(V, A @ V)
         V = known.next_block(known.ritz(), 8, 3)
         widths.append(V.shape[1])
-        np.testing.assert_allclose(
-            np.c_[known.Q, V].T @ V, np.eye(known.Q.shape[1] + V.shape[1])[:, -V.shape[1] :], atol=1e-12
-        )
+        inner = np.eye(known.Q.shape[1] + V.shape[1])[:, -V.shape[1] :]
+        np.testing.assert_allclose(np.c_[known.Q, V].T @ V, inner, atol=1e-12)
     assert widths == [3, 8, 8]
     assert principal_angles(known.ritz().vectors[:, :3], basis[:, :3]).max() < 1e-9
     # It is as wide as room and components need.
@@ -90,7 +86,7 @@ def test_the_next_block_fills_an_invariant_span():
     assert known.next_block(known.ritz(), 8, 2).shape == (10, 2)
 
 
-def test_the_shared_block_is_the_same_everywhere():
+def test_random_blocks_are_the_same_everywhere_and_show_enough():
     """Compare bits from SHAKE-256, which must never change, so that a party with another NumPy makes the same block."""
     block = random_block(50, 7, 1)
     np.testing.assert_array_equal(block.astype(np.float32), block)
@@ -98,6 +94,14 @@ def test_the_shared_block_is_the_same_everywhere():
     assert abs(block.mean()) < 0.15
     assert block[0, 0] == -0.40750110149383545
     np.testing.assert_array_equal(random_block(7, 7, 1), np.eye(7))
+    # At most as many singular values are below the bound as its probability says.
+    rng = np.random.default_rng(0)
+    for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
+        least = np.linalg.svd(rng.uniform(-1, 1, (4000, columns, directions)), compute_uv=False)[:, -1]
+        assert 0.001 < np.mean(least < least_overlap(columns, directions, 0.02)) < 0.03
+    assert sine_theorem(0.1, 0.2) == pytest.approx(30)
+    assert sine_theorem(0.3, 0.2) == sine_theorem(0.1, 0.0) == sine_theorem(0.1, -1.0) == 90
+    assert sine_theorem(0.1, np.inf) == 0
 
 
 def test_full_products_remove_the_error_of_short_ones():
@@ -266,17 +270,6 @@ def test_what_hides_counts_in_full():
     ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
     hidden = angle_bounds.HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
     assert 3 - np.sqrt(8) <= angle_bounds._max_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
-
-
-def test_the_sine_theorem_and_a_random_block_in_numbers():
-    """Count singular values of blocks below the bound: at most as many as its probability says."""
-    rng = np.random.default_rng(0)
-    for columns, directions in ((1, 1), (5, 1), (8, 4), (6, 6)):
-        least = np.linalg.svd(rng.uniform(-1, 1, (4000, columns, directions)), compute_uv=False)[:, -1]
-        assert 0.001 < np.mean(least < least_overlap(columns, directions, 0.02)) < 0.03
-    assert sine_theorem(0.1, 0.2) == pytest.approx(30)
-    assert sine_theorem(0.3, 0.2) == sine_theorem(0.1, 0.0) == sine_theorem(0.1, -1.0) == 90
-    assert sine_theorem(0.1, np.inf) == 0
 
 
 @pytest.mark.parametrize(("residual", "error"), [(0.0, 0.0), (0.75, 0.0), (0.0, 0.75), (0.75, 0.5)])

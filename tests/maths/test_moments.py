@@ -21,23 +21,6 @@ def dense(moments):
     return unpack_symmetric(moments.scatter, moments.n_features)
 
 
-def test_moments_are_numpys_for_any_chunks(monkeypatch):
-    X = rows(200) + 3
-    moments = Moments.from_rows(X)
-    np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
-    assert moments.count == 200
-    np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
-    for own in (np.round(rows(200) * 1000).astype(dtype) for dtype in (np.int16, np.int64, np.float32, bool)):
-        found, expected = (dense(Moments.from_rows(one)) for one in (own, own.astype(float)))
-        np.testing.assert_allclose(found, expected, rtol=1e-13)
-    X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
-    whole = Moments.from_rows(X)
-    for chunk in (64 * 5, 100 * 5):  # these change nothing but rounding
-        monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
-        np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
-
-
 def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
     """At offset 1e8 a rounded mean is off by 1e-8; mean + remainder is not."""
     X = np.round(rows(300, 3) * 1024) + 1e8
@@ -66,7 +49,7 @@ def test_means_scatters_and_sums_of_two_keep_what_float64_cannot():
         assert (high[0], Fraction(high[0]) + Fraction(low[0])) == (a + b, Fraction(a) + Fraction(b))
 
 
-def test_pixels_and_parts_are_exact():
+def test_moments_are_numpys_for_any_chunks_and_exact_for_pixels(monkeypatch):
     pixels = np.random.default_rng(0).integers(0, 256, (5000, 20), dtype=np.uint8)
     pixels[:, 3] = 255  # constant
     pixels[:, 4] = np.where(np.arange(5000) % 2, 255, 0)  # the largest variance there is
@@ -84,6 +67,20 @@ def test_pixels_and_parts_are_exact():
     kept, whole = pool(parts, within=True), pool(parts)
     np.testing.assert_array_equal(kept.mean, whole.mean)
     np.testing.assert_allclose(dense(whole) - dense(kept), np.full((12, 12), 100 * 0.25), rtol=1e-9)
+    X = rows(200) + 3
+    moments = Moments.from_rows(X)
+    np.testing.assert_allclose(dense(moments), np.cov(X, rowvar=False, ddof=0) * 200, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(moments.mean, X.mean(axis=0), rtol=1e-14)
+    assert moments.count == 200
+    np.testing.assert_allclose(dense(moments.about_zero()), X.T @ X, rtol=1e-12)
+    for own in (np.round(rows(200) * 1000).astype(dtype) for dtype in (np.int16, np.int64, np.float32, bool)):
+        found, expected = (dense(Moments.from_rows(one)) for one in (own, own.astype(float)))
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    X = rows(1000, 5) + np.linspace(0, 50, 1000)[:, None]  # the mean drifts from chunk to chunk
+    whole = Moments.from_rows(X)
+    for chunk in (64 * 5, 100 * 5):  # these change nothing but rounding
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
+        np.testing.assert_allclose(dense(Moments.from_rows(X)), dense(whole), rtol=1e-12)
 
 
 def test_triangles_are_packed_row_by_row():
@@ -173,8 +170,7 @@ def test_parts_come_in_order_and_one_more_waits_than_threads(threads):
             yield part
 
     results.extend(row_tools.in_order(lambda part: (together.wait(), part)[1], parts(), threads))
-    assert results == list(range(6 * threads))
-    assert max(ahead) == threads
+    assert (results, max(ahead)) == (list(range(6 * threads)), threads)
     with pytest.raises(ZeroDivisionError):  # a fault in a thread is the caller's
         list(row_tools.in_order(lambda part: 1 // part, [1, 0, 1], threads))
 

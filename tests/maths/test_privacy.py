@@ -133,7 +133,7 @@ def test_each_whole_number_has_its_probability(deviation):
     assert surprise(drawn, values, softmax(-(values**2) / (2 * deviation**2))) > UNLIKELY
 
 
-def test_large_noise_is_normal():
+def test_noise_is_normal_protects_as_continuous_noise_and_never_repeats(monkeypatch):
     """Kolmogorov and Smirnov, the variance, and each remainder by 16 equally often; too light a tail shows a sum."""
     drawn = discrete_gaussian(400_000, LARGE, seeded_randomness(2))
     noise = drawn / LARGE
@@ -143,18 +143,12 @@ def test_large_noise_is_normal():
     for level, tail in product((1.0, 2.0, 3.0, 4.0), (noise, -noise)):
         due = norm.sf(level) * drawn.size
         assert abs((tail > level).sum() - due) < 5 * math.sqrt(due)
-
-
-def test_integer_noise_protects_as_continuous_noise():
-    """Also off the diagonal, where the deviation is isqrt(whole^2 / 2) + 1; counted in Python's whole numbers."""
+    # Off the diagonal the deviation is isqrt(whole^2 / 2) + 1; counted in Python's whole numbers.
     for deviation in (0.0, 0.3, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 1e6, 2.5e8, 2.0**38):
         whole = integer_sums.integer_deviation(deviation)
         least = math.ceil(deviation) ** 2 if deviation >= 1 else 0
         assert min(whole**2, 2 * (math.isqrt(whole**2 // 2) + 1) ** 2) >= least + 8
         assert whole <= deviation + 5
-
-
-def test_noise_of_the_system_never_repeats(monkeypatch):
     d, deviation = 300, 2**20
     drawn, on = integer_sums.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
     for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):

@@ -51,7 +51,7 @@ def test_rows_and_scores_are_within_their_bounds():
     np.testing.assert_allclose(excess, [5 * (1 / np.log(2) - 1), 5 * (1.5 / np.log(2) - 1)], rtol=1e-10)
 
 
-def test_a_noisy_centre_moves_beyond_noise_only():
+def test_a_noisy_centre_is_off_by_its_noise_and_moves_beyond_it_only():
     """Take a step of length 5 with noise of 3: 16 / 25 of the step remain, and the rest is uncertainty."""
     step = NoisyCentre(np.array([3.0, 4.0]), 2, 100.0, 0.0, 3 * 2 / np.sqrt(2))
     centre, radius = move_centre(np.ones(2), step)
@@ -66,6 +66,15 @@ def test_a_noisy_centre_moves_beyond_noise_only():
     np.testing.assert_allclose(move_centre(np.ones(2), clear)[0], [101.0, 1.0], rtol=1e-5)
     values = module.make_descending(np.array([5.0, 7.0, 1.0, 2.0, -9.0]), 1.0)
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
+    # With |c| = 5, d = 4: noise of the sum up to 3 (2 + 3.04), of the number of rows up to 2 * 3.04.
+    z, g = 3 * (2 + 3.04), 2 * 3.04
+    centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
+    off, near = (z + 5 * g) / (100 - g), (z + 5 * g) / 100
+    others = [{}, {"bound": 5.0}, {"rows": 5, "bound": 5.0}, {"rows": 5, "bound": 0.1, "count_deviation": 1e9}]
+    found = [centre._replace(**other).radius for other in others]
+    np.testing.assert_allclose(found, [off, near, 20 * near, 0.2], rtol=1e-6)
+    expected = [100 * off * (5 + off + off / 2) + g * (5 + off) ** 2, 100 * near * (5 + near / 2) + g * 5**2]
+    np.testing.assert_allclose([centre._replace(**other).subtraction_eigenvalue() for other in others[:2]], expected)
 
 
 def test_shells_add_what_is_above_their_edge():
@@ -92,13 +101,20 @@ def test_shells_add_what_is_above_their_edge():
     assert ((low <= both.denoised.pairs.values) & (both.denoised.pairs.values <= high)).all()
 
 
-def test_shortened_rows_lose_a_bounded_variance():
+def test_shortened_rows_lose_little_and_a_bound_grows_where_noise_is_slight():
     """Take squares of lengths from half of an end to the end: with even logarithms, 0.375 / ln 2 of the squared end."""
     told = [{2: 100, 3: 10}, {2: 100, 3: 5}, {2: 100, 3: -5}, {3: 50, 4: 5}]  # of which 6 rows would stand out
     in_next, after_it = np.array([[10, 5 + 2, 0, 50], [2, 0, 0, 7]])  # what follows may hide two deviations of rows
     expected = 16 * (in_next * (1.5 / np.log(2) - 1) + after_it * (6 / np.log(2) - 1))
     found = [shell_module.clipped_squares_bound(counts(numbers), 1.0, 4.0) for numbers in told]
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+    # Of 1,000 rows 60 are eight times as far: their noise would be 8 times as large, and is to be 50.
+    told = counts({2: 900, 3: 40, 5: 60})
+    assert row_reach(told, 1.0, noise=6.0) == (32.0, True)
+    assert row_reach(told, 1.0, noise=7.0).bound < 32.0
+    # 500 rows from 4 to 8 are beyond 4 by 500 (1 / ln 2 - 1) times 4; to 8 the noise would be twice as large.
+    told, same = counts({2: 9000, 3: 500}), 500 * (1 / np.log(2) - 1) / np.sqrt(3)
+    assert [row_reach(told, 1.0, noise=times * same).bound for times in (0.99, 1.01)] == [8.0, 4.0]
 
 
 D = 300
@@ -155,24 +171,11 @@ def test_eigenvalues_lose_what_the_noise_adds():
     assert denoise(planted(*truth)[0], D, 1, 0.0).total == pytest.approx(truth.sum())
 
 
-def test_a_noisy_centre_is_off_by_its_noise():
-    """With |c| = 5, d = 4: noise of the sum up to 3 (2 + 3.04), of the number of rows up to 2 * 3.04."""
-    z, g = 3 * (2 + 3.04), 2 * 3.04
-    centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
-    off, near = (z + 5 * g) / (100 - g), (z + 5 * g) / 100
-    others = [{}, {"bound": 5.0}, {"rows": 5, "bound": 5.0}, {"rows": 5, "bound": 0.1, "count_deviation": 1e9}]
-    found = [centre._replace(**other).radius for other in others]
-    np.testing.assert_allclose(found, [off, near, 20 * near, 0.2], rtol=1e-6)
-    expected = [100 * off * (5 + off + off / 2) + g * (5 + off) ** 2, 100 * near * (5 + near / 2) + g * 5**2]
-    np.testing.assert_allclose([centre._replace(**other).subtraction_eigenvalue() for other in others[:2]], expected)
-
-
 def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     """Take 8 features with noise of deviation 3: the edge is 6, and 8^(-2/3) a quarter."""
     assert module.noise_limit(8, 3.0) == pytest.approx(2 * 6 + 2.02 * 6 / 4)
     of_spike = 12 * (1 + 0.25) + 2.02 * 6 / 4 + 2.33 * 3 * np.sqrt(0.75)
-    assert module.noise_limit(8, 3.0, excess=12.0) == pytest.approx(of_spike)
-    assert module.noise_limit(8, 0.0) == 0.0
+    assert (module.noise_limit(8, 3.0, excess=12.0), module.noise_limit(8, 0.0)) == (pytest.approx(of_spike), 0.0)
     behind = module.denoise_eigenvalues(np.array([12 + 3, 12.0, 4.0, -1.0]), 6.0)
     np.testing.assert_allclose(behind, [12.0, 6.0, 2.0, 0.0])
     # Of 2 features the edge is the deviation: 3 + 1 / 3 shows of 3, and 2 + 1 / 2 of 2.
@@ -185,16 +188,6 @@ def test_what_noise_alone_has_and_what_is_behind_an_eigenvalue():
     among = module._CoordinateSubset(np.arange(2), Eigenpairs(np.array([10 / 3, 2.5]), np.eye(2), 0.0), 1.0)
     assert among.explained_variance(np.inf) == pytest.approx(3 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
     assert among.explained_variance(2.5) == pytest.approx(2.5 * (1 - 1 / 9) + 2 * (1 - 1 / 4))
-
-
-def test_a_bound_grows_only_where_its_noise_is_slight():
-    """Take 1,000 rows, 60 of which are eight times as far: their noise would be 8 times as large, and is to be 50."""
-    told = counts({2: 900, 3: 40, 5: 60})
-    assert row_reach(told, 1.0, noise=6.0) == (32.0, True)
-    assert row_reach(told, 1.0, noise=7.0).bound < 32.0
-    # 500 rows from 4 to 8 are beyond 4 by 500 (1 / ln 2 - 1) times 4; to 8 the noise would be twice as large.
-    told, same = counts({2: 9000, 3: 500}), 500 * (1 / np.log(2) - 1) / np.sqrt(3)
-    assert [row_reach(told, 1.0, noise=times * same).bound for times in (0.99, 1.01)] == [8.0, 4.0]
 
 
 def test_shells_weigh_by_distances_and_lose_their_noise_first():

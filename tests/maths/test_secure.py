@@ -17,8 +17,6 @@ from fedpca_flwr.maths.short_words import ShortWords, WordSharing, digit_base, v
 from fedpca_flwr.maths.sums import MAX_ADDENDS, MeanProducts, ReproducibleSum, reproducible_sum
 from tests.refusals import refused, unnamed
 
-LIMITS = st.floats(1e-200, 1e250)
-
 
 def held(double, i=0):
     return Fraction(float(double[0][i])) + Fraction(float(double[1][i]))
@@ -33,7 +31,7 @@ PARTS = st.sampled_from([-1.0, 1.0, -0.7e-3, 1 / 3 * 1e-17])
 
 
 @settings(max_examples=150, deadline=None)
-@given(LIMITS, st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), PARTS, st.booleans())
+@given(st.floats(1e-200, 1e250), st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), PARTS, st.booleans())
 @example(1.0, 1000, 1, 1.0, False)
 def test_no_sum_at_its_limit_overflows(limit, parties, words, part, alone):
     """Take equal shares, or the full sum at a single party, of the limit or far below it."""
@@ -46,7 +44,7 @@ def test_no_sum_at_its_limit_overflows(limit, parties, words, part, alone):
     assert bound <= parties * layout.resolution() * limit
 
 
-def test_sums_round_to_the_nearest_step_in_any_order():
+def test_sums_round_to_the_nearest_step_and_other_shapes_are_refused():
     steps = [Layout({"x": np.ones(1)}, words).resolution() for words in range(1, 5)]
     assert steps == [2.0**-63, 2.0**-106, 2.0**-149, 2.0**-192]
     assert summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3) == (3, 3.0)  # a step of 1
@@ -54,9 +52,13 @@ def test_sums_round_to_the_nearest_step_in_any_order():
     assert summed(layout, values)[1].tobytes() == summed(layout, values[::-1])[1].tobytes()
     # Words that do not open are any: they become numbers, without a warning.
     Layout({"x": np.array(1.0)}, 2).decode(np.array([1, 2**63 - 1, -(2**63)]).view(np.uint64))
-
-
-def test_fields_of_other_shapes_are_refused():
+    # Shares up to the limit are 2^71 first steps and wrap around; only the sum must be below 2^-10 of the limit.
+    shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
+    plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
+    assert fine.resolution("x") * 2**10 == plain.resolution("x")
+    found = [part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares))]
+    for place in range(3):
+        assert abs(held(found, place) - held(shares, place)) <= 2 * fine.resolution("x") * 2**40
     layout = Layout({"count": np.array(2.0**40), "sum": np.full(5, 3.0), "block": np.ones((2, 3))}, words=2)
     fields = {"count": np.array(12345), "sum": np.arange(5) / 5, "block": np.eye(2, 3)}
     vector = layout.encode(fields)
@@ -110,16 +112,6 @@ def test_digits_that_share_words_add_up(values, parties, digits, alike):
         assert abs(held((total, low), place) - wanted) <= Fraction(float(most)) + abs(wanted) / 2**51
 
 
-def test_spare_bits_of_a_limit_make_all_digits_finer():
-    """Shares up to the limit are 2^71 first steps and wrap around; only the sum must be below 2^-10 of the limit."""
-    shares = [np.array([2.0**40, -(2.0**40), 3.0]), np.array([0.1 - 2.0**40, 2.0**40 - 2.0**30 + 1, 1e-6])]
-    plain, fine = (Layout({"x": np.full(3, 2.0**40)}, {"x": (1, 5)}, {}, 2, {"x": bits}) for bits in (0, 10))
-    assert fine.resolution("x") * 2**10 == plain.resolution("x")
-    found = [part["x"] for part in fine.decode(sum(fine.encode({"x": share}) for share in shares))]
-    for place in range(3):
-        assert abs(held(found, place) - held(shares, place)) <= 2 * fine.resolution("x") * 2**40
-
-
 def test_shares_are_those_of_the_paper():
     """Fermat's test to several bases, for the prime and against all smaller candidates."""
 
@@ -129,8 +121,7 @@ def test_shares_are_those_of_the_paper():
     assert passes(PRIME)
     assert not any(passes(n) for n in range(2**256 + 1, PRIME, 2))
     # 1234 + 166 x + 94 x^2 (the example of Shamir's scheme in the literature), and its sixth point.
-    points = {1: 1494, 2: 1942, 3: 2578}
-    assert [secure.interpolate(points, x) for x in (0, 6)] == [1234, 5614]
+    assert [secure.interpolate({1: 1494, 2: 1942, 3: 2578}, x) for x in (0, 6)] == [1234, 5614]
     shares = {x - 1: y.to_bytes(SHARE_BYTES, "big") for x, y in {2: 1942, 4: 3402, 5: 4414}.items()}
     assert combine_shares(shares) == (1234).to_bytes(32, "big")
     assert combine_shares(dict(enumerate(split_secret(b"\xff" * 32, 3, 4)))) == b"\xff" * 32
@@ -155,10 +146,7 @@ def test_any_t_shares_give_the_secret_and_fewer_never(secret, threshold, more):
 
 @pytest.mark.parametrize("threshold", [2, 3, 4])
 def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
-    """Try all polynomials over a field of five numbers.
-
-    Each t - 1 shares occur once for each secret, so they say nothing about it.
-    """
+    """Of all polynomials over a field of five numbers each t - 1 shares occur once for each secret."""
     monkeypatch.setattr(secure, "PRIME", 5)
     for chosen, secret in product(combinations(range(4), threshold - 1), range(5)):
         seen = set()
@@ -170,15 +158,13 @@ def test_fewer_shares_fit_every_secret(threshold, monkeypatch):
         assert len(seen) == 5 ** (threshold - 1)
 
 
-CASES = [(9, 6, 2), (10, 6, 4), (11, 7, 4), (12, 8, 4), (12, 8, 6), (11, 5, 2)]
-
-
-@pytest.mark.parametrize(("parties", "colluding", "degree"), CASES)
+@pytest.mark.parametrize(
+    ("parties", "colluding", "degree"), [(9, 6, 2), (10, 6, 4), (11, 7, 4), (12, 8, 4), (12, 8, 6), (11, 5, 2)]
+)
 def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
     """Count for each placement the intervals between honest parties with degree / 2 colluders or more."""
     honest = np.array(list(combinations(range(parties), parties - colluding)))
-    between = np.diff(honest, append=honest[:, :1] + parties) - 1
-    gaps = (between >= degree // 2).sum(axis=1)
+    gaps = (np.diff(honest, append=honest[:, :1] + parties) - 1 >= degree // 2).sum(axis=1)
     assert secure.expected_arcs(parties, colluding, degree) == Fraction(int((gaps * (gaps - 1)).sum()), len(gaps))
 
 
@@ -215,7 +201,7 @@ def test_no_sum_at_its_limit_wraps(each, parties, size, seed):
     assert_summed(words, shares, sum(shares) + limit * signs * rng.choice([0.0, 0.5, 1.0], size), rounding=1e-6)
 
 
-def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
+def test_words_say_what_is_rounded_to_and_share_as_many_digits_as_fit():
     words, value = ShortWords(np.full((5, 4), 2.0), WordSharing(4), 1), np.random.default_rng(0).uniform(-1, 1, (5, 4))
     rounded = words.decode(words.encode(value, "x"))
     assert rounded.tobytes() == words.decode(words.encode(rounded, "x")).tobytes()
@@ -230,9 +216,6 @@ def test_words_say_what_is_rounded_to_and_nothing_of_limit_zero():
         with refused(ValueError, "'x'") as caught:  # and not by its value
             ShortWords(np.ones(2), how, 3).encode(np.array([0.5, beyond]), "x")
         assert unnamed(str(caught.value), beyond) == [beyond]
-
-
-def test_words_have_the_widest_digits_and_share_as_many_as_fit():
     for values in range(2, 17):
         assert digit_base(values) ** values <= 2**64 < (digit_base(values) + 1) ** values
     rooms = {(5, 3): 16, (6, 3): 15, (7, 3): 15, (8, 3): 14, (3, 9): 15, (0, 11): 16, (0, 12): 15}
@@ -267,7 +250,7 @@ def test_no_order_changes_a_bit(parties, seed, spread, coarse):
     assert found == {reproducible_sum(addends).tobytes()}
 
 
-def test_words_round_far_below_float64():
+def test_exact_sums_take_any_shape_and_round_far_below_float64(monkeypatch):
     last, rng = 2.0 ** -(3 * module.DIGIT_BITS), np.random.default_rng(0)
     addends = [np.array([1.0]), *(np.array([sign * part * last]) for sign in (1, -1) for part in (0.5, 1.5, 0.5))]
     assert len({running([addends[i] for i in rng.permutation(len(addends))]).tobytes() for _ in range(40)}) == 1
@@ -282,9 +265,6 @@ def test_words_round_far_below_float64():
     for edge in (2.0**module.DIGIT_BITS, 1.5 * 2.0**module.DIGIT_BITS):
         addends = [np.array([value]) for value in (1.0, edge, 2.0**-40, -edge)]
         assert running(addends) == running([addends[i] for i in (1, 0, 2, 3)]) == 1.0
-
-
-def test_exact_sums_take_any_shape(monkeypatch):
     values = np.array([0.0, 5e-324, -1e-310, 1 / 3, -1.7e308])
     np.testing.assert_array_equal(running([values]), values)
     monkeypatch.setattr(module, "CHUNK_SIZE", 7)

@@ -73,7 +73,7 @@ def test_projections_and_energies_are_those_of_dense_rows(rows):
     assert energy == pytest.approx(float(((EXACT - 0.25) ** 2).sum()), rel=1e-13)
 
 
-def test_sums_sizes_and_chunks_are_those_of_dense_rows():
+def test_sums_sizes_chunks_and_duplicates_are_those_of_dense_rows():
     held = sparse.csr_array(X * (np.arange(N) % 5 > 0)[:, None])  # some rows are empty
     parts = list(sparse_chunks(sparse_rows(held), 300))
     np.testing.assert_array_equal(np.vstack([part.toarray() for part in parts]), held.toarray())
@@ -89,9 +89,6 @@ def test_sums_sizes_and_chunks_are_those_of_dense_rows():
     np.testing.assert_array_equal(sums, single.sum(axis=0, dtype=np.float64))
     missing = np.array([[1.0, -5.0], [np.nan, 2.0]])
     assert max_magnitude(missing) == max_magnitude(sparse_rows(sparse.csr_array(missing))) == 5.0
-
-
-def test_duplicate_sparse_entries_add_up():
     twice = sparse.csr_array((np.array([1.0, 2.0]), np.array([0, 0]), np.array([0, 2])), shape=(1, 2))
     assert (module.to_csr(twice).data.tolist(), twice.data.tolist()) == ([3.0], [1.0, 2.0])
     (block,) = module.select_columns(sparse_rows(sparse.csr_array(np.array([[1.0, 2.0, 3.0]]))), [2, 0]).read()

@@ -30,13 +30,19 @@ def make_result(rows, *arrays, **metrics):
     return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, metrics)
 
 
-def test_a_partition_is_of_one_client():
+def test_a_partition_is_of_one_client_and_no_pairs_are_compared(monkeypatch):
     for times in (2, 3):
         (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
         assert "[1]" in str(fault)
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
     surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
     assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
+    looks, read = Counter[str](), PartyInfo.__getattribute__
+    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
+    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
+    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
+    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
+    assert max(looks.values()) <= 5 * len(infos), looks
 
 
 @pytest.mark.parametrize(
@@ -109,31 +115,19 @@ def test_the_version_of_messages_grows_with_them():
     assert (MESSAGES, found[:16]) == (4, "e101280e6b259526")
 
 
-def test_names_that_a_site_invents_are_not_the_models():
+def test_invented_names_are_not_the_models_and_control_characters_do_not_travel():
     named = [make_info(0, columns="cf92326f85f50aa8", names=f"a\0b\0c\0{last}") for last in "de"]
     assert [info.feature_names for info in named] == [tuple("abcd"), ()]
     variants = [f"chr10:{place}:A:G" for place in range(4000)]
     info = make_info(0, features=4000, columns=names_digest(variants), names="\0".join(variants))
     assert list(info.feature_names) == variants
-
-
-def test_control_characters_of_errors_do_not_travel():
-    """Only a line may end: a terminal that shows the text of a stranger does nothing else."""
+    # Only a line may end: a terminal that shows the text of a stranger does nothing else.
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     for code in [*range(10), *range(11, 32), 127]:
         report = client.site.report(ConfigError(f"one{chr(code)}two\nthree"))
         assert report["message"] == parse_info(report).message == "one?two\nthree"
         with refused(ContractError, "client 0", match="control"):
             parse_info({**report, "message": f"one{chr(code)}two"})
-
-
-def test_parties_are_not_compared_pair_by_pair(monkeypatch):
-    looks, read = Counter[str](), PartyInfo.__getattribute__
-    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
-    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
-    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
-    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
-    assert max(looks.values()) <= 5 * len(infos), looks
 
 
 def test_a_reply_of_another_width_is_named_and_in_no_sum():

@@ -44,7 +44,6 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("wrong", [{"mean": np.zeros(5)}, {"scatter": np.full(10, np.nan)}, {"scatter": -np.ones(10)}])
 def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
-    """The site checks its own reply, before the server does."""
     client = client_of(server_of("p-cov", [rows(30, 4), rows(20, 4)], n_components=2), 0)
     honest = client.statistics
     client.statistics = lambda phase, request: {**honest(phase, request), **wrong}
@@ -53,7 +52,7 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
 
 
-def test_questions_of_other_forms_have_other_digests(tmp_path):
+def test_journals_tell_forms_apart_and_keep_no_secret_after_a_run(tmp_path):
     """Though all their bytes are the same: 48 zeros. A server need not ask first what a site holds."""
     forms = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)], [np.zeros(6, np.int64)], [np.zeros(3)] * 2]
     digests = []
@@ -64,12 +63,8 @@ def test_questions_of_other_forms_have_other_digests(tmp_path):
         events = audit(str(tmp_path / str(i) / "journal")).events
         assert [event.kind for event in events[:3]] == ["run", "refused", "ended"]
         digests.append(events[1].digest)
-    assert len(set(digests)) == 5
-    assert digests[-1] == digests[0]
-
-
-def test_no_secret_outlives_its_run_however_it_ends():
-    """Flower keeps the state after the run has ended."""
+    assert (len(set(digests)), digests[-1]) == (5, digests[0])
+    # Flower keeps the state after the run has ended, however it ends.
     state = RecordDict()
     journal = StateJournal(state)
     journal.begin("keys", "", b"options", lambda answered: None)

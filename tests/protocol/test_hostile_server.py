@@ -16,8 +16,6 @@ ROWS = np.round(np.random.default_rng(1).normal(50, 10, (30, 6)))
 CHANGED_ROWS = ROWS.copy()
 CHANGED_ROWS[7] = 900.0
 """One row is another: its sums of squares are ten times as large."""
-FITTED = np.random.default_rng(2).normal(50, 10, (30, 6))
-"""The rows of an earlier run."""
 
 WRONG = ("evaluate", "moments", "scatter", "products", "deviations", "sums", "keys", "joint", "project")
 WRONG_OF_COLUMNS = ("gram", "product", "distances", "products", "merge", "energies", "scores")
@@ -50,7 +48,7 @@ def with_holes(rows):
 
 def earlier_loadings(folder) -> str:
     paths = [folder / f"loadings{party}.npz" for party in range(3)]
-    fit("vertical", [FITTED] * 3, n_components=2, loadings=paths)
+    fit("vertical", [np.random.default_rng(2).normal(50, 10, (30, 6))] * 3, n_components=2, loadings=paths)
     return str(paths[0])
 
 

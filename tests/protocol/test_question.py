@@ -47,8 +47,7 @@ def far_from_orthonormal(block):
         (SCATTER, [[2.0, entry, 2.0] for entry in (2.0, -2.0)], [[2.0, entry, 2.0] for entry in (2.002, -2.002)]),
         (SCATTER, [[2.0, 2 + 1e-9, 2.0]], [[2.0, 2 + 4e-9, 2.0]]),
         (Field("values", ("<=d",)), [[], [1.0], [1.0, 1.0]], [[1.0] * 3]),
-        (SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]),
-        (OPTIONAL, [[], [0.0, 0.0]], [[0.0]]),
+        *((SCATTER, [[2.0, 0.0, 0.0]], [[2.0, 0.0, -5e-324]]), (OPTIONAL, [[], [0.0, 0.0]], [[0.0]])),
         (COLUMNS, [V, V.astype(np.float32)], far_from_orthonormal(V)),
         (ROWS, [V.T, V.T.astype(np.float32)], far_from_orthonormal(V.T)),
     ],
@@ -62,16 +61,12 @@ def test_a_field_holds_numbers_of_its_kind_and_length(field, right, wrong):
             Payload((field,)).check({field.name: np.array(values)}, "client 1", {"d": 2, "n": 3})
 
 
-@pytest.mark.parametrize("odd", range(3))
-def test_an_odd_number_of_features_is_named_first(odd):
+@pytest.mark.parametrize(("odd", "dtype"), list(enumerate(["float32", "int64", ">f8"])))
+def test_an_odd_number_of_features_is_named_first_and_an_odd_type(odd, dtype):
     """A wrong number of features may make the fields of all other replies wrong."""
     replies = {f"client {i}": {"mean": np.zeros(3) if i == odd else np.full(2, np.nan)} for i in range(3)}
     with refused(ContractError, f"client {odd}", 3, f"client {int(odd == 0)}", 2):
         check_together(Payload((MEAN,)), replies, {})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int64", ">f8"])
-def test_numbers_are_of_the_type_that_is_said(dtype):
     Payload((MEAN,)).name_arrays([np.zeros(2)], "client 1")
     with refused(ContractError, "client 1", "'mean'"):
         Payload((MEAN,)).name_arrays([np.zeros(2, dtype)], "client 1")

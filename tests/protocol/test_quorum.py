@@ -50,16 +50,13 @@ def before(server, phase, happens):
     setattr(proxy, kind, ask)
 
 
-def test_one_client_too_many_is_refused():
+def test_one_client_too_many_is_refused_and_most_say_the_number():
     server = of_two()
     for more in (1, 2):
         server.client_manager().register(twin(server, 1, f"{6999 + more}"))
         with refused(QuorumError, 2 + more, 2, "client 1", 2, "7000") as caught:
             finish(server)
         assert unnamed(str(caught.value), "client 0"), "it has its partition for itself"
-
-
-def test_most_clients_say_the_number_of_clients():
     assert finish(of_three(clients=0)).n_samples_ == 90
     server = of_three(clients=0)
     context_of(server, 1).node_config["num-partitions"] = 2
@@ -108,15 +105,14 @@ def test_a_member_that_has_not_joined_is_named(phase, monkeypatch):
         before(server, phase, lambda: manager.unregister(absent))
     else:
         manager.unregister(absent)
-    assert finish(server).n_samples_ == 90
+    assert (finish(server).n_samples_, len(sleeps)) == (90, 3)
     assert [line.endswith("missing: client 1") for line in lines] == [True]  # once, however often it looks
     assert "; 40 s are left" in lines[0]
     for number, end in ((13, "client 9 and 3 others"), (10, "client 9")):  # a line names ten parties
         assert quorum.Quorum(RunConfig()).name_parties(reversed(range(number))).endswith(end)
-    assert len(sleeps) == 3
 
 
-def test_those_that_never_join_are_named(monkeypatch):
+def test_those_that_never_join_are_named_and_a_bad_site_waits_for_no_other(monkeypatch):
     monkeypatch.setattr(quorum, "time", Clock())
     server = of_three(join_deadline=30.0)
     for party in (0, 2):
@@ -124,6 +120,16 @@ def test_those_that_never_join_are_named(monkeypatch):
     with refused(QuorumError, 1, 3, "join-deadline", 30, "client 0", "client 2") as caught:
         finish(server)
     assert unnamed(str(caught.value), "client 1", "round-deadline") == ["client 1", "round-deadline"]
+    clock = Clock()
+    monkeypatch.setattr(quorum, "time", clock)
+    for bad, parties in enumerate(([HOLES, rows(30)], [rows(30), HOLES])):
+        server = server_before_any_round(parties)
+        manager, late = server.client_manager(), proxy_of(server, 1)
+        manager.unregister(late)
+        comes = partial(manager.register, late) if bad else partial(pytest.fail, "it waited")
+        monkeypatch.setattr(clock, "sleep", lambda _, comes=comes: comes())
+        with refused(DataError, f"client {bad}", "NaN"):
+            finish(server)
 
 
 @pytest.mark.parametrize("hang", [[1], [0, 1]])
@@ -180,19 +186,6 @@ def test_all_bad_sites_are_named_at_once_and_before_any_round(tmp_path):
         with refused(ConfigError, "n-components", 10, 4):
             finish(server_before_any_round([NARROW, NARROW], method, n_components=10))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"own.npy": b"of an earlier run"}
-
-
-def test_a_bad_site_is_told_when_it_comes_and_waits_for_no_other(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(quorum, "time", clock)
-    for bad, parties in enumerate(([HOLES, rows(30)], [rows(30), HOLES])):
-        server = server_before_any_round(parties)
-        manager, late = server.client_manager(), proxy_of(server, 1)
-        manager.unregister(late)
-        comes = partial(manager.register, late) if bad else partial(pytest.fail, "it waited")
-        monkeypatch.setattr(clock, "sleep", lambda _, comes=comes: comes())
-        with refused(DataError, f"client {bad}", "NaN"):
-            finish(server)
 
 
 @pytest.mark.parametrize("method", ["p-cov", "vertical"])

@@ -84,13 +84,6 @@ def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
     assert none == ["missing", "not installed", *["-"] * 5]
 
 
-@pytest.mark.engine
-def test_sparse_rows_give_what_scikit_learn_gives(capsys, monkeypatch):
-    monkeypatch.setattr(harness, "isolate", here)
-    text = printed(capsys, "sparse", "--rows", "300", "--features", "40", "--parties", "2")
-    assert float(re.search(r"largest angle (\S+)", text)[1]) <= 1e-6
-
-
 def here(program, *arguments, load=None, warm_up=None):
     """`isolate` in this process: one of its own takes seconds."""
     return harness._measure(program, arguments, load, warm_up)
@@ -105,9 +98,11 @@ def test_liars_are_named_and_nobody_else(capsys):
 
 
 @pytest.mark.engine
-def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
-    pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
+def test_sparse_rows_and_drawn_genotypes_have_the_components_of_all(capsys, monkeypatch):
     monkeypatch.setattr(harness, "isolate", here)
+    text = printed(capsys, "sparse", "--rows", "300", "--features", "40", "--parties", "2")
+    assert float(re.search(r"largest angle (\S+)", text)[1]) <= 1e-6
+    pytest.importorskip("bed_reader", reason="writes the tests' .bed files")
     table = cells(printed(capsys, "genotypes", "--quick"))
     assert [line[0].split()[0] for line in table] == ["ARPACK", "sub-it", "sub-it"]
     for line in table[1:]:
@@ -115,14 +110,11 @@ def test_drawn_genotypes_give_the_components_of_all_people(capsys, monkeypatch):
         assert max(map(float, line[-1].split(", "))) <= 2e-3
 
 
-def test_lines_are_on_the_front():
+def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     """Few bytes up, fewer in all, the same in one more round, and no bytes for nothing exact."""
     costs = [(1, 9.0, 0.0), (4, 2.0, 9.0), (4, 3.0, 1.0), (5, 3.0, 1.0), (1, 0.0, 0.0)]
     lines = [messages.Cost("", *cost, np.zeros(1), "", exact=cost[1] > 0) for cost in costs]
     assert messages.fronts(lines) == ["up, up + down", "up", "up + down", "-", "-"]
-
-
-def test_the_front_of_bytes_has_ours_and_the_published_methods(capsys, monkeypatch):
     monkeypatch.setattr(messages, "OURS", [("p-cov", {}), ("sub-it", {"tolerance": 1.0})])
     monkeypatch.setattr(messages, "PUBLISHED", {name: messages.PUBLISHED[name] for name in ("P-COV", "AP-COV")})
     on = {line[0]: line[-1] for line in cells(printed(capsys, "front", "--quick"))}

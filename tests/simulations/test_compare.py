@@ -20,7 +20,6 @@ from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.simulations import engines, measuring, report, sources
 from fedpca_flwr.simulations.comparing import Comparison, compare
 from fedpca_flwr.simulations.records import AS_GIVEN, FLAGS, format_result
-from fedpca_flwr.simulations.report import write_report
 from fedpca_flwr.simulations.runs_file import RUNS, read_records
 from fedpca_flwr.strategies import METHODS
 from tests.refusals import refused, unnamed
@@ -93,14 +92,12 @@ def test_a_cut_comparison_goes_on(tmp_path, monkeypatch):
     called, honest = [], engines.run
     monkeypatch.setattr(measuring, "run", lambda *given, **more: called.append(given[0]) or honest(*given, **more))
     second = compare(methods=[methods[0], "sub-it scale=true tolerance=0.000001 block-size=4"], output=tmp_path, **WINE)
-    assert called == ["sub-it block-size=4 scale=true"]
-    assert second[0] == first[0]
-    assert second[0]["measured"]["mu"] == math.inf
-    assert second[1]["max angle"] == first[1]["max angle"]
+    assert (called, second[0]) == (["sub-it block-size=4 scale=true"], first[0])
+    assert (second[1]["max angle"], second[0]["measured"]["mu"]) == (first[1]["max angle"], math.inf)
     assert len([json.loads(line) for line in lines_of(tmp_path)]) == 2
 
 
-def test_another_folder_of_data_is_another_run(tmp_path):
+def test_another_folder_is_another_run_and_pooled_accuracy_is_beside_the_models(tmp_path):
     draw_pictures(tmp_path / "a", seed=1, most=80)
     draw_pictures(tmp_path / "b", seed=3, most=240)
     common = {"methods": ["p-cov"], "clients": [2], "n_components": 2, "output": tmp_path}
@@ -109,9 +106,6 @@ def test_another_folder_of_data_is_another_run(tmp_path):
     assert ratios[0] == ratios[2] != ratios[1]
     compare(datasets=["wine"], **common)
     assert len(lines_of(tmp_path)) == 3
-
-
-def test_pooled_accuracy_stands_beside_the_models(tmp_path):
     for part, seed in (("train", 0), ("test", 1)):
         draw_pictures(tmp_path / part, seed, step=40)
     images = {"datasets": ["images"], "data_root": tmp_path, "clients": [2], "n_components": 2}
@@ -137,7 +131,7 @@ def test_what_noise_claims_is_not_what_the_components_capture(tmp_path, monkeypa
     assert f"| {noisy['captured variance']:.2%} | {noisy['explained variance']:.2%} |" in line
     again = read_records(tmp_path)
     assert [record["explained variance"] for record in again] == [None, noisy["explained variance"]]
-    page = write_report(tmp_path, again).read_text()
+    page = report.write_report(tmp_path, again).read_text()
     assert "components above the noise" in page
     assert "nan%" not in page
 
@@ -148,8 +142,7 @@ def test_captured_variance_is_of_each_client():
     for record in exact:
         assert record["max angle"] < 1e-6
         np.testing.assert_allclose(record["captured variance"], record["explained variance"], rtol=1e-9)
-    text = str(Comparison([compressed]))
-    assert not unnamed(text, "| up per client | down per client |", "| compressed bits=12 ")
+    assert not unnamed(str(Comparison([compressed])), "| up per client | down per client |", "| compressed bits=12 ")
     (alone,) = compare(methods="personalised mu=0", **WINE)
     assert alone["max angle"] is None
     assert 0.9 < alone["captured variance"] <= 1
@@ -158,7 +151,7 @@ def test_captured_variance_is_of_each_client():
     assert 0.99 < apart["captured variance"] < 1
 
 
-def test_a_method_that_fails_is_a_row_and_a_status(tmp_path, monkeypatch, capsys):
+def test_a_failed_method_is_a_row_and_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
     """A comparison that is interrupted says what is kept."""
     given = ["compare", "--methods", "p-cov", "qr-pca rank=2", "--clients", "3"]
     assert cli.main(given) == 1
@@ -168,6 +161,15 @@ def test_a_method_that_fails_is_a_row_and_a_status(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(measuring, "run", Mock(side_effect=KeyboardInterrupt))
     assert cli.main([*given, "--output", str(tmp_path)]) == 130
     assert not unnamed(capsys.readouterr().err, tmp_path)
+    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
+    text = "precious line one\nprecious last line without newline"
+    (tmp_path / RUNS).write_text(text)
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
+        assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
+        said = capsys.readouterr().err
+        assert (said.startswith("fedpca compare: "), str(place) in said, said.count("\n")) == (True, True, 1)
+    assert (tmp_path / RUNS).read_text() == text
 
 
 def test_keys_of_the_run_are_flags_of_the_comparison():
@@ -196,18 +198,6 @@ def test_a_second_comparison_adds_to_the_report(tmp_path, monkeypatch, capsys):
         assert f"<div>wine, dirichlet 0.1, {clients} clients, 3 components, {seeds}</div>" in page
     assert cli.main(["compare", "--methods", "ap-cov", "--clients", "3", *given, "--fresh"]) == 0
     assert [json.loads(line)["method"] for line in lines_of(tmp_path)] == ["ap-cov"]
-
-
-def test_an_unusable_folder_is_named_first(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(measuring, "run", lambda *_, **__: pytest.fail("there was work"))
-    text = "precious line one\nprecious last line without newline"
-    (tmp_path / RUNS).write_text(text)
-    (tmp_path / "file").touch()
-    for place in (tmp_path, tmp_path / "file", tmp_path / "file/deeper"):
-        assert cli.main(["compare", "--methods", "p-cov", "--output", str(place)]) == 2
-        said = capsys.readouterr().err
-        assert (said.startswith("fedpca compare: "), str(place) in said, said.count("\n")) == (True, True, 1)
-    assert (tmp_path / RUNS).read_text() == text
 
 
 @pytest.mark.engine
@@ -287,8 +277,7 @@ def test_one_table_is_shared_out_by_its_labels_and_scaled_once():
         ({"table": table, "label": "ward"}, ["'label'", "'ward'", "'batch'"]),
         ({"table": NORTH, "label": [1, 2]}, ["'label'", 2, 50]),
         ({"table": NORTH, "partitions": ["iid", "shards"]}, ["'partitions'", "shards", "'label'"]),
-        ({"label": "batch"}, ["'table'"]),
-        ({"table": table, "datasets": "wine"}, ["'table'", "datasets"]),
+        *(({"label": "batch"}, ["'table'"]), ({"table": table, "datasets": "wine"}, ["'table'", "datasets"])),
         ({"parties": [POOLED[:, :1], POOLED[:, 1:]], "methods": "vertical"}, ["1, 3", "table"]),
     ):
         with refused(ConfigError, *named):

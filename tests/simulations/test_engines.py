@@ -76,8 +76,7 @@ GIVEN = [
     (("p-cov", [X, X]), {"clients": X}, ["'clients'", "ndarray", 2]),
     (("p-cov", [X, X]), {"scores": X}, ["'scores'", "ndarray", 2]),
     (("p-cov", [X, X]), {"output": "model"}, ["'output'", "run(...).save(path)"]),
-    (([], [X, X]), {}, ["method", "[]"]),
-    (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"]),
+    *((([], [X, X]), {}, ["method", "[]"]), (("pca", [X, X]), {}, ["'method'", "'pca'", "'p-cov'"])),
     (("vertical-kernel", [X, X]), {}, ["'method'", "'vertical-kernel'", "'vfedakpca'", "'vertical'"]),
     (("p-cov", PARTIES), {"n_components": 0}, ["'n_components'", 0, 1]),
     (("p-cov", PARTIES), {"scale": "x"}, ["'scale'", "'x'", "True", "False"]),
@@ -89,8 +88,7 @@ GIVEN = [
 def test_errors_in_python_show_no_row(given, options, named):
     with refused(ConfigError, *named) as caught:
         run(*given, **{"n_components": 2, **options})
-    told = str(caught.value)
-    assert not [word for word in ("471", "run-config", "node-config", "client ", "site") if word in told]
+    assert not [word for word in ("471", "run-config", "node-config", "client ", "site") if word in str(caught.value)]
 
 
 def test_words_numbers_and_keys_that_stand_alone_are_told():
@@ -140,12 +138,9 @@ def test_run_of_ten_parties_takes_few_calls(options, most):
     assert count_calls(DIGITS, **options) <= most
 
 
-def test_party_of_three_messages_takes_few_calls():
+def test_one_more_party_and_notes_on_columns_take_few_calls():
     assert count_calls(DIGITS[:6]) - count_calls(DIGITS[:5]) <= 1_300
-
-
-def test_notes_on_columns_take_few_calls():
-    """Columns with far values are looked at one by one: each costs hundreds of calls."""
+    # Columns with far values are looked at one by one: each costs hundreds of calls.
     rng = np.random.default_rng(0)
     parties = np.array_split(np.where(rng.random((2000, 400)) < 0.7, 0.0, rng.integers(1, 256, (2000, 400))), 5)
     assert count_calls(parties, n_components=5) <= 8_600

@@ -62,7 +62,7 @@ def names_of(fitted):
     return [party["name"] for party in fitted.model_.log["parties"]]
 
 
-def test_groups_of_a_table_are_parties():
+def test_groups_of_a_table_are_parties_and_one_table_is_one_which_it_says():
     parties = list(BY_SITE.values())
     by_list, by_groups = FederatedPCA(3).fit(parties), FederatedPCA(3).fit(X, groups=SITES)
     same(by_list, run("p-cov", parties, n_components=3))
@@ -73,9 +73,6 @@ def test_groups_of_a_table_are_parties():
     assert names_of(by_groups) == ["north", "south", "west"]
     numbered = FederatedPCA(2).fit(X, groups=np.repeat([10, 9], [40, 50]))  # 10 comes after 9, not before "9"
     assert [(party["name"], party["rows"]) for party in numbered.model_.log["parties"]] == [("", 50), ("", 40)]
-
-
-def test_one_table_is_one_party_and_says_so():
     truth = PCA(3, svd_solver="full").fit(X)
     for table in (X, X.tolist(), sparse.csr_matrix(X)):
         found = FederatedPCA(3).fit(table)
@@ -87,7 +84,7 @@ def test_one_table_is_one_party_and_says_so():
     assert clone(FederatedPCA(0.5)).fit(X, groups=SITES).explained_variance_ratio_.sum() > 0.5
 
 
-def test_names_and_index_are_those_of_frames_and_parties():
+def test_names_index_and_types_are_those_of_frames_and_parties():
     parties = {"north": FRAME[:30], "south": FRAME[30:]}
     for given in ({"X": FRAME, "groups": SITES}, {"X": parties}):
         fitted = FederatedPCA(2).set_output(transform="pandas").fit(**given)
@@ -104,11 +101,7 @@ def test_names_and_index_are_those_of_frames_and_parties():
     fitted = FederatedPCA(2).fit(tables)
     assert names_of(fitted) == list(tables)
     same(fitted, FederatedPCA(2).fit(list(BY_SITE.values())))
-    assert fitted.transform(tables).shape == (90, 2)
-    assert FederatedPCA().fit(tables).n_components_ == X.shape[1]
-
-
-def test_float32_in_is_float32_out():
+    assert (fitted.transform(tables).shape, FederatedPCA().fit(tables).n_components_) == ((90, 2), X.shape[1])
     single = FederatedPCA(2).fit([FRAME[:30].astype("f4"), X[30:].astype("f4")])
     for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
         assert getattr(single, name).dtype == np.float32
@@ -117,7 +110,7 @@ def test_float32_in_is_float32_out():
     assert single.transform(FRAME).dtype == mixed.components_.dtype == float
 
 
-def test_estimators_take_options_of_method_and_run():
+def test_options_of_method_and_run_are_parameters_as_scikit_learn_has_them():
     options = {"secure_aggregation": True, "bound": 1e3}
     hidden = FederatedPCA(2, method="p-cov scale=true", **options).fit(X, groups=SITES)
     assert hidden.scale_ is not None
@@ -127,13 +120,9 @@ def test_estimators_take_options_of_method_and_run():
     assert FederatedPCA(2, method="em").fit(holes, groups=SITES).transform(holes).shape == (90, 2)
     with refused(ValueError, "NaN"):
         FederatedPCA(2).fit(holes)
-
-
-def test_options_are_parameters_as_scikit_learn_has_them():
     estimator = FederatedPCA(2, method="sub-it", scale=True, block_size=3)
     twin = clone(estimator)
-    assert twin.get_params() == estimator.get_params()
-    assert twin.get_params()["block_size"] == 3
+    assert (twin.get_params(), twin.get_params()["block_size"]) == (estimator.get_params(), 3)
     same(twin.fit(X, groups=SITES), run("sub-it", BY_SITE, n_components=2, scale=True, block_size=3, min_rows=1))
     assert clone(twin.set_params(scale=False, n_components=1)).fit(X).scale_ is None
     assert (estimator.get_params()["scale"], twin.n_components) == (True, 1)
@@ -193,8 +182,7 @@ def test_more_rows_are_added_by_their_moments():
         added.partial_fit(X[40:], groups=SITES[40:])
         np.testing.assert_allclose(added.explained_variance_, whole.explained_variance_, rtol=1e-9)
         np.testing.assert_allclose(added.components_, whole.components_, atol=1e-8)
-        assert added.n_samples_ == 90
-        assert len(added.model_.log["parties"]) == 6
+        assert (added.n_samples_, len(added.model_.log["parties"])) == (90, 6)
         assert added.fit(X[:30], groups=SITES[:30]).n_samples_ == 30
         again = added.partial_fit(X[30:], groups=SITES[30:])
         assert again.n_samples_ == 60
@@ -230,8 +218,7 @@ UNKNOWN = np.isin(np.arange(90), [3, 50])
         ({}, {"X": X, "groups": np.where(UNKNOWN, np.nan, SITES.astype(object))}, [2, 90, 3]),
         ({}, {"X": X, "groups": np.where(UNKNOWN, np.nan, 1.0)}, [2, 90]),
         ({}, {"X": X, "groups": pd.array(np.where(UNKNOWN, pd.NA, SITES.astype(object)))}, [2, 90]),
-        ({}, {"X": {1: X[:40], 2: X[40:]}}, ["keys", 1, 2]),
-        ({"bond": 1e3}, {"X": X}, ["'bound'"]),
+        *(({}, {"X": {1: X[:40], 2: X[40:]}}, ["keys", 1, 2]), ({"bond": 1e3}, {"X": X}, ["'bound'"])),
         ({"engine": "spark"}, {"X": X}, ["engine", "'spark'", "loopback", "ray"]),
         ({"method": "vertical"}, {"X": [X[:, :3], X[:, 3:]]}, ["'vertical'", "scores_"]),
     ],

@@ -80,8 +80,7 @@ def test_a_comparison_takes_classes_beside_names(tmp_path, monkeypatch):
     own = make()
     for _ in "ab":  # its code may have changed: it is run again, and the page has one line of it
         made = compare(PARTIES, methods=["p-cov", own], n_components=2, output=tmp_path)
-    assert [run["method"] for run in made] == ["p-cov", "own-cov"]
-    assert len(lines_of(tmp_path)) == 3
+    assert ([run["method"] for run in made], len(lines_of(tmp_path))) == (["p-cov", "own-cov"], 3)
     page = made.report().read_text()
     assert page.count("<tr><td>") + page.count('<tr class="best">') == 2
     monkeypatch.undo()  # as in another process
@@ -210,10 +209,8 @@ def without_a_name(key, value):
 @pytest.mark.parametrize(
     ("taken", "failed"),
     [
-        (lambda key, value: value, set()),
-        (lambda key, value: abs(value) if key == "level" else value, {"options"}),
-        (lambda key, value: "one" if key == "kind" else value, {"options"}),
-        (without_a_name, {"options"}),
+        *((lambda key, value: value, set()), (lambda key, value: abs(value) if key == "level" else value, {"options"})),
+        *((lambda key, value: "one" if key == "kind" else value, {"options"}), (without_a_name, {"options"})),
     ],
 )
 def test_limits_of_options_are_held_by_name(taken, failed, monkeypatch):

@@ -121,7 +121,6 @@ def test_a_long_run_shows_its_latest_line(terminal):
 
 
 def test_the_line_of_a_failed_run_was_no_longer_than_the_terminal(terminal, monkeypatch):
-    """Nor was it markup."""
     monkeypatch.setenv("COLUMNS", "20")
 
     def fail():
@@ -153,7 +152,6 @@ def test_a_short_run_shows_nothing_nor_any_run_in_a_file(terminal, monkeypatch):
     monkeypatch.setattr(terminal, "isatty", lambda: False)
     with progress.show_progress("p-cov"):
         run("p-cov", PARTIES, n_components=2)
-    assert list(progress.with_progress_bar([1, 2], str)) == [1, 2]
-    assert terminal.getvalue() == ""
+    assert (list(progress.with_progress_bar([1, 2], str)), terminal.getvalue()) == ([1, 2], "")
     monkeypatch.setattr(progress, "Console", lambda **_: pytest.fail("looked for a terminal"))
     run("p-cov", PARTIES, n_components=2, progress=False)

@@ -48,7 +48,7 @@ def test_exact_choices_take_fewest_rounds_or_bytes():
         assert wishes(record(), {**record(up=0.01), **out})["exact, with the fewest bytes up"] == record()
 
 
-def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
+def test_within_an_angle_or_private_the_cheapest_or_best_is_told_in_words():
     exact, near, far = record(up=5.0), record("ap-cov", angle=0.1, up=1.0), record("compressed", angle=0.5, up=0.1)
     approximate = [{**one, "exact": False} for one in (near, far)]
     found = wishes(exact, *approximate)
@@ -57,9 +57,6 @@ def test_within_an_angle_or_private_the_cheapest_or_best_is_told():
     cheap, good = record("dp-pca", angle=30.0, exact=False, captured=0.5), record("dp-pca", exact=False, up=9.0)
     assert wishes(cheap, good)["differentially private"] is good
     assert wishes(good, cheap)["differentially private"] is good
-
-
-def test_costs_and_components_of_noise_in_words():
     assert Choice("exact", record(rounds=1, up=1.5)).cost == "one round, mean 1.5 MB up"
     assert Choice("exact", record(rounds=2, up=0.0015)).cost == "2 rounds, mean 1.5 kB up"
     words = {3: "only 3 of 4 components above the noise", 0: "none of 4 components above the noise"}
@@ -69,15 +66,12 @@ def test_costs_and_components_of_noise_in_words():
     assert Choice("differentially private", record()).warning == ""
 
 
-def test_runs_of_another_setting_are_other_runs():
+def test_runs_of_another_setting_are_other_runs_and_its_title_tells_all():
     one = {**dict.fromkeys(records.SETTING), **record()}
     keys = {"dataset", "data root", "partition", "alpha", "clients", "components", "seed", "engine", "knn", "bound"}
     changed = {key for key in one if run_identity(one) != run_identity({**one, key: "another"})}
     assert changed == keys | {"method", "options"}
     assert run_identity({**one, "options": {"b": 1, "a": 2}}) == run_identity({**one, "options": {"a": 2, "b": 1}})
-
-
-def test_a_setting_has_a_title_with_all_that_it_is():
     source = {"dataset": "images", "data root": "/a b", "partition": "quantity", "alpha": 0.25, "clients": 3, "seed": 7}
     how = {"options": {"scale": True, "center": False}, "engine": "ray", "knn": True, "bound": 12.3456789}
     one = {**record(), **source, **how}
@@ -110,8 +104,7 @@ def test_a_failed_run_is_not_recorded(tmp_path, monkeypatch):
     assert not (tmp_path / RUNS).exists()
     monkeypatch.setattr(measuring, "run", run)
     (done,) = compare(**setting)
-    assert "error" not in done
-    assert len((tmp_path / RUNS).read_text().splitlines()) == 1
+    assert ("error" in done, len((tmp_path / RUNS).read_text().splitlines())) == (False, 1)
     assert (done["rounds"], done["MB up"], done["MB down"]) == (2, 2.0, 3.0)
 
 
@@ -132,11 +125,9 @@ WRONG = [
     *(("components", 2**40), ("rounds", None), ("options", {"epsilon": []})),
 ]
 ALLOWED = [
-    ({"partition": "halves"}, ["'halves'", "'iid'", "'shards'"]),
-    ({"alpha": 0.5}, ["'alpha'", 0.5, "'iid'"]),
+    *(({"partition": "halves"}, ["'halves'", "'iid'", "'shards'"]), ({"alpha": 0.5}, ["'alpha'", 0.5, "'iid'"])),
     ({"partition": "dirichlet"}, ["'alpha'", "'dirichlet'"]),
-    ({"partition": "dirichlet", "alpha": -0.5}, ["'alpha'", -0.5, 0]),
-    ({"notes": ["a", 3]}, [3]),
+    *(({"partition": "dirichlet", "alpha": -0.5}, ["'alpha'", -0.5, 0]), ({"notes": ["a", 3]}, [3])),
     ({"max angle": 180}, [180]),
 ]
 
@@ -172,16 +163,13 @@ def test_only_a_comparisons_own_files_are_removed(tmp_path):
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
-    """Return runs over four seeds, two alphas and two numbers of clients, with their models."""
     many = {**WINE, "alphas": [0.1, 10], "clients": [2, 4]}
     return compare(methods=["p-cov", "ap-cov"], seeds=range(4), output=tmp_path_factory.mktemp("seeds"), **many)
 
 
 def test_means_are_of_the_seeds_of_a_method_and_setting(several):
     frame, means = several.frame(), several.means()
-    assert len(frame) == 2 * 2 * 2 * 4
-    assert frame["seed"].nunique() == 4
-    assert means["runs"].tolist() == [4] * 8
+    assert (len(frame), frame["seed"].nunique(), means["runs"].tolist()) == (2 * 2 * 2 * 4, 4, [4] * 8)
     by_hand = frame.groupby(["method", "alpha", "clients"])["max angle"].agg(["mean", "sem"])
     for line in means.to_dict("records"):
         mean, error = by_hand.loc[(line["method"], line["alpha"], line["clients"])]
@@ -194,24 +182,10 @@ def test_means_are_of_the_seeds_of_a_method_and_setting(several):
     assert text.count("seeds 0 to 3:") == 4
 
 
-def test_recommended_within_an_angle_is_what_every_seed_keeps():
-    setting = dict.fromkeys(["dataset", "data root", "partition", "alpha", "clients", "engine", "knn"])
-    angles = enumerate([0.01, 0.01, 1.3])
-    runs = [
-        record("ap-cov", angle=angle, exact=False, seed=seed, **{"mean angle": angle}, **setting)
-        for seed, angle in angles
-    ]
-    (mean,) = average_seeds(runs)
-    assert mean["max angle"] == pytest.approx(0.44)
-    assert [choice.wish for choice in choices([mean])] == ["within 10°"]
-
-
-def test_seeds_that_failed_are_counted_and_told(several):
+def test_seeds_that_failed_are_told_and_what_is_recommended_every_seed_keeps(several):
     runs = [run for run in several if (run["method"], run["alpha"], run["clients"]) == ("ap-cov", 0.1, 2)]
-    left_out = ("max angle", "rounds", "measured")
-    away = [
-        {key: run[key] for key in run if key not in left_out} | {"error": "DataError: a site is away"} for run in runs
-    ]
+    unknown, error = ("max angle", "rounds", "measured"), {"error": "DataError: a site is away"}
+    away = [{key: run[key] for key in run if key not in unknown} | error for run in runs]
     for failed, seeds in ((1, "0"), (3, "0, 1, 2"), (4, None)):
         made = Comparison([*away[:failed], *runs[failed:]])
         assert made.means()["runs"].tolist() == [4 - failed]
@@ -220,6 +194,11 @@ def test_seeds_that_failed_are_counted_and_told(several):
     assert "| DataError: a site is away |" in str(made)
     assert Comparison([*away[:3], runs[3]]).means()["max angle"].tolist() == [runs[3]["max angle"]]
     assert "runs: 0 of 1\n" in str(Comparison(away[:1]))
+    how = {"exact": False, **dict.fromkeys(["dataset", "data root", "partition", "alpha", "clients", "engine", "knn"])}
+    angles = enumerate([0.01, 0.01, 1.3])
+    runs = [record("ap-cov", angle=angle, seed=seed, **{"mean angle": angle}, **how) for seed, angle in angles]
+    (mean,) = average_seeds(runs)
+    assert (mean["max angle"], [choice.wish for choice in choices([mean])]) == (pytest.approx(0.44), ["within 10°"])
 
 
 def test_figures_have_a_panel_for_what_else_differs(several):
@@ -245,11 +224,9 @@ def test_figures_have_a_panel_for_what_else_differs(several):
     [
         ({"partitions": ["diri", "iid", 3]}, ["'partitions'", "'diri'", 3, "'dirichlet'", "quantity"]),
         ({"datasets": ["digit", "wine"]}, ["'datasets'", "'digit'", "'digits'", "openml:NAME"]),
-        ({"alphas": [-1, "a"]}, ["'alphas'", -1, "'a'"]),
-        ({"clients": [3.5, 0]}, ["'clients'", 3.5, 0]),
+        *(({"alphas": [-1, "a"]}, ["'alphas'", -1, "'a'"]), ({"clients": [3.5, 0]}, ["'clients'", 3.5, 0])),
         *(({"n_components": value}, ["'n_components'", repr(value)]) for value in (0, "x")),
-        ({"seeds": [1.5, -2]}, ["'seeds'", 1.5, -2]),
-        ({"engine": "rays"}, ["'engine'", "'rays'", "loopback"]),
+        *(({"seeds": [1.5, -2]}, ["'seeds'", 1.5, -2]), ({"engine": "rays"}, ["'engine'", "'rays'", "loopback"])),
         *(({"methods": f"sub-it {word}"}, [f"'{word}'", "key=value"]) for word in ("block-size", "=3", "block-size=")),
         ({"alphas": np.nan, "bounds": -2, "seeds": -1}, ["'alphas'", np.nan, "'bounds'", -2, "'seeds'", -1]),
         *(({"methods": "p-cov engine=ray"}, ["'engine'"]), ({"methods": "p-cov dataset=wine"}, ["--datasets"])),

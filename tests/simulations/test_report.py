@@ -22,7 +22,6 @@ from tests.simulations.test_compare import WINE, undrawn
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """Return the page of four methods on three settings."""
     folder = tmp_path_factory.mktemp("comparison")
     methods = ["p-cov", "ap-cov", "sub-it block-size=4", "qr-pca rank=2"]
     settings = {"partitions": ["iid", "dirichlet"], "clients": [3], "alphas": [0.3, 3.0], "seed": 7}
@@ -146,7 +145,6 @@ def test_a_phone_shows_both_figures_with_legible_letters(page, browser):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    """Return the records of two seeds of a private method, as `compare` has written them."""
     folder = tmp_path_factory.mktemp("records")
     compare(methods=["dp-pca epsilon=5.0"], partitions=["dirichlet"], alphas=[0.5], seeds=[0, 1], output=folder, **WINE)
     return [json.loads(line) for line in (folder / RUNS).read_text().splitlines()]

@@ -151,8 +151,7 @@ def test_components_of_noise_are_refused(variances, d, n, k):
 @pytest.mark.parametrize(
     ("X", "k", "named"),
     [
-        (spiked([20.0], 5)(29), 2, ["29", "30"]),
-        (spiked([20.0], 5)(60), 5, ["5", "1 to 4"]),
+        *((spiked([20.0], 5)(29), 2, ["29", "30"]), (spiked([20.0], 5)(60), 5, ["5", "1 to 4"])),
         (spiked([20.0], 5)(60), 0, ["0", "1 to 4"]),
         (np.tile(np.vstack([np.eye(3), -np.eye(3)]), (20, 1)), 1, ["component 1"]),  # of equal variances
     ],
@@ -162,22 +161,18 @@ def test_too_few_rows_or_directions_are_refused(X, k, named):
         estimate_subspace_error(X, k)
 
 
-def test_columns_without_variance_and_units_change_nothing():
+def test_distances_shrink_with_rows_to_none_and_do_not_depend_on_units():
     X = spiked([20.0, 10.0], 20)(100) @ np.linalg.qr(np.random.default_rng(1).standard_normal((20, 20)))[0]
     error, scaled = (estimate_subspace_error(X, 1, scale=scale) for scale in (False, True))
     more = np.column_stack([1000 * X, np.ones(100)])
     np.testing.assert_allclose(estimate_subspace_error(more, 1).distance(500), error.distance(500))
     units = np.column_stack([X * np.arange(1, 21), np.ones(100)])
     np.testing.assert_allclose(estimate_subspace_error(units, 1, scale=True).distance(500), scaled.distance(500))
-
-
-def test_distances_shrink_with_rows_to_none_and_are_no_longer_than_possible():
     error = estimate_subspace_error(DIGITS[:300], 3)
     medians = [error.distance(rows).median for rows in (300, 1000, 10_000, 1e12)]
     assert medians == sorted(medians, reverse=True)
     assert medians[-1] < 1e-4
-    assert error.distance(300, 300) == (0, 0, 0)
-    assert error.distance(2).high == pytest.approx(np.sqrt(3))
+    assert (error.distance(300, 300), error.distance(2).high) == ((0, 0, 0), pytest.approx(np.sqrt(3)))
 
 
 FEW = DIGITS[:300]
@@ -278,8 +273,7 @@ def test_a_sites_file_says_where_its_rows_are(tmp_path, monkeypatch, capsys):
         (np.where(np.arange(480).reshape(40, 12) == 38, np.nan, rows(40)), FOUR, "1 of 40 rows have missing values"),
         (FEW, "n-components=0.9", "name n-components"),
         (FEW, "n-components=4 method='p-cov center=false'", "centred"),
-        (FEW, "n-components=4 method='p-cov clusters=3'", "leave"),
-        (FEW, "n-components=4 weights='3'", "'weights'"),
+        *((FEW, "n-components=4 method='p-cov clusters=3'", "leave"), (FEW, "n-components=4 weights='3'", "'weights'")),
         (FEW, "method='none'", "expected one of"),
     ],
 )
