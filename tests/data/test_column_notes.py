@@ -53,10 +53,13 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
     assert not re.search("'[acd]'", text)
 
 
-@pytest.mark.parametrize("rows", [slice(3), slice(1)])  # which lie within the reach of a wide column
-def test_a_code_is_noted_in_all_columns_that_have_it(rows):
-    table = changed(USUAL * [1, 1, 100, -100], *((c, -999, rows) for c in range(4)))
-    assert f"{len(range(N)[rows]) * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+def test_a_code_a_running_number_and_identifiers_are_noted_in_all_columns_that_have_them():
+    for count in (3, 1):  # which lie within the reach of a wide column
+        table = changed(USUAL * [1, 1, 100, -100], *((c, -999, slice(count)) for c in range(4)))
+        assert f"{count * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
+    patients = RNG.choice(10**6, N, replace=False) + 10**6
+    assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 
 
 def test_a_column_that_one_party_has_not_measured_is_noted():
@@ -68,12 +71,6 @@ def test_a_column_that_one_party_has_not_measured_is_noted():
     assert "'c' (south)" in notes(north=high, south=changed(high, (2, 0, everywhere)))
     for n in (5, 4):
         assert bool(notes(north=north[:n], south=USUAL)) == (n == 5)
-
-
-def test_running_numbers_and_identifiers_are_noted():
-    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
-    patients = RNG.choice(10**6, N, replace=False) + 10**6
-    assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 
 
 GENOTYPES = np.where(RNG.random((N, 60)) < 0.1, np.nan, RNG.binomial(2, RNG.uniform(0.005, 0.5, 60), (N, 60)))
