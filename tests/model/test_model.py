@@ -104,7 +104,7 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp
         PCAModel.load(written).summary(full=True)
 
 
-def test_metrics_of_the_truth_itself():
+def test_metrics_of_the_truth_itself_of_a_span_and_of_scores():
     truth = pooled_pca(X, 5)
     assert principal_angles(truth, truth).max < 1e-12
     np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
@@ -119,6 +119,15 @@ def test_metrics_of_the_truth_itself():
         assert least <= knn_accuracy(truth, X[::2], labels[::2], X[1::2], told[1::2]) <= most
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
+    # A model that is wrong about mean, variances and the length of its components captures what their span holds.
+    truth = pooled_pca(X, 12)
+    long_and_short = truth.components_[[0, 3]] * [[2.0], [0.5]]
+    wrong = dataclasses.replace(pooled_pca(X, 2), components_=long_and_short, mean_=truth.mean_ + 100)
+    share = truth.explained_variance_ratio_[[0, 3]].sum()
+    np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
+    truth = pooled_pca(X, 3, scale=True)
+    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
+    np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -142,18 +151,6 @@ def test_totals_and_mean_angles_hang_on_all_components():
     turned[2, 2:] = np.cos(np.pi / 6), np.sin(np.pi / 6)
     truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=np.eye(3, 4))
     np.testing.assert_allclose(principal_angles(dataclasses.replace(truth, components_=turned), truth), (30, 10))
-
-
-def test_captured_variance_is_that_of_a_span_or_of_scores():
-    """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
-    truth = pooled_pca(X, 12)
-    long_and_short = truth.components_[[0, 3]] * [[2.0], [0.5]]
-    wrong = dataclasses.replace(pooled_pca(X, 2), components_=long_and_short, mean_=truth.mean_ + 100)
-    share = truth.explained_variance_ratio_[[0, 3]].sum()
-    np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
-    truth = pooled_pca(X, 3, scale=True)
-    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
-    np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", **about):
@@ -207,16 +204,14 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary(full=True) == model.summary(full=True)
 
 
-def test_files_within_their_limits_are_read(model, tmp_path, monkeypatch):
+def test_files_within_their_limits_are_read_without_control_characters(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
     with refused(ContractError, match="most_bytes=1[0-9]{5}"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
-
-
-def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
+    # Its texts have no control characters.
     evil = "a\x1b[2J\u202eb\nc"
     other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
     again = PCAModel.load(other.save(tmp_path / "model"))
@@ -234,7 +229,6 @@ def fitted(request):
 
 
 # scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
-# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
 @pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
 def test_a_fitted_model_works_in_a_pipeline(fitted):
     frozen, labels = fitted.frozen(), (fitted.transform(Y)[:, 0] > 0).astype(int)
@@ -245,7 +239,6 @@ def test_a_fitted_model_works_in_a_pipeline(fitted):
     for named in (fitted, frozen, make_pipeline(frozen)[:]):
         assert named.get_feature_names_out().tolist() == ["pca0", "pca1"]
     frame = make_pipeline(frozen).set_output(transform="pandas").transform(Y)
-    assert isinstance(frame, pd.DataFrame)
     assert frame.columns.tolist() == ["pca0", "pca1"]
     scaled = fitted.scale_ is not None
     theirs = make_pipeline(*[StandardScaler()] * scaled, PCA(2, svd_solver="full")).fit(Y)
@@ -264,13 +257,8 @@ def test_a_model_shows_itself(fitted):
     page = fitted._repr_html_()
     assert page.count("<tr>") == 3
     assert all(html.escape(note) in page.split("<details>")[0] for note in fitted.log["notes"])  # seen without a click
-    largest = f"feature {np.abs(fitted.components_[0]).argmax()} +"
-    for part in (
-        html.escape(repr(fitted)),
-        f"width:{100 * share:.2f}%",
-        largest,
-        html.escape(fitted.summary(full=True)),
-    ):
+    largest, summary = f"feature {np.abs(fitted.components_[0]).argmax()} +", fitted.summary(full=True)
+    for part in (html.escape(repr(fitted)), f"width:{100 * share:.2f}%", largest, html.escape(summary)):
         assert part in page
     fitted.log["notes"].append("<script>alert(1)</script>")
     assert "<script>" not in fitted._repr_html_()
@@ -317,8 +305,10 @@ def test_a_note_tells_of_three_features_in_another_unit(names, first):
 
 
 NAMES = [f"f{j}" for j in range(6)]
-FRAME = pd.DataFrame(rows(60, 6), columns=NAMES, index=[f"row {i}" for i in range(60)])
-PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
+MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
+PATIENTS = pd.DataFrame(Y, columns=MEASURES, index=[f"patient {i}" for i in range(120)])
+SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
+GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
 
 
 def test_tables_are_title_head_and_lines_short_and_no_markup():
@@ -344,25 +334,19 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
 
 
 def test_loadings_and_scores_are_frames_with_names():
-    model = run("p-cov", PARTIES, n_components=2)
+    model = run("p-cov", SITES, n_components=2)
     frame = model.loadings_frame()
-    assert (list(frame.index), list(frame.columns)) == (NAMES, ["PC1", "PC2"])
+    assert (list(frame.index), list(frame.columns)) == (MEASURES, ["PC1", "PC2"])
     np.testing.assert_array_equal(frame.to_numpy(), model.components_.T)
-    frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
-    assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
-    assert model.scores_frame([FRAME])["party"].tolist() == ["party 0"] * 60  # of two parties, which one it is?
+    frame = run("p-cov", cut(Y, 70, 50), n_components=2).scores_frame(cut(Y, 70, 50))
+    assert frame["party"].tolist() == ["party 0"] * 70 + ["party 1"] * 50
+    assert model.scores_frame([PATIENTS])["party"].tolist() == ["party 0"] * 120  # of two parties, which one it is?
     assert list(tables.tables_by_name([1, 2], {"parties": [{"name": "a"}, {}]})) == ["party 0", "party 1"]
-    for parties in (PARTIES, list(PARTIES.values())):
+    for parties in (SITES, list(SITES.values())):
         frame = model.scores_frame(parties)
-        assert list(frame.index) == list(FRAME.index)
-        assert frame.pop("party").tolist() == ["north"] * 40 + ["south"] * 20
-        np.testing.assert_allclose(frame.to_numpy(), model.transform(FRAME))
-
-
-MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
-PATIENTS = pd.DataFrame(rows(120, 5) + np.arange(5), columns=MEASURES)
-SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
-GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
+        assert list(frame.index) == list(PATIENTS.index)
+        assert frame.pop("party").tolist() == ["north"] * 70 + ["south"] * 50
+        np.testing.assert_allclose(frame.to_numpy(), model.transform(PATIENTS))
 
 
 def test_a_table_of_scaled_features_is_that_of_their_correlations():
@@ -397,15 +381,12 @@ def test_kept_moments_add_communalities_and_intervals(fourth_moments):
     np.testing.assert_allclose(table.filter(like="interval", axis=0).iloc[:, :3].T, expected, rtol=1e-12)
 
 
-CHANGES = {"scale": {"scale": True}, "adjust_for": {"adjust_for": "pulse"}, "harmonise": {"harmonise": "means"}, "": {}}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_table_has_no_number_that_the_model_does_not_know(change):
+def test_a_table_has_no_number_that_the_model_does_not_know():
     parties = {name: 2.0**-40 * table for name, table in SITES.items()}
-    table = run("p-cov", parties, n_components=2, keep="moments", **CHANGES[change]).table()
-    assert any("interval" in name for name in table.index) == (change in ("", "scale"))
-    assert ("communality" in table) == (change in ("", "scale"))
+    for change in ({}, {"scale": True}, {"adjust_for": "pulse"}, {"harmonise": "means"}):
+        table = run("p-cov", parties, n_components=2, keep="moments", **change).table()
+        assert any("interval" in name for name in table.index) == (change.keys() <= {"scale"})
+        assert ("communality" in table) == (change.keys() <= {"scale"})
     for options in ({}, {"keep": "moments", "center": False}, {"scale": True, "adjust_for": "pulse"}):
         table = run("p-cov", SITES, n_components=2, **options).table()
         assert list(table.columns) == ["PC1", "PC2"]
@@ -435,8 +416,7 @@ def test_a_summary_says_what_how_much_and_how_sure():
     of_columns = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
     for method, parties, scale in (
         ("p-cov", SITES, True),
-        ("vertical", of_columns, True),
-        ("vertical", of_columns, False),
+        *(("vertical", of_columns, scale) for scale in (True, False)),
     ):
         assert f"scaled: {'yes' if scale else 'no'}" in run(method, parties, n_components=2, scale=scale).summary()
     assert "1 note" in lines[2]
