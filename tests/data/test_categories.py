@@ -27,6 +27,7 @@ from tests.refusals import refused, unnamed
 SECURE = {"secure_aggregation": True, "bound": 1e5}
 NUMBERS = ["mass", "bill", "ratio"]
 LEVELS = {"sex": ["f", "m"], "island": ["north", "south", "west"]}
+CODES = np.random.default_rng(0).integers(0, 2, 60)
 NODE = {"partition-id": 0, "num-partitions": 3}
 
 
@@ -163,9 +164,6 @@ def test_what_levels_do_not_go_with_is_named():
     ):
         with refused(ConfigError, "'levels'", match=named):
             fitted(table(), method, **options)
-
-
-CODES = np.random.default_rng(0).integers(0, 2, 60)
 
 
 def codes_of(cells, **options):

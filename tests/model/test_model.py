@@ -28,6 +28,12 @@ from tests.harness import reconstruction_error
 from tests.refusals import refused
 
 X = rows(300) + np.arange(12)
+Y = rows(120, 5) + np.arange(5)
+NAMES = [f"f{j}" for j in range(6)]
+MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
+PATIENTS = pd.DataFrame(Y, columns=MEASURES, index=[f"patient {i}" for i in range(120)])
+SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
+GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +60,7 @@ def test_a_model_counts_rounds_and_bytes(model):
     for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
         assert part in text
     first, last = model.log["rounds"]
-    assert last["phase"] == "project"
-    assert model.rounds == 1
-    assert model.bytes_up_by_party == first["up"]
+    assert (last["phase"], model.rounds, model.bytes_up_by_party) == ("project", 1, first["up"])
     assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
     assert "of them" not in text
@@ -220,9 +224,6 @@ def test_files_within_their_limits_are_read_without_control_characters(model, tm
         assert "a?[2J?b?c" in text
 
 
-Y = rows(120, 5) + np.arange(5)
-
-
 @pytest.fixture(params=[False, True], ids=["plain", "scaled"])
 def fitted(request):
     return run("p-cov", cut(Y, 70, 50), n_components=2, scale=request.param)
@@ -290,8 +291,8 @@ def test_a_summary_tells_sizes_names_and_bytes_of_parties():
     last = {"phase": "project", "up": [5, 5], "down": [30, 40]}
     model.log["rounds"] = [{"phase": "moments", "up": [10, 2000], "down": [1, 2]}, last]
     lines = [line.split("  ") for line in model.summary(full=True).splitlines() if "bytes" in line]
-    told = [("bytes up", "2,000 at most per site, 2,010 in all"), ("bytes down", "73 in all")]
-    assert [(line[1], line[-1].strip()) for line in lines] == told
+    expected = [("bytes up", "2,000 at most per site, 2,010 in all"), ("bytes down", "73 in all")]
+    assert [(line[1], line[-1].strip()) for line in lines] == expected
 
 
 @pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
@@ -302,13 +303,6 @@ def test_a_note_tells_of_three_features_in_another_unit(names, first):
     assert f"{first} (mean 5 there, 500 elsewhere)" in north
     assert "and 2 more features" in north
     assert "more feature" not in south
-
-
-NAMES = [f"f{j}" for j in range(6)]
-MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
-PATIENTS = pd.DataFrame(Y, columns=MEASURES, index=[f"patient {i}" for i in range(120)])
-SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
-GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
 
 
 def test_tables_are_title_head_and_lines_short_and_no_markup():
@@ -360,7 +354,6 @@ def test_a_table_of_scaled_features_is_that_of_their_correlations():
     np.testing.assert_allclose(table.loc["variance"][:3], values, rtol=1e-9)
     np.testing.assert_allclose(table.loc[MEASURES, "communality"], vectors**2 @ values, rtol=1e-9)
     np.testing.assert_allclose(table.loc["cumulative share"][:3], np.cumsum(values) / 5, rtol=1e-9)
-    # It may be sorted, without small entries and by another divisor.
     np.testing.assert_allclose(short.loc["variance"][:3], model.explained_variance_, rtol=1e-12)
     whole = table.loc[short.index[:5]]
     pd.testing.assert_frame_equal(short[:5], whole.where((whole.abs() >= 0.4) | (whole.columns == "communality")))
@@ -368,6 +361,9 @@ def test_a_table_of_scaled_features_is_that_of_their_correlations():
     assert (np.diff(leading.argmax(axis=1) - leading.max(axis=1) / 2) > 0).all()
     with refused(ConfigError, "'divisor'", "n-1"):
         model.table(divisor="n-2")
+    pytest.importorskip("jinja2")  # with which pandas writes the table for a paper
+    assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
+    assert table.to_html().count("<tr") == 9
 
 
 @pytest.mark.parametrize("fourth_moments", [False, True])
@@ -397,13 +393,6 @@ def test_a_table_has_no_number_that_the_model_does_not_know():
     assert not [name for name in table.index if "interval" in name]  # missing values are not taken for known
 
 
-def test_pandas_writes_a_table_for_a_paper():
-    pytest.importorskip("jinja2")
-    table = run("p-cov", SITES, n_components=2, scale=True).table()
-    assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
-    assert table.to_html().count("<tr") == 9
-
-
 def test_a_summary_says_what_how_much_and_how_sure():
     model = run("p-cov", SITES, n_components=2, keep="moments")
     lines = model.summary().splitlines()
@@ -413,11 +402,8 @@ def test_a_summary_says_what_how_much_and_how_sure():
     assert f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}" in lines[2]
     shares = 100 * model.explained_variance_ratio_.cumsum()
     assert f"{shares[1]:.3g}% of the variance, cumulative {shares[0]:.3g}%, {shares[1]:.3g}%" in lines[1]
-    of_columns = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
-    for method, parties, scale in (
-        ("p-cov", SITES, True),
-        *(("vertical", of_columns, scale) for scale in (True, False)),
-    ):
+    halves = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
+    for method, parties, scale in (("p-cov", SITES, True), ("vertical", halves, True), ("vertical", halves, False)):
         assert f"scaled: {'yes' if scale else 'no'}" in run(method, parties, n_components=2, scale=scale).summary()
     assert "1 note" in lines[2]
     assert "without a bound" in run("ap-cov", SITES, n_components=2).summary()
