@@ -270,13 +270,12 @@ def noise(seed, n=30, d=14):
     return np.corrcoef(np.random.default_rng(seed).standard_normal((n, d)), rowvar=False)
 
 
-WORDS = np.random.default_rng(7).integers(-1, 2, (12, 9)).astype(float)  # many equal entries, and equal sums
 FIFTEEN = np.corrcoef(rows(40, 15), rowvar=False)
 COVARIANCES = {
     "many rows": drawn(0, 12, 400),
     "few rows, singular": drawn(1, 13, 5),
     "fifteen features": FIFTEEN,
-    "small whole numbers": np.cov(WORDS, rowvar=False),
+    "many equal sums": np.cov(np.random.default_rng(7).integers(-1, 2, (12, 9)).astype(float), rowvar=False),
     "no correlation": np.eye(8),
     "equal positive correlations": 0.4 + 0.6 * np.eye(9),
     "equal negative correlations": (1.1 * np.eye(9) - 0.1) / 0.9,
@@ -290,8 +289,7 @@ COVARIANCES = {
 
 @pytest.mark.parametrize("kind", COVARIANCES)
 def test_up_to_fifteen_features_no_support_is_better(kind):
-    C = COVARIANCES[kind]
-    d = len(C)
+    C, d = COVARIANCES[kind], len(COVARIANCES[kind])
     for s in sorted({1, min(2, d), min(3, d), (d + 1) // 2, max(1, d - 1), d}):
         component, best = sparse_component(C, s), largest_variance(C, s)
         assert component.exact
@@ -302,13 +300,6 @@ def test_up_to_fifteen_features_no_support_is_better(kind):
         assert [v @ C @ v, np.linalg.norm(v)] == pytest.approx([component.variance, 1], rel=1e-9)
         assert np.count_nonzero(v) <= s
         assert v.max() >= np.abs(v).max() * (1 - 1e-6)
-
-
-def test_bounds_are_the_smaller_of_eigenvalue_and_row_sum():
-    for s in range(1, 16):
-        sums = max(row[i] + np.sort(np.delete(np.abs(row), i))[15 - s :].sum() for i, row in enumerate(FIFTEEN))
-        expected = min(np.linalg.eigvalsh(FIFTEEN)[-1], sums)
-        assert sparse_component(FIFTEEN, s).bound == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", [2, 4, 19, 26])
@@ -329,7 +320,11 @@ def test_branch_and_bound_mends_a_search_that_misses(seed, monkeypatch):
     assert all(best[s] <= search[s].bound for s in best)
 
 
-def test_a_search_that_ends_early_claims_no_best(monkeypatch):
+def test_bounds_are_the_smaller_of_eigenvalue_and_row_sum_and_no_best_where_a_search_ends_early(monkeypatch):
+    for s in range(1, 16):
+        sums = max(row[i] + np.sort(np.delete(np.abs(row), i))[15 - s :].sum() for i, row in enumerate(FIFTEEN))
+        expected = min(np.linalg.eigvalsh(FIFTEEN)[-1], sums)
+        assert sparse_component(FIFTEEN, s).bound == pytest.approx(expected, rel=1e-12)
     monkeypatch.setattr(sparse_pca, "MAX_NODES", 3)
     component = sparse_component(FIFTEEN, 5)
     assert not component.exact
@@ -341,15 +336,18 @@ def test_a_search_that_ends_early_claims_no_best(monkeypatch):
         assert sparse_component(noise(seed), 5).variance == pytest.approx(largest_variance(noise(seed), 5), rel=1e-9)
 
 
-@pytest.mark.parametrize("n", [40, 2000])
-def test_beyond_thirty_features_the_search_finds_the_best(n):
-    for seed in range(3):
-        C = noise(seed, n, 36)
+def test_beyond_thirty_features_the_search_finds_the_best_and_has_a_bound_and_no_proof():
+    for C in (noise(seed, n, 36) for n in (40, 2000) for seed in range(3)):
         component = sparse_component(C, 3)
         assert component.variance == pytest.approx(largest_variance(C, 3), rel=1e-9)
         assert component.variance < component.bound
-        assert not component.exact
-    assert [sparse_component(C, s).exact for s in (1, 36)] == [True, True]  # where the bound is reached
+        assert [sparse_component(C, s).exact for s in (1, 3, 36)] == [True, False, True]  # where the bound is reached
+    X = rows(80, 40)
+    result = analyses.sparse_components(SecondMoments.of(X), 2, [4, 40])
+    assert result.exact.tolist() == [False, True]
+    assert 0 < result.gaps[0] < 1
+    np.testing.assert_allclose(result.adjusted_variances[0], sparse_component(np.cov(X.T), 4).variance)
+    assert "not proven" in repr(result)
 
 
 PITPROPS = """954
@@ -381,8 +379,7 @@ SPCA = {
 @pytest.mark.parametrize("counts", SPCA)
 def test_components_explain_as_much_as_those_of_elasticnet(counts):
     C, variances = np.eye(13), []
-    C[np.tril_indices(13, -1)] = np.array(PITPROPS.split(), float) / 1000
-    C = np.tril(C) + np.tril(C, -1).T
+    C[np.tril_indices(13, -1)] = C.T[np.tril_indices(13, -1)] = np.array(PITPROPS.split(), float) / 1000
     for count in counts:
         component = sparse_component(C, count)
         variances.append(component.variance / 13)
@@ -405,15 +402,6 @@ def test_adjusted_variances_are_those_of_scores_by_qr(scale):
     np.testing.assert_allclose(result.gaps, 1 - result.adjusted_variances / result.bounds)
     assert (result.gaps >= 0).all()
     assert result.features == tuple(NAMES)
-
-
-def test_many_features_have_a_bound_and_no_proof():
-    X = rows(80, 40)
-    result = analyses.sparse_components(SecondMoments.of(X), 2, [4, 40])
-    assert result.exact.tolist() == [False, True]
-    assert 0 < result.gaps[0] < 1
-    np.testing.assert_allclose(result.adjusted_variances[0], sparse_component(np.cov(X.T), 4).variance)
-    assert "not proven" in repr(result)
 
 
 def test_sparse_components_that_cannot_be_are_refused():

@@ -24,7 +24,6 @@ MOMENTS = SecondMoments(SecondMoments.of(X[NAMES]).moments, tuple(NAMES), PARTIE
 MODEL = analyses.pca(MOMENTS, 3)
 ODD = X[NAMES].copy()
 ODD.iloc[7, 2] += 100
-
 WARDS = X[NAMES].assign(ward=["a", "b"] * 100)
 
 MAKERS: dict[str, Any] = {
@@ -38,9 +37,7 @@ MAKERS: dict[str, Any] = {
     "FactorModel": lambda: analyses.factor_analysis(MOMENTS, 2),
     "HowMany": lambda: analyses.how_many(MOMENTS),
     "HowSure": lambda: analyses.how_sure(MOMENTS, 3),
-    "MultipleFactorAnalysis": lambda: analyses.multiple_factor_analysis(
-        MOMENTS, {"early": NAMES[:3], "late": NAMES[3:]}
-    ),
+    "MultipleFactorAnalysis": lambda: analyses.multiple_factor_analysis(MOMENTS, {"a": NAMES[:3], "b": NAMES[3:]}),
     "Outliers": lambda: analyses.outliers(MODEL, ODD),
     "Reading": lambda: analyses.read(MOMENTS, 2),
     "Regression": lambda: analyses.ridge(MOMENTS, ["gene 0"]),
@@ -50,19 +47,16 @@ MAKERS: dict[str, Any] = {
 }
 
 
-def test_every_analysis_is_here():
-    kinds = {name for name in analyses.__all__ if is_dataclass(getattr(analyses, name))}
-    assert kinds | {"SecondMoments"} == set(MAKERS)
+def formatted(form, values):
+    return [f"{value:{form}}" for value in values]
 
 
-def g(values):
-    return [f"{value:.4g}" for value in values]
+def largest(values, first=0):
+    """Return the beginning of a cell: the feature of the largest absolute value, of those from the first on."""
+    return NAMES[first + np.abs(values).argmax()]
 
 
-def percent(values):
-    return [f"{value:.2%}" for value in values]
-
-
+g, percent = partial(formatted, ".4g"), partial(formatted, ".2%")
 columns, PCS = partial(zip, strict=False), ("PC1", "PC2", "PC3")
 LINES: dict[str, Any] = {  # the first cells of each line of a table, by the result's own numbers
     "AdjustedMoments": lambda r: columns(r.moments.features, *map(g, r.coefficients)),
@@ -82,9 +76,7 @@ LINES: dict[str, Any] = {  # the first cells of each line of a table, by the res
         *zip(r.groups, g(r.group_eigenvalues), *map(percent, r.contributions), strict=True),
     ],
     "Outliers": lambda r: [[str(i), *g([r.t_squared[i], r.spe[i]]), largest(r.spe_contributions[i])] for i in r.oddest],
-    "Reading": lambda r: columns(
-        [*NAMES, "(variance)"], *(g([*c, v]) for c, v in columns(r.correlations, r.variances))
-    ),
+    "Reading": lambda r: columns([*NAMES, "(variance)"], *map(g, np.c_[r.correlations, r.variances])),
     "Regression": lambda r: columns(
         ["R squared", "(intercept)", *NAMES[1:]], g([*r.explained_share, *r.intercepts, *r.coefficients[:, 0]])
     ),
@@ -114,11 +106,10 @@ HEADS = {
 }
 
 
-def largest(values, first=0):
-    """Return the beginning of a cell: the feature of the largest absolute value, of those from the first on."""
-    return NAMES[first + np.abs(values).argmax()]
-
-
+OF_MODELS = {"categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"}
+OF_MODELS |= {"variance_intervals", "whitened"}
+SCALED = {"scale": True}
+RUNS = [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}]
 FOUND = {name: (make, TITLES.get(name, lambda result: type(result).__name__)) for name, make in MAKERS.items()}
 
 
@@ -141,22 +132,19 @@ def test_what_is_found_shows_itself_as_a_table_of_its_numbers(name):
         assert all(shown.startswith(cell) for shown, cell in zip(line, expected, strict=False)), (line, expected)
 
 
-OF_MODELS = {"categories", "clusters", "drift", "harmonised", "highly_variable", "outliers", "projected"}
-OF_MODELS |= {"variance_intervals", "whitened"}
-ANALYSES = [name for name in analyses.__all__ if not isinstance(getattr(analyses, name), type)]
-
-
-@pytest.mark.parametrize("name", ANALYSES)
-def test_moments_and_models_are_not_taken_for_each_other(name):
+def test_moments_and_models_are_not_taken_for_each_other():
     """The faults: AttributeErrors of whatever came first."""
-    analysis, of_models = getattr(analyses, name), name in OF_MODELS
-    kind, word = ("PCAModel", "model") if of_models else ("SecondMoments", "moments")
-    advice = "pca" if of_models else "keep='moments'"
-    for given in (None, X.to_numpy(), MOMENTS if of_models else MODEL):
-        with refused(ConfigError, f"'{word}'", type(given).__name__, kind, match=advice):
-            analysis(given, [0], [1])
-    with refused(ConfigError, f"'{word}'", "str"):
-        analysis(**{word: "model.npz"})
+    kinds = {name for name in analyses.__all__ if isinstance(getattr(analyses, name), type)}
+    assert {name for name in kinds if is_dataclass(getattr(analyses, name))} | {"SecondMoments"} == set(MAKERS)
+    for name in set(analyses.__all__) - kinds:
+        analysis, of_models = getattr(analyses, name), name in OF_MODELS
+        kind, word = ("PCAModel", "model") if of_models else ("SecondMoments", "moments")
+        advice = "pca" if of_models else "keep='moments'"
+        for given in (None, X.to_numpy(), MOMENTS if of_models else MODEL):
+            with refused(ConfigError, f"'{word}'", type(given).__name__, kind, match=advice):
+                analysis(given, [0], [1])
+        with refused(ConfigError, f"'{word}'", "str"):
+            analysis(**{word: "model.npz"})
 
 
 def test_a_number_of_directions_or_draws_is_a_number():
@@ -169,10 +157,6 @@ def test_a_number_of_directions_or_draws_is_a_number():
                 analyses.how_many(MOMENTS, draws=k)
     by_name: Any = {"moments": MOMENTS, "n_components": 3}
     np.testing.assert_array_equal(cast("Any", analyses.pca)(**by_name).components_, MODEL.components_)
-
-
-SCALED = {"scale": True}
-RUNS = [{}, SCALED, {**SCALED, "levels": ["ward"]}, {**SCALED, "center": False, "divisor": "n"}]
 
 
 @pytest.mark.parametrize("options", RUNS, ids=str)

@@ -21,16 +21,19 @@ from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca
 from fedpca_flwr.model.second_moments import SecondMoments
 from tests import genotypes
-from tests.data.test_categories import LEVELS, table
+from tests.data.test_categories import LEVELS, fitted, table
 from tests.families import cut, rows
 from tests.harness import fit
 from tests.refusals import refused, unnamed
 
 X = rows(600, 12) + np.arange(12)
 PARTIES = cut(X, 300, 200, 80, 20)
+W = np.random.default_rng(0).standard_normal((40, 2)) * [3.0, 2.0]
+FRAME = table()
 CANCER = load_breast_cancer().data
 POOLED = {"drawn": (X, False), "cancer": (CANCER, False), "cancer scaled": (CANCER, True)}
 POOLED |= {"by Lanczos": (rows(600, 300), False)}
+FLAT = [(50, 100, 10, "flat with gap"), (50, 100, 10, "flat"), (300, 10, 2, "flat")]
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +62,10 @@ def drawn(n, d, k, spectrum, seed):
     return model, lambda rows: rng.standard_normal((rows, d)) * deviations
 
 
-KINDS = [(50, 100, 10, "flat with gap"), (50, 100, 10, "flat"), (100, 30, 6, "steep"), (60, 8, 6, "steep with gap")]
-
-
-@pytest.mark.parametrize("kind", [*KINDS, (300, 10, 2, "flat")], ids=str)
+@pytest.mark.parametrize("kind", [*FLAT, (100, 30, 6, "steep"), (60, 8, 6, "steep with gap")], ids=str)
 def test_new_rows_exceed_each_limit_as_often_as_it_says(kind):
     """The fault: limits of fitted rows, in the first case with 30 % of new rows beyond SPE, none beyond T squared."""
-    draws = (drawn(*kind, seed) for seed in range(25))
+    draws = (drawn(*kind, seed=seed) for seed in range(25))
     found = [analyses.outliers(model, draw(800)) for model, draw in draws]
     shares = [[np.mean(one.spe > one.spe_limit), np.mean(one.t_squared > one.t_squared_limit)] for one in found]
     assert (np.mean(shares, axis=0) > 0.004).all(), shares
@@ -186,18 +186,11 @@ def test_what_cannot_be_judged_is_refused(model):
     assert not analyses.drift(model, X[:10]).drifted
 
 
-FRAME = table()
-
-
-def in_three(frame):
-    return [frame[:70], frame[70:115], frame[115:]]
-
-
 @pytest.mark.parametrize("numbers", [["mass", "bill", "ratio"], []], ids=["famd", "mca"])
 @pytest.mark.filterwarnings("ignore:X has")
 def test_levels_lie_at_the_mean_of_their_rows(numbers):
     frame = FRAME[[*numbers, *LEVELS]]
-    model = fit("p-cov", in_three(frame), n_components=3, scale=True, levels=LEVELS)
+    model = fitted(frame, n_components=3)
     found, scores = analyses.categories(model), model.transform(frame)
     own = frame[[*LEVELS]]  # levels that are not declared, and those that are missing, are two more
     cells = own.where(own.isin(LEVELS) | own.isna(), "other").fillna("missing")
@@ -217,21 +210,18 @@ def test_levels_lie_at_the_mean_of_their_rows(numbers):
     np.testing.assert_allclose(whole, 1, atol=1e-12)
 
 
-def test_a_level_of_no_row_or_of_all_has_no_place():
-    def mixed(frame, levels, **options):
-        return fit("p-cov", in_three(frame), n_components=2, scale=True, levels=levels, **options)
-
+def test_a_level_of_no_row_or_of_all_has_no_place(model):
     levels = {"sex": ["f", "m", "x"], "island": ["north"], "planet": ["earth"]}
-    found = analyses.categories(mixed(FRAME.assign(planet="earth"), levels))
+    found = analyses.categories(fitted(FRAME.assign(planet="earth"), levels=levels))
     assert not {"sex=x", "planet=earth"} & set(found.levels)
     assert np.isfinite(found.coordinates).all()
     with refused(ContractError, "levels="):
-        analyses.categories(fit("p-cov", in_three(FRAME[["mass", "bill"]]), n_components=2))
+        analyses.categories(model)
     # Levels may be those that enough rows of a party have: 'far' and 'farther' have 5 % of 150 rows each.
-    model = mixed(FRAME[["mass", "island"]], ["island"], min_rows=12)
-    assert model.log["levels"] == {"island": ["north", "south", "west"]}
+    frequent = fitted(FRAME[["mass", "island"]], levels=["island"], min_rows=12)
+    assert frequent.log["levels"] == {"island": ["north", "south", "west"]}
     with refused(DataError, "'sea'"):
-        mixed(FRAME[["mass", "island"]], ["sea"])
+        fitted(FRAME[["mass", "island"]], levels=["sea"])
 
 
 RNG = np.random.default_rng(0)
@@ -278,15 +268,11 @@ def test_genes_are_those_of_scanpy(cells, method, way):
 
 def test_what_are_no_counts_is_refused():
     for cells, scale, top, error, named in (
-        (NORMALISED - 1, False, 5, ContractError, ["scale=True"]),
-        (NORMALISED - 1, True, 5, ContractError, [0]),
+        *((NORMALISED - 1, scale, 5, ContractError, [named]) for scale, named in ((False, "scale=True"), (True, 0))),
         (NORMALISED, True, 301, ConfigError, ["top", 301]),
     ):
         with refused(error, *named):
             analyses.highly_variable(fit("p-cov", cut(cells, 120, 120), n_components=1, scale=scale), top)
-
-
-W = np.random.default_rng(0).standard_normal((40, 2)) * [3.0, 2.0]
 
 
 def draw(n, seed):
@@ -298,17 +284,11 @@ def fit_halves(rows, method="p-cov", **options):
     return run(method, [rows[::2], rows[1::2]], n_components=2, **options)
 
 
-PEOPLE = genotypes.people(360, 600)
+WAYS = [(draw(360, 1), "p-cov", 0.5, options) for options in ({"scale": True}, {"adjust_for": "0"})]
+WAYS += [(genotypes.people(360, 600), "sub-it", 0.8, {"genotypes": True})]
 
 
-@pytest.mark.parametrize(
-    ("data", "method", "share", "options"),
-    [
-        (draw(360, 1), "p-cov", 0.5, {"scale": True}),
-        (draw(360, 1), "p-cov", 0.5, {"adjust_for": "0"}),
-        (PEOPLE, "sub-it", 0.8, {"genotypes": True}),
-    ],
-)
+@pytest.mark.parametrize(("data", "method", "share", "options"), WAYS)
 def test_scores_are_the_least_squares_on_what_is_there(data, method, share, options):
     """The fault: missing calls counted as the mean, so that people with a fifth of the calls lay at 0.21."""
     new, model = data[::3], fit_halves(np.delete(data, np.s_[::3], axis=0), method, **options)
@@ -345,11 +325,11 @@ def test_a_missing_category_is_a_gap_unless_the_run_had_some():
     X = draw(400, 1)
     table = pd.DataFrame(X[:, :20]).rename(columns=str).assign(ward=np.where(X[:, 20] > 5, "a", "b"))
     holes = table.assign(ward=None)
-    for fitted in (table, pd.concat([table, holes[:40]])):
-        model = fit_halves(fitted, scale=True, levels=["ward"])
+    for known in (table, pd.concat([table, holes[:40]])):
+        model = fit_halves(known, scale=True, levels=["ward"])
         scores, errors = analyses.projected(model, holes, return_std=True)
         distances = np.abs(scores - analyses.projected(model, table)).mean(axis=0)
-        assert (distances < 1.2 * errors.mean(axis=0)).all() == (fitted is table)
+        assert (distances < 1.2 * errors.mean(axis=0)).all() == (known is table)
 
 
 def test_gaps_that_only_the_model_of_em_or_nobody_fills():

@@ -27,6 +27,9 @@ from tests.families import FAMILIES, cut, rows
 from tests.harness import differences, own
 from tests.refusals import refused
 
+RESPONSES, P, SIZES, ROWS = [10, 11], 10, (200, 90, 10), rows(400, 6)
+OF_COMPONENTS = [{"k": k, "scale": scale} for k, scale in ((1, True), (4, True), (4, False), (10, False))]
+
 
 def fit(X, **options):
     parties = cut(X, len(X) - len(X) // 3 - len(X) // 5, len(X) // 3, len(X) // 5)
@@ -42,9 +45,6 @@ def diabetes():
     """Ten features, then two responses."""
     X, y = load_diabetes(return_X_y=True)
     return np.column_stack([X, y, X[:, 2] * 300 + y**0.5])
-
-
-RESPONSES, P = [10, 11], 10
 
 
 def close(ours, theirs, digits=1e-8):
@@ -72,37 +72,32 @@ def test_the_pca_of_kept_moments_is_that_of_a_run(name, scale):
     assert not differences(model, run("p-cov", family.parties, n_components=family.k, scale=scale, min_rows=1))
 
 
-def ridge(alpha):
-    return lambda moments: analyses.ridge(moments, RESPONSES, alpha=alpha), Ridge(alpha, solver="svd")
-
-
-def of_components(k, scale):
-    theirs = make_pipeline(*[StandardScaler()] * scale, PCA(k, svd_solver="full"), LinearRegression())
-    return lambda moments: analyses.principal_component_regression(moments, RESPONSES, k=k, scale=scale), theirs
-
-
-OF_COMPONENTS = (1, True), (4, True), (4, False), (10, False)
-REGRESSIONS = {f"ridge {alpha}": ridge(alpha) for alpha in (1e-3, 100)}
-REGRESSIONS |= {f"{k} components, scale={s}": of_components(k, s) for k, s in OF_COMPONENTS}
-
-
-@pytest.mark.parametrize("kind", REGRESSIONS)
-def test_regressions_are_those_of_scikit_learn(diabetes, kind):
-    ours, theirs = REGRESSIONS[kind]
+@pytest.mark.parametrize("options", [{"alpha": 1e-3}, {"alpha": 100}, *OF_COMPONENTS], ids=str)
+def test_regressions_are_those_of_scikit_learn(diabetes, options):
     X, Y = diabetes[:, :P] * np.arange(1, P + 1), diabetes[:, P:]
-    found, truth = ours(kept(np.column_stack([X, Y]))), theirs.fit(X, Y)
+    moments = kept(np.column_stack([X, Y]))
+    if "alpha" in options:
+        found, truth = analyses.ridge(moments, RESPONSES, **options), Ridge(**options, solver="svd").fit(X, Y)
+    else:
+        steps = [*[StandardScaler()] * options["scale"], PCA(options["k"], svd_solver="full"), LinearRegression()]
+        found = analyses.principal_component_regression(moments, RESPONSES, **options)
+        truth = make_pipeline(*steps).fit(X, Y)
     close(found.predict(X), truth.predict(X))
     close(found.explained_share.mean(), truth.score(X, Y))
     if isinstance(truth, Ridge):
         close(found.coefficients.T, truth.coef_)
 
 
-def test_least_squares_of_collinear_features(diabetes):
+def test_least_squares_of_collinear_features_and_of_any_units(diabetes):
     """The two halves of a doubled column share its slope, as in least squares of least norm."""
     X = np.column_stack([diabetes[:, :P], diabetes[:, 3], np.full(len(diabetes), 7.0)])
     ours = analyses.least_squares(kept(np.column_stack([X, diabetes[:, P:]])), [12, 13])
     close(ours.predict(X), LinearRegression().fit(X, diabetes[:, P:]).predict(X))
     close(ours.coefficients[3], ours.coefficients[10])
+    X = rows(50, 2) * [1e-3, 1e4]
+    found = analyses.least_squares(SecondMoments.of(np.column_stack([X, X @ [2.0, -3.0] + 1])), [2])
+    np.testing.assert_allclose(found.coefficients[:, 0], [2.0, -3.0], rtol=1e-7)
+    np.testing.assert_allclose(found.intercepts, 1.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("responses", [[10], [10, 11]])
@@ -138,9 +133,7 @@ def test_canonical_correlations_and_directions():
         close(np.abs(between[[i, 3 + i], [6 + i, 9 + i]]), np.ones(2))
         close(ours.correlations[[i, i]], between[[i, 6 + i], [3 + i, 9 + i]])
     close(np.cov(scores[0], rowvar=False), np.eye(3))
-
-
-def test_canonical_correlations_leave_out_what_does_not_vary():
+    # What does not vary is left out.
     X = rows(200, 4)
     moments = kept(np.hstack([X[:, :2], X[:, :1] * 1e6, X[:, 2:] + X[:, :2]]))
     found, expected = (analyses.canonical_correlations(moments, *sets, k=2) for sets in ([[0, 1, 2]], [[0, 1], [3, 4]]))
@@ -179,9 +172,8 @@ def test_linear_discriminant_analysis(load):
     """Digits have pixels that are always dark, and pixels that are so within a class."""
     X, labels = load(return_X_y=True)
     classes, counts = np.unique(labels, return_counts=True)
-    ours, small = (
-        analyses.discriminant(kept(with_classes(X * unit, labels)), X.shape[1] + classes) for unit in (1, 1e-9)
-    )
+    both = (kept(with_classes(X * unit, labels)) for unit in (1, 1e-9))
+    ours, small = (analyses.discriminant(moments, X.shape[1] + classes) for moments in both)
     theirs = LinearDiscriminantAnalysis().fit(X, labels)
     np.testing.assert_array_equal(classes[ours.predict(X)], theirs.predict(X))
     np.testing.assert_array_equal(ours.counts, counts)
@@ -191,16 +183,13 @@ def test_linear_discriminant_analysis(load):
     np.testing.assert_array_equal(small.predict(X * 1e-9), ours.predict(X))
 
 
-def test_columns_that_are_no_classes_are_refused():
+def test_what_cannot_be_is_refused(diabetes):
     """The first row has 0.999 of a class, two classes and none; last, there is no class in which rows differ."""
     joint = with_classes(*load_wine(return_X_y=True))[:, 10:]
     spoilt = [np.vstack([[*joint[0, :3], *classes], joint[1:]]) for classes in ([0.999, 0, 0], [1, 0, 1], [0, 0, 0])]
     for wrong in (*spoilt, np.hstack([rows(3, 3), np.eye(3)])):
         with refused(DataError, 1, 0, match="class"):
             analyses.discriminant(SecondMoments.of(wrong), [3, 4, 5])
-
-
-def test_what_cannot_be_is_refused(diabetes):
     moments, still = kept(diabetes), SecondMoments.of(np.column_stack([rows(50, 2), np.full(50, 7.0)]))
     for call, error, named in [
         (lambda: analyses.ridge(moments, RESPONSES, alpha=0), ConfigError, ["'alpha'", 0]),
@@ -215,16 +204,6 @@ def test_what_cannot_be_is_refused(diabetes):
     ]:
         with refused(error, *named):
             call()
-
-
-def test_least_squares_take_any_units():
-    X = rows(50, 2) * [1e-3, 1e4]
-    found = analyses.least_squares(SecondMoments.of(np.column_stack([X, X @ [2.0, -3.0] + 1])), [2])
-    np.testing.assert_allclose(found.coefficients[:, 0], [2.0, -3.0], rtol=1e-7)
-    np.testing.assert_allclose(found.intercepts, 1.0, rtol=1e-6)
-
-
-SIZES = 200, 90, 10
 
 
 @pytest.fixture(scope="module")
@@ -279,7 +258,8 @@ def test_what_rounding_misses_is_told_and_what_cannot_be_taken_out_refused(aged)
             analyses.adjusted(own_moments, covariates, parties=parties)
 
 
-def test_bi_cross_validation_holds_out_parties():
+def test_rules_and_spikes_are_those_of_a_known_spectrum_and_bi_cross_validation_holds_out_parties():
+    """Ten features, 100 degrees of freedom: noise reaches 1.8, and values that help to reconstruct begin at 2.6."""
     rng, rule = np.random.default_rng(0), "bi-cross-validation (Owen, Perry)"
     X = rng.standard_normal((600, 3)) @ rng.standard_normal((3, 15)) * 3 + rng.standard_normal((600, 15))
     of_four = run("p-cov", cut(X, 200, 300, 60, 40), n_components=2, keep="parties").moments_
@@ -288,10 +268,6 @@ def test_bi_cross_validation_holds_out_parties():
     whole = SecondMoments.of(rows(60, 5))
     alone = SecondMoments(whole.moments, parties={"only": whole.moments})
     assert analyses.how_many(alone).by_rule == analyses.how_many(whole).by_rule
-
-
-def test_rules_and_spikes_are_those_of_a_known_spectrum():
-    """Ten features, 100 degrees of freedom: noise reaches 1.8, and values that help to reconstruct begin at 2.6."""
     values, centred = np.array([10, 5, 2, *np.ones(7)]), np.random.default_rng(0).standard_normal((101, 10))
     moments = SecondMoments.of(np.linalg.qr(centred - centred.mean(axis=0))[0] * np.sqrt(100 * values))
     report = analyses.how_many(moments, draws=5, fraction=0.9)
@@ -327,15 +303,12 @@ def test_auto_keeps_what_horns_own_procedure_keeps(load, scale):
     assert analyses.pca(model.moments_, "auto", scale=scale).n_components_ == model.n_components_
 
 
-def test_auto_leaves_one_component_of_unrelated_features():
+def test_auto_is_about_variances_leaves_one_component_and_no_other_word_is_taken():
     X, secure = load_digits().data[:300], {"secure_aggregation": True, "bound": 30.0}
     assert fit(X, n_components="auto", **secure).n_components_ == fit(X, n_components="auto").n_components_ > 5
     model = fit(np.random.default_rng(0).standard_normal((300, 5)), n_components="auto")
     assert model.n_components_ == 1
     assert "keeps none of 5" in model.summary(full=True)
-
-
-def test_auto_is_about_variances_and_another_word_is_refused():
     for method in ("sub-it", "qr-pca", "sapca", "dp-pca", "adaptive", "vertical"):  # which have not all variances
         with refused(ConfigError, "n_components", "'auto'"):
             run(method, cut(rows(60), 40, 20), n_components="auto", **own(method))
@@ -348,9 +321,6 @@ def test_auto_is_about_variances_and_another_word_is_refused():
             fit(rows(60), n_components=wrong)
         with refused(ConfigError, "n-components", repr(wrong)):
             analyses.pca(moments, wrong)
-
-
-ROWS = rows(400, 6)
 
 
 @pytest.fixture(scope="module")

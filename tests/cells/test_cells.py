@@ -8,7 +8,7 @@ from scipy import sparse
 from fedpca_flwr import PCAModel, analyses, cli, run
 from fedpca_flwr.data.table import names_digest
 from fedpca_flwr.errors import ConfigError, DataError
-from fedpca_flwr.maths.rows import Blocks, to_array
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.site.readers.files import read
 from tests.harness import read_in_blocks
 from tests.refusals import refused, unnamed
@@ -26,21 +26,17 @@ def cells(tmp_path, monkeypatch):
     return str(tmp_path / "cells.h5ad")
 
 
-def test_a_layer_is_read_in_blocks(cells):
+def test_a_layer_is_read_in_blocks_and_what_is_wrong_is_named(cells):
     genes, counts = np.delete(GENES, 3), np.delete(COUNTS.toarray(), 3, axis=1)
     for keys, expected, names in (
         ({}, COUNTS.toarray() + 1, GENES),
         *(({"label": "gene 3", "layer": layer}, counts, genes) for layer in ("counts", "by columns")),
     ):
         loaded = read(cells, **keys)
-        assert isinstance(loaded.rows, Blocks)
         assert loaded.rows.sparse == bool(keys)
         assert [block.shape[0] for block in loaded.rows.read()] == [64, 64, 64, 8]
         np.testing.assert_array_equal(to_array(loaded.rows), expected)
         assert loaded.names_digest == names_digest(list(names))
-
-
-def test_what_is_wrong_with_cells_is_named(cells):
     with refused(ConfigError, "'layer'", ".h5ad"):
         read(cells, layer="count")
     with pytest.importorskip("h5py").File(cells, "r+") as file:

@@ -53,10 +53,13 @@ def test_codes_for_missing_values_are_noted_in_their_column(kind):
     assert not re.search("'[acd]'", text)
 
 
-@pytest.mark.parametrize("rows", [slice(3), slice(1)])  # which lie within the reach of a wide column
-def test_a_code_is_noted_in_all_columns_that_have_it(rows):
-    table = changed(USUAL * [1, 1, 100, -100], *((c, -999, rows) for c in range(4)))
-    assert f"{len(range(N)[rows]) * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+def test_a_code_a_running_number_and_identifiers_are_noted_in_all_columns_that_have_them():
+    for count in (3, 1):  # which lie within the reach of a wide column
+        table = changed(USUAL * [1, 1, 100, -100], *((c, -999, slice(count)) for c in range(4)))
+        assert f"{count * 3} values of 'a', 'b', 'c' (x) are repeated" in notes(x=table)
+    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
+    patients = RNG.choice(10**6, N, replace=False) + 10**6
+    assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 
 
 def test_a_column_that_one_party_has_not_measured_is_noted():
@@ -68,12 +71,6 @@ def test_a_column_that_one_party_has_not_measured_is_noted():
     assert "'c' (south)" in notes(north=high, south=changed(high, (2, 0, everywhere)))
     for n in (5, 4):
         assert bool(notes(north=north[:n], south=USUAL)) == (n == 5)
-
-
-def test_running_numbers_and_identifiers_are_noted():
-    assert "running number is in 'a' (x)" in notes(x=np.column_stack([RNG.permutation(N), USUAL[:, 1:]]))
-    patients = RNG.choice(10**6, N, replace=False) + 10**6
-    assert "of its own in 'd' (x)" in notes(x=np.column_stack([USUAL[:, :3], patients]))
 
 
 GENOTYPES = np.where(RNG.random((N, 60)) < 0.1, np.nan, RNG.binomial(2, RNG.uniform(0.005, 0.5, 60), (N, 60)))
@@ -90,10 +87,8 @@ ORDINARY = {
     "heavy tails": RNG.standard_cauchy((N, 60)).round(1),
     "sizes": np.exp(RNG.normal(0, 2, (N, 60))).round(2),
     "ages": RNG.integers(0, 100, (25, 3)),
-    **{
-        name: getattr(datasets, f"load_{name}")().data
-        for name in ("iris", "wine", "breast_cancer", "digits", "diabetes")
-    },
+    **{name: getattr(datasets, f"load_{name}")().data for name in ("iris", "wine", "digits")},
+    **{name: getattr(datasets, f"load_{name}")().data for name in ("breast_cancer", "diabetes")},
 }
 
 
@@ -104,23 +99,17 @@ def test_ordinary_columns_are_not_noted(kind):
     assert not any("missing=" in note or "leave it out" in note for note in found)
 
 
-MARKED = changed(USUAL, (1, -97, slice(2)), (1, -98, slice(2, 4)), (1, -99, slice(4, 6)))
-
-
-@pytest.mark.parametrize(
-    ("enough", "too_few"),
-    [
-        tuple(np.column_stack([np.arange(n), USUAL[:n, 1:]]) for n in (20, 19)),
-        tuple(np.column_stack([np.arange(40)] * m) for m in (3, 4)),
-        tuple(changed(USUAL[:n], (1, -999, slice(None))) for n in (5, 4)),
-        tuple(changed(USUAL[:n], (1, -99, slice(3))) for n in (20, 19)),
-        (MARKED, changed(MARKED, (1, -96, slice(6, 8)))),
-    ],
-)
-def test_a_note_needs_so_many_rows_columns_or_codes(enough, too_few):
-    assert notes(x=enough)
-    assert not notes(x=too_few)
-    assert notes(x=MARKED).startswith("6 values ")
+def test_a_note_needs_so_many_rows_columns_or_codes():
+    marked = changed(USUAL, (1, -97, slice(2)), (1, -98, slice(2, 4)), (1, -99, slice(4, 6)))
+    assert notes(x=marked).startswith("6 values ")
+    for enough, too_few in (
+        (np.column_stack([np.arange(n), USUAL[:n, 1:]]) for n in (20, 19)),
+        (np.column_stack([np.arange(40)] * m) for m in (3, 4)),
+        (changed(USUAL[:n], (1, -999, slice(None))) for n in (5, 4)),
+        (changed(USUAL[:n], (1, -99, slice(3))) for n in (20, 19)),
+        (marked, changed(marked, (1, -96, slice(6, 8)))),
+    ):
+        assert [bool(notes(x=rows)) for rows in (enough, too_few)] == [True, False]
 
 
 CONTAINERS = {

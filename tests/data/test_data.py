@@ -18,6 +18,7 @@ from fedpca_flwr.errors import ConfigError, DataError
 from fedpca_flwr.site.local_table import local_table
 from tests.refusals import refused
 
+LABELS = np.random.default_rng(0).integers(0, 10, 2000)
 SHAPES = {"digits": (1797, 64), "breast-cancer": (569, 30), "wine": (178, 13), "synthetic": (2000, 50)}
 
 
@@ -164,14 +165,6 @@ def test_cifar10_is_read_by_torchvision(monkeypatch, tmp_path):
         datasets.download("wine", "here")
 
 
-def test_people_left_out_stay_out_of_weighted_rows():
-    table = Table(np.ones((4, 2)), np.zeros(2, int), weights=np.array([1.0, 4, 1, 1]), excluded=np.arange(4) == 2)
-    assert len(participating_rows(table, 1)) == 3
-
-
-LABELS = np.random.default_rng(0).integers(0, 10, 2000)
-
-
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_every_row_belongs_to_one_party_by_the_seed_and_in_order(kind):
     for rows, parties in ((2000, 1), (2000, 5), (2000, 50), (2000, 190), (40, 20), (7, 7)):
@@ -190,20 +183,18 @@ def test_every_row_belongs_to_one_party_by_the_seed_and_in_order(kind):
 def test_parts_of_rows_are_as_even_as_their_kind_says():
     in_order = np.sort(LABELS)
     assert min(len(np.unique(in_order[part])) for part in split(in_order, 10, kind="iid", seed=1)) == 10
-
-    def labels_in_largest(alpha):
+    for alpha, least, most in ((0.1, 0.5, 1.0), (1000.0, 0.0, 0.2)):  # of rows with the label that most have
         parts = split(LABELS, 10, kind="dirichlet", seed=1, alpha=alpha)
-        return np.mean([np.bincount(LABELS[part], minlength=10).max() / len(part) for part in parts])
-
-    assert labels_in_largest(0.1) > 0.5
-    assert labels_in_largest(1000.0) < 0.2
-    assert (
-        max(len(np.unique(LABELS[part])) for part in split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)) <= 4
-    )
+        assert least < np.mean([np.bincount(LABELS[part]).max() / len(part) for part in parts]) < most
+    shards = split(LABELS, 10, kind="shards", seed=1, shards_per_party=2)
+    assert max(len(np.unique(LABELS[part])) for part in shards) <= 4
     sizes = [len(part) for part in split(LABELS, 10, kind="quantity", seed=1, alpha=0.5)]
     assert max(sizes) > 5 * min(sizes)
     with refused(ConfigError, 11, 10):
         split(LABELS[:10], 11, kind="iid", seed=1)
+    # People left out stay out of weighted rows.
+    table = Table(np.ones((4, 2)), np.zeros(2, int), weights=np.array([1.0, 4, 1, 1]), excluded=np.arange(4) == 2)
+    assert len(participating_rows(table, 1)) == 3
 
 
 def test_columns_are_split_evenly_by_sizes_or_by_names_also_for_a_simulated_party():
@@ -221,18 +212,12 @@ def test_columns_are_split_evenly_by_sizes_or_by_names_also_for_a_simulated_part
     assert local_table(node, RunConfig(dataset="wine")).split == "rows"
 
 
-SIZES = {"20 20": ["20 20", 3, 1, 4], "2 2 0": ["2 2 0"], "a, b; c; d": [4, 3, "'even'"], "a, b; c": [3, 2]}
-LISTS = {"3 4": ["'3 4'", 2, 4], "a; b, x, d": ["c", "x"], "a; b, d": ["c"], "a, b; b, c, d": ["b"]}
-
-
-@pytest.mark.parametrize(
-    ("parties", "how", "names", "named"),
-    [
-        (5, "even", "", [5, 4]),
-        *((3, how, "", ["'columns'", *named]) for how, named in SIZES.items()),
-        *((2, how, "abcd", ["'columns'", *named]) for how, named in LISTS.items()),
-    ],
-)
-def test_columns_that_do_not_fit_are_named(parties, how, names, named):
-    with refused(ConfigError, *named):
-        split_columns(4, parties, how, list(names))
+def test_columns_that_do_not_fit_are_named():
+    sizes = {"20 20": ["20 20", 3, 1, 4], "2 2 0": ["2 2 0"], "a, b; c; d": [4, 3, "'even'"], "a, b; c": [3, 2]}
+    lists = {"3 4": ["'3 4'", 2, 4], "a; b, x, d": ["c", "x"], "a; b, d": ["c"], "a, b; b, c, d": ["b"]}
+    with refused(ConfigError, 5, 4):
+        split_columns(4, 5, "even", [])
+    for parties, names, texts in ((3, [], sizes), (2, list("abcd"), lists)):
+        for how, named in texts.items():
+            with refused(ConfigError, "'columns'", *named):
+                split_columns(4, parties, how, names)

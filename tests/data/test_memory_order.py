@@ -19,6 +19,8 @@ from tests.harness import at_sites, finish, server_of, sites_of
 
 X = rows(400, 37) * np.linspace(1, 9, 37) + np.linspace(-40, 70, 37)
 PARTS = cut(X, 210, 150, 40)
+METHODS = "p-cov scale=true", "sub-it", "qr-pca", "ap-stack", "em"
+OF_COLUMNS = [("Fortran", "vertical"), ("slice", "vfedpca"), ("pandas, by columns", "vertical")]
 
 
 def by_columns(data):
@@ -43,10 +45,6 @@ HELD = {
 def same(one, other):
     for name in ("components_", "scores_", "mean_", "explained_variance_", "noise_variance_", "scale_"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
-
-
-METHODS = "p-cov scale=true", "sub-it", "qr-pca", "ap-stack", "em"
-OF_COLUMNS = [("Fortran", "vertical"), ("slice", "vfedpca"), ("pandas, by columns", "vertical")]
 
 
 @cache

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedpca_flwr.errors import ConfigError, DataError, DisclosureError
 from fedpca_flwr.genetics import relatives
 from fedpca_flwr.genetics.bed_file import Variant, match_variants, read_bim
 from fedpca_flwr.genetics.relatives import kinship, unrelated_exclusions
-from fedpca_flwr.maths.rows import Blocks, to_array
+from fedpca_flwr.maths.rows import to_array
 from fedpca_flwr.site import held_rows
 from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.readers.files import read
@@ -60,7 +61,6 @@ def test_blocks_of_people_give_the_components(tmp_path, monkeypatch):
     read_in_blocks(monkeypatch)
     G, markers = people(90, 30, missing=0.1), variants(30)
     loaded = read(write(tmp_path / "a.bed", G, markers))
-    assert isinstance(loaded.rows, Blocks)
     assert [len(block) for block in loaded.rows.read()] == [64, 26]
     np.testing.assert_array_equal(to_array(loaded.rows), G)
     np.testing.assert_array_equal(loaded.missing, np.isnan(G).sum(axis=0))
@@ -91,7 +91,7 @@ def test_other_orders_and_strands_count_the_same(tmp_path):
 
 def test_pairs_of_alleles_and_chromosomes_in_whatever_spelling(tmp_path):
     others = [("A", "C"), ("A", "GT"), ("G", "C")]
-    expected = {(0, False): ["AG", "TC", "0G"], (0, True): ["GA", "CT", "0A"], (-1, False): others}
+    expected: dict[tuple, list] = {(0, False): ["AG", "TC", "0G"], (0, True): ["GA", "CT", "0A"], (-1, False): others}
     for (place, swapped), pair in ((found, pair) for found, pairs in expected.items() for pair in pairs):
         match = match_variants([Variant("1", 5, "A", "G")], [Variant("1", 5, *pair)])
         assert (match.columns[0], match.swapped[0]) == (place, swapped)
@@ -149,11 +149,8 @@ def test_the_command_lists_the_shared_variants(tmp_path, capsys):
 
 def test_the_list_does_not_depend_on_the_order_of_the_files(tmp_path, capsys):
     """PLINK writes 0 for an allele that nobody in a file has: any other file may name the allele."""
-    files = {
-        "a": "AC AC AG AC 0A GA AG 0C 0A",
-        "b": "AC 0C 0A CA 0A AG TC AC 0T",
-        "c": "AC 0G T0 AC 0C GA AG AG 0A",  # G and T are C and A of the other strand
-    }
+    files = {"a": "AC AC AG AC 0A GA AG 0C 0A", "b": "AC 0C 0A CA 0A AG TC AC 0T"}
+    files["c"] = "AC 0G T0 AC 0C GA AG AG 0A"  # G and T are C and A of the other strand
     listed = {name: [Variant("2", 9 - j, *pair) for j, pair in enumerate(files[name].split())] for name in files}
     listed |= {str(i): [Variant("2", 1, "A", "G", name)] for i, name in enumerate(("", "rs7", "rs9", "rs9", ""))}
     paths = {name: write_list(tmp_path / f"{name}.bim", markers) for name, markers in listed.items()}
@@ -213,15 +210,6 @@ def test_sites_with_missing_calls_or_other_variants_are_refused(tmp_path):
         over([people(90, 60)] * 2, [markers, [markers[0]._replace(position=1), *markers[1:]]])
 
 
-def least_squares(y, X, scores):
-    """Return the slope and the inverse variance of each column of X, beside a constant and scores."""
-    Q, _ = np.linalg.qr(np.column_stack([np.ones(len(y)), scores]))
-    y, X = y - Q @ (Q.T @ y), X - Q @ (Q.T @ X)
-    squares = (X**2).sum(axis=0)
-    slopes = X.T @ y / squares
-    return slopes, squares * (len(y) - Q.shape[1] - 1) / ((y[:, None] - X * slopes) ** 2).sum(axis=0)
-
-
 def test_scores_of_sites_are_covariates_of_plink(tmp_path, monkeypatch):
     """The page's commands combine the sites' least squares, and the second site codes alleles the other way."""
     need(shutil.which("plink2") and shutil.which("plink1.9"), "plink2 or plink1.9")
@@ -240,7 +228,11 @@ def test_scores_of_sites_are_covariates_of_plink(tmp_path, monkeypatch):
         scores = pd.read_csv(f"{name}.eigenvec", sep="\t")
         scores[["#FID", "IID"]].assign(height=height[own])[::-1].to_csv(f"{name}.pheno", sep=" ", index=False)
         subprocess.run(shlex.split(of_site.replace("north", name)), check=True, capture_output=True)
-        results.append(least_squares(height[own], G[own], scores[["PC1", "PC2"]]))
+        Q, _ = np.linalg.qr(np.column_stack([np.ones(len(scores)), scores[["PC1", "PC2"]]]))
+        y, X = (part - Q @ (Q.T @ part) for part in (height[own], G[own]))  # beside a constant and scores
+        squares = (X**2).sum(axis=0)
+        slopes = X.T @ y / squares
+        results.append((slopes, squares * (len(y) - 4) / ((y[:, None] - X * slopes) ** 2).sum(axis=0)))
     subprocess.run(shlex.split(of_all), check=True, capture_output=True)
     slopes, weights = np.array(results).swapaxes(0, 1)
     table = pd.read_csv("height.meta", sep=r"\s+")
@@ -259,20 +251,16 @@ def families(d=3000, missing=0.0):
     return G
 
 
-def kinship_by_hand(first, other):
-    """Return the estimator of Manichaikul et al. 2010 (its equation 11)."""
-    called = ~np.isnan(first) & ~np.isnan(other)
-    x, y = first[called], other[called]
-    smaller, larger = sorted([(x == 1).sum(), (y == 1).sum()])
-    same, opposite = ((x == 1) & (y == 1)).sum(), (np.abs(x - y) == 2).sum()
-    return (same - 2 * opposite) / (2 * smaller) + 0.5 - 0.25 * (smaller + larger) / smaller
-
-
 def test_kinship_is_the_robust_estimate_of_those_called_at_both(tmp_path, capsys, monkeypatch):
+    """The estimator of Manichaikul et al. 2010 (its equation 11)."""
     G = families(missing=0.05)
     kinships = kinship([G[:, :1000], G[:, 1000:]])
     for i, j in zip(*np.tril_indices(len(G), -1), strict=True):
-        assert kinships[i, j] == pytest.approx(kinship_by_hand(G[i], G[j]), abs=1e-6)
+        x, y = G[[i, j]][:, ~np.isnan(G[[i, j]]).any(axis=0)]
+        smaller, larger = sorted([(x == 1).sum(), (y == 1).sum()])
+        same, opposite = ((x == 1) & (y == 1)).sum(), (np.abs(x - y) == 2).sum()
+        expected = (same - 2 * opposite) / (2 * smaller) + 0.5 - 0.25 * (smaller + larger) / smaller
+        assert kinships[i, j] == pytest.approx(expected, abs=1e-6)
     assert kinships[0, 9] == pytest.approx(0.25, abs=0.03)
     assert kinships[4, 12] == pytest.approx(0.5, abs=0.01)
     assert kinship([np.zeros((2, 5))])[0, 1] == 0
@@ -329,9 +317,8 @@ def test_people_of_all_files_are_in_one_space(tmp_path, capsys, secure):
     expected = np.nan_to_num((G[30:70, 20:] - model.mean_) / model.scale_) @ model.components_.T
     np.testing.assert_allclose(scores[:, :2], expected, atol=1e-9)
     np.testing.assert_array_equal(np.flatnonzero(scores[:, 2]), [10])
-    of_plink, loadings = (
-        pd.read_csv(out / name, sep="\t", float_precision="round_trip") for name in ("b.eigenvec", "loadings.tsv")
-    )
+    read_table = partial(pd.read_csv, sep="\t", float_precision="round_trip")
+    of_plink, loadings = map(read_table, (out / "b.eigenvec", out / "loadings.tsv"))
     assert of_plink.columns.tolist() == ["#FID", "IID", "PC1", "PC2"]
     assert of_plink["IID"].tolist() == [f"person_{i}" for i in range(40)]
     np.testing.assert_array_equal(of_plink[["PC1", "PC2"]], scores[:, :2])

@@ -24,9 +24,12 @@ from tests.needed import need
 from tests.refusals import refused
 
 SUMS = {"secure_aggregation": True, "min_parties": 2}
-
 WAYS: list[tuple[str, dict[str, Any]]] = [("p-cov", SUMS), ("sub-it", SUMS), ("sub-it", {"warm_start": "svd"})]
 WAYS += [("adaptive", {"round_bytes": 1e9}), ("qr-pca", {"rank": 90}), ("qr-pca", {"wire": "float32"})]
+PEOPLE = np.split(people(), [50, 62])
+LINKED, COMPLETE = (np.delete(linked_people(missing=share), 120, axis=1) for share in (0.05, 0.0))
+PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
+WAYS_TO_PRUNE = [(method, {}, LINKED) for method in ("sub-it", "adaptive")] + [("p-cov", SUMS, LINKED)]
 
 
 def parties_of(G):
@@ -37,12 +40,6 @@ def with_calls(party, rows, variant, value):
     parties = parties_of(people())
     parties[party][rows, variant] = value
     return parties
-
-
-PEOPLE = parties_of(people())
-LINKED = np.delete(linked_people(), 120, axis=1)
-COMPLETE = np.delete(linked_people(missing=0.0), 120, axis=1)
-PRUNED = {"prune": 0.2, "prune_window": 50, "prune_step": 7}
 
 
 def analysed(parties, method="qr-pca", **options):
@@ -92,13 +89,11 @@ def test_rows_are_looked_through_for_other_values_once_a_run(monkeypatch):
         (PEOPLE, {"scale": True}, ConfigError, ["scale=False"]),
         (PEOPLE, {"center": False}, ConfigError, ["center=True"]),
         (PEOPLE, {"keep": "moments", "scale": True}, ConfigError, ["scale=False", "keep=nothing"]),
-        # For a second sum.
         (PEOPLE, {"survivors": 3, **SUMS}, ConfigError, ["'survivors'", "p-cov", "alleles", "moments"]),
         (PEOPLE, {"genotypes": False, "prune": 0.2}, ConfigError, ["'prune'", 0.2, "genotypes=True"]),
         (PEOPLE, {"prune": 0.2, "prune_window": 50, "prune_step": 60}, ConfigError, ["'prune_step'", 60, 50]),
         (with_calls(1, [0, 2], [3, 4], [1.5, 3]), {}, DataError, [0, 1, 2, "genotypes=True"]),  # a number of columns
         (parties_of(people(missing=0.1)), {"genotypes": False}, DataError, ["genotypes=True", "NaN"]),
-        # Counts of fewer people than the site answers about.
         (with_calls(0, slice(3, None), 7, np.nan), {"min_rows": 10}, DisclosureError, ["party 0", "min_rows"]),
     ],
 )
@@ -156,16 +151,12 @@ def test_counts_that_no_genotypes_have_are_a_false_share():
     stage.pruned = np.array([False, False, True])
     diagonal = [(3 - 4 * 4 * (3 / 8) ** 2) / (2 * 3 / 8 * 5 / 8), 0.0, 0.0]
     np.testing.assert_allclose(stage.head().diagonal, diagonal, rtol=1e-12)
-    # A person has two copies of every allele at most.
     expected = {"count": MAX_ROWS, "called": MAX_ROWS, "alleles": 2 * MAX_ROWS, "squares": 4 * MAX_ROWS}
     require_limits(ALLELES["alleles"].limits({}, None), expected)
 
 
-WAYS_TO_PRUNE = [("qr-pca", {}, COMPLETE), ("p-cov", SUMS, LINKED), ("sub-it", {}, LINKED), ("sub-it", SUMS, COMPLETE)]
-
-
 @pytest.mark.engine
-@pytest.mark.parametrize(("method", "way", "G"), [*WAYS_TO_PRUNE, ("adaptive", {}, LINKED)])
+@pytest.mark.parametrize(("method", "way", "G"), [*WAYS_TO_PRUNE, ("qr-pca", {}, COMPLETE), ("sub-it", SUMS, COMPLETE)])
 def test_components_are_those_of_the_kept_variants(method, way, G, monkeypatch):
     monkeypatch.setattr(pruning, "MAX_PAIRS", 4000)  # so that several questions are needed
     model = analysed(parties_of(G), method, **PRUNED, **way)
@@ -243,8 +234,7 @@ def test_pruning_keeps_the_variants_of_plinks_rule(window, step, limit, missing)
 def test_the_kept_variants_are_those_of_the_program(tmp_path):
     program, to_bed = shutil.which("plink2"), pytest.importorskip("bed_reader").to_bed
     need(program, "plink2")
-    G = linked_people(200, 3000)
-    d = G.shape[1]
+    G, d = linked_people(200, 3000), 3000
     names = {"chromosome": ["1"] * 1400 + ["2"] * (d - 1400), "bp_position": np.arange(d) + 1, "sid": np.arange(d)}
     names |= {"allele_1": ["A"] * d, "allele_2": ["G"] * d, "sex": [1] * len(G)}
     to_bed(tmp_path / "all.bed", np.where(np.isnan(G), -127, G).astype(np.int8), properties=names)
@@ -272,9 +262,7 @@ def test_allele_counts_give_the_diagonal_and_add_up():
         np.testing.assert_array_equal(count_alleles(same).alleles, count_alleles(G).alleles)
         found, expected = (to_array(standardise(form, count_alleles(G).frequencies)) for form in (same, G))
         np.testing.assert_array_equal(found, expected)
-
-
-def test_variants_of_one_allele_and_what_is_no_genotype():
+    # Variants of one allele, and what is no genotype.
     G = people(missing=0.1)
     G[:, 3], G[:, 4], G[:, 5] = 0, 2, np.nan
     counts = count_alleles(G)

@@ -34,6 +34,12 @@ from tests.foreign import JSON_VALUES, paths_in
 from tests.harness import at_sites, finish, server_of
 
 EARLIER = Path(__file__).parents[1] / "earlier" / "e3ebde38"
+X = rows(120, 5)
+SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
+OPTIONS: dict[str, dict[str, Any]] = {"em": {}, "vertical": {}, "streaming": {}}
+OPTIONS |= {"p-cov": {"scale": True, "clusters": 2, "keep": "parties"}, "dp-pca": {"epsilon": 1.0, "noise_seed": 1}}
+OPTIONS |= {"sapca": {"share_low": 0.0, "share_high": 1.0}}  # the number of components was fixed
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +51,6 @@ def parties():
 @pytest.fixture
 def earlier(tmp_path):
     return Path(shutil.copytree(EARLIER, tmp_path / "earlier"))
-
-
-OPTIONS: dict[str, dict[str, Any]] = {"em": {}, "vertical": {}, "streaming": {}}
-OPTIONS |= {"p-cov": {"scale": True, "clusters": 2, "keep": "parties"}, "dp-pca": {"epsilon": 1.0, "noise_seed": 1}}
-OPTIONS |= {"sapca": {"share_low": 0.0, "share_high": 1.0}}  # the number of components was fixed
 
 
 @pytest.mark.parametrize("method", OPTIONS)
@@ -108,11 +109,6 @@ def test_a_journal_of_before_is_whole_and_counts(parties, earlier, tmp_path, mon
     assert audit(str(earlier / "journal-0")).gap == 0
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers that a file has may overflow
-
-X = rows(120, 5)
-
-
 def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
     """Write the archive with a change in it, and return what has changed."""
     with zipfile.ZipFile(source) as archive:
@@ -144,9 +140,6 @@ def spoil_archive(rng: np.random.Generator, source: Path, target: Path) -> str:
         for name, content in members.items():
             archive.writestr(name, content)
     return change
-
-
-SQL_VALUES = [None, -1, 0, 1, 2**62, 1e308, float("inf"), 0.5, "x", "", "\x1b[2J", "\x00", b"\xff\x00", "a" * 1000]
 
 
 def spoil_store(rng: np.random.Generator, folder: Path, schema: Schema) -> str:

@@ -24,6 +24,11 @@ RUNS += [("sapca", {"tracked": 6, "n_components": 0.5}), ("p-cov", {"outliers": 
 RUNS += [("dp-pca", {"release": "joint", "clip": 5.0}), ("dp-pca", {"trust": "distributed", "honest_parties": 2})]
 
 
+def of(method, options):
+    parties = BY_COLUMNS if METHODS[method].strategy.card.split == "columns" else BY_ROWS
+    return fit(method, parties, **{"n_components": 3, **options})
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     made = {f"{method} {options}": of(method, options) for method, options in RUNS}
@@ -44,11 +49,6 @@ def models(tmp_path_factory):
     made["federation"] = federation.model(2)
     made["digits"] = simulated(2, tmp_path_factory.mktemp("run"), **{"method": "p-cov", "n-components": 3})
     return made
-
-
-def of(method, options):
-    parties = BY_COLUMNS if METHODS[method].strategy.card.split == "columns" else BY_ROWS
-    return fit(method, parties, **{"n_components": 3, **options})
 
 
 @pytest.mark.engine
@@ -74,7 +74,6 @@ def test_federations_and_streams_have_measurements(models):
     told = digits.log["measured"]
     assert told["angle_to_pooled_mean_degrees"] <= told["angle_to_pooled_max_degrees"] < 1e-6
     np.testing.assert_allclose(told["captured_variance_share"], digits.explained_variance_ratio_.sum())
-    # Members are counted and named.
     zero, one, two = (f"partition {i}" for i in range(3))
     members = {"joined": {"joined": [zero, one, two]}, "more": {"appended": [one], "unchanged": [zero]}}
     members["changed"] = {"replaced": [one], "unchanged": [zero], "absent": [two]}
@@ -90,10 +89,7 @@ def told(line, text, **measured):
     return line, measured, text
 
 
-def spent(rounds, up, down):
-    return {"spent_rounds": rounds, "spent_bytes_up_per_party": up, "spent_bytes_down_per_party": down}
-
-
+SPENT = "spent_rounds", "spent_bytes_up_per_party", "spent_bytes_down_per_party"
 OF_THREE, TO_GO = " at most, of the first 3 components", " degrees before its limit (no bound)"
 ANGLES = "2 degrees at most, 0.5 in the mean"
 ERRORS = {"squared_error_per_row": 2.0, "predicted_squared_error_per_row": 3.0}
@@ -114,7 +110,6 @@ TEXTS = [
     told("certified angle", "no bound", certified_angle_degrees=90.0, certified_components=4),
     told("certified angle", "3e-08 degrees at most", certified_angle_degrees=3e-8, certified_components=4),
     told("certified angle", f"0.5 degrees{OF_THREE}", certified_angle_degrees=0.5, certified_components=3),
-    # A small share is never said to be zero.
     told("missing values", f"0.0027%; EM stopped an estimated 0{TO_GO}", missing_share=2.7e-5, degrees_ahead=0.0),
     told("missing values", f"5.12%; EM stopped an estimated 1.3{TO_GO}", missing_share=0.0512, degrees_ahead=1.26),
     told("angle bound", "13 degrees (Davis and Kahan: the worst case)", angle_bound_degrees=12.31),
@@ -145,8 +140,8 @@ TEXTS = [
     told("rows clipped to", "2 (variances), 3 (joint)", clipping_norm_variances=2.0, clipping_norm_joint=3.0),
     told("secure aggregation", "double masks, 2 of 3 sites", double_masked_parties=2, expected_parties=3),
     told("revision", "2", revision=2, unsaved_changes=0),
-    told("spent", "1 round, 2.5 MB up and 0.001 MB down per site", **spent(1, 2.5e6, 1e3)),
-    told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per site", **spent(2, 1e3, 2.5e6)),
+    told("spent", "1 round, 2.5 MB up and 0.001 MB down per site", **dict(zip(SPENT, (1, 2.5e6, 1e3), strict=True))),
+    told("spent", "2 rounds, 0.001 MB up and 2.5 MB down per site", **dict(zip(SPENT, (2, 1e3, 2.5e6), strict=True))),
     told("privacy", PRIVACY, epsilon=1.5, delta=1e-6, honest_parties=2),
     told("odd rows", ODD, rows_above_t_squared_limit=3, rows_above_spe_limit=4),
 ]

@@ -28,6 +28,12 @@ from tests.harness import reconstruction_error
 from tests.refusals import refused
 
 X = rows(300) + np.arange(12)
+Y = rows(120, 5) + np.arange(5)
+NAMES = [f"f{j}" for j in range(6)]
+MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
+PATIENTS = pd.DataFrame(Y, columns=MEASURES, index=[f"patient {i}" for i in range(120)])
+SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
+GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +60,7 @@ def test_a_model_counts_rounds_and_bytes(model):
     for part in ("p-cov (exact)", "3, with 20 to 180 rows", "300 of 12 features", "bytes up", "explained variance"):
         assert part in text
     first, last = model.log["rounds"]
-    assert last["phase"] == "project"
-    assert model.rounds == 1
-    assert model.bytes_up_by_party == first["up"]
+    assert (last["phase"], model.rounds, model.bytes_up_by_party) == ("project", 1, first["up"])
     assert model.bytes_up == sum(first["up"]) >= 3 * 8 * (78 + 12 + 1)
     assert model.bytes_down == sum(last["down"]) >= 3 * 8 * (5 * 12 + 12)
     assert "of them" not in text
@@ -104,7 +108,7 @@ def test_a_model_that_does_not_fit_together_is_refused(model, change, named, tmp
         PCAModel.load(written).summary(full=True)
 
 
-def test_metrics_of_the_truth_itself():
+def test_metrics_of_the_truth_itself_of_a_span_and_of_scores():
     truth = pooled_pca(X, 5)
     assert principal_angles(truth, truth).max < 1e-12
     np.testing.assert_allclose(reconstruction_error(truth, X), truth.squared_error, rtol=1e-9)
@@ -119,6 +123,15 @@ def test_metrics_of_the_truth_itself():
         assert least <= knn_accuracy(truth, X[::2], labels[::2], X[1::2], told[1::2]) <= most
     full = run("p-cov", cut(X, 180, 120), n_components=12, scale=True)
     np.testing.assert_allclose(full.inverse_transform(full.transform(X)), X, atol=1e-9)
+    # A model that is wrong about mean, variances and the length of its components captures what their span holds.
+    truth = pooled_pca(X, 12)
+    long_and_short = truth.components_[[0, 3]] * [[2.0], [0.5]]
+    wrong = dataclasses.replace(pooled_pca(X, 2), components_=long_and_short, mean_=truth.mean_ + 100)
+    share = truth.explained_variance_ratio_[[0, 3]].sum()
+    np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
+    truth = pooled_pca(X, 3, scale=True)
+    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
+    np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -142,18 +155,6 @@ def test_totals_and_mean_angles_hang_on_all_components():
     turned[2, 2:] = np.cos(np.pi / 6), np.sin(np.pi / 6)
     truth = dataclasses.replace(pooled_pca(rows(50, 4), 3), components_=np.eye(3, 4))
     np.testing.assert_allclose(principal_angles(dataclasses.replace(truth, components_=turned), truth), (30, 10))
-
-
-def test_captured_variance_is_that_of_a_span_or_of_scores():
-    """A model that is wrong about mean, variances and the length of its components captures what their span holds."""
-    truth = pooled_pca(X, 12)
-    long_and_short = truth.components_[[0, 3]] * [[2.0], [0.5]]
-    wrong = dataclasses.replace(pooled_pca(X, 2), components_=long_and_short, mean_=truth.mean_ + 100)
-    share = truth.explained_variance_ratio_[[0, 3]].sum()
-    np.testing.assert_allclose(captured_variance(wrong, truth, X), share, rtol=1e-12)
-    truth = pooled_pca(X, 3, scale=True)
-    scores = run("vertical", np.array_split(X, 3, axis=1), n_components=3, scale=True)
-    np.testing.assert_allclose(captured_variance(scores, truth, X), truth.explained_variance_ratio_.sum(), rtol=1e-9)
 
 
 def rewritten(model, path, *, compression=zipfile.ZIP_STORED, without="", **about):
@@ -207,16 +208,14 @@ def test_an_infinite_number_is_json_and_comes_back(tmp_path):
     assert again.summary(full=True) == model.summary(full=True)
 
 
-def test_files_within_their_limits_are_read(model, tmp_path, monkeypatch):
+def test_files_within_their_limits_are_read_without_control_characters(model, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL_ARCHIVE_BYTES", 2**10)
     told = dataclasses.replace(model, log={**model.log, "notes": ["0" * 10**5]})
     path = rewritten(told, tmp_path / "model", compression=zipfile.ZIP_DEFLATED)
     with refused(ContractError, match="most_bytes=1[0-9]{5}"):
         PCAModel.load(path)
     assert PCAModel.load(path, most_bytes=10**6).log["notes"] == told.log["notes"]
-
-
-def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
+    # Its texts have no control characters.
     evil = "a\x1b[2J\u202eb\nc"
     other = dataclasses.replace(model, log={**model.log, "notes": [evil], "method": evil})
     again = PCAModel.load(other.save(tmp_path / "model"))
@@ -225,15 +224,11 @@ def test_texts_of_a_file_have_no_control_characters(model, tmp_path):
         assert "a?[2J?b?c" in text
 
 
-Y = rows(120, 5) + np.arange(5)
-
-
 @pytest.fixture(params=[False, True], ids=["plain", "scaled"])
 def fitted(request):
     return run("p-cov", cut(Y, 70, 50), n_components=2, scale=request.param)
 
 
-# scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
 # scikit-learn's own scaled pipelines warn likewise where set_output comes after fit
 @pytest.mark.filterwarnings("ignore:X has feature names, but PCA was fitted without:UserWarning")
 def test_a_fitted_model_works_in_a_pipeline(fitted):
@@ -245,7 +240,6 @@ def test_a_fitted_model_works_in_a_pipeline(fitted):
     for named in (fitted, frozen, make_pipeline(frozen)[:]):
         assert named.get_feature_names_out().tolist() == ["pca0", "pca1"]
     frame = make_pipeline(frozen).set_output(transform="pandas").transform(Y)
-    assert isinstance(frame, pd.DataFrame)
     assert frame.columns.tolist() == ["pca0", "pca1"]
     scaled = fitted.scale_ is not None
     theirs = make_pipeline(*[StandardScaler()] * scaled, PCA(2, svd_solver="full")).fit(Y)
@@ -264,13 +258,8 @@ def test_a_model_shows_itself(fitted):
     page = fitted._repr_html_()
     assert page.count("<tr>") == 3
     assert all(html.escape(note) in page.split("<details>")[0] for note in fitted.log["notes"])  # seen without a click
-    largest = f"feature {np.abs(fitted.components_[0]).argmax()} +"
-    for part in (
-        html.escape(repr(fitted)),
-        f"width:{100 * share:.2f}%",
-        largest,
-        html.escape(fitted.summary(full=True)),
-    ):
+    largest, summary = f"feature {np.abs(fitted.components_[0]).argmax()} +", fitted.summary(full=True)
+    for part in (html.escape(repr(fitted)), f"width:{100 * share:.2f}%", largest, html.escape(summary)):
         assert part in page
     fitted.log["notes"].append("<script>alert(1)</script>")
     assert "<script>" not in fitted._repr_html_()
@@ -302,8 +291,8 @@ def test_a_summary_tells_sizes_names_and_bytes_of_parties():
     last = {"phase": "project", "up": [5, 5], "down": [30, 40]}
     model.log["rounds"] = [{"phase": "moments", "up": [10, 2000], "down": [1, 2]}, last]
     lines = [line.split("  ") for line in model.summary(full=True).splitlines() if "bytes" in line]
-    told = [("bytes up", "2,000 at most per site, 2,010 in all"), ("bytes down", "73 in all")]
-    assert [(line[1], line[-1].strip()) for line in lines] == told
+    expected = [("bytes up", "2,000 at most per site, 2,010 in all"), ("bytes down", "73 in all")]
+    assert [(line[1], line[-1].strip()) for line in lines] == expected
 
 
 @pytest.mark.parametrize(("names", "first"), [(list("abcde"), "b"), ([], "feature 2")])
@@ -314,11 +303,6 @@ def test_a_note_tells_of_three_features_in_another_unit(names, first):
     assert f"{first} (mean 5 there, 500 elsewhere)" in north
     assert "and 2 more features" in north
     assert "more feature" not in south
-
-
-NAMES = [f"f{j}" for j in range(6)]
-FRAME = pd.DataFrame(rows(60, 6), columns=NAMES, index=[f"row {i}" for i in range(60)])
-PARTIES = {"north": FRAME[:40], "south": FRAME[40:]}
 
 
 def test_tables_are_title_head_and_lines_short_and_no_markup():
@@ -344,25 +328,19 @@ def test_tables_are_title_head_and_lines_short_and_no_markup():
 
 
 def test_loadings_and_scores_are_frames_with_names():
-    model = run("p-cov", PARTIES, n_components=2)
+    model = run("p-cov", SITES, n_components=2)
     frame = model.loadings_frame()
-    assert (list(frame.index), list(frame.columns)) == (NAMES, ["PC1", "PC2"])
+    assert (list(frame.index), list(frame.columns)) == (MEASURES, ["PC1", "PC2"])
     np.testing.assert_array_equal(frame.to_numpy(), model.components_.T)
-    frame = run("p-cov", cut(rows(60), 40, 20), n_components=2).scores_frame(cut(rows(60), 40, 20))
-    assert frame["party"].tolist() == ["party 0"] * 40 + ["party 1"] * 20
-    assert model.scores_frame([FRAME])["party"].tolist() == ["party 0"] * 60  # of two parties, which one it is?
+    frame = run("p-cov", cut(Y, 70, 50), n_components=2).scores_frame(cut(Y, 70, 50))
+    assert frame["party"].tolist() == ["party 0"] * 70 + ["party 1"] * 50
+    assert model.scores_frame([PATIENTS])["party"].tolist() == ["party 0"] * 120  # of two parties, which one it is?
     assert list(tables.tables_by_name([1, 2], {"parties": [{"name": "a"}, {}]})) == ["party 0", "party 1"]
-    for parties in (PARTIES, list(PARTIES.values())):
+    for parties in (SITES, list(SITES.values())):
         frame = model.scores_frame(parties)
-        assert list(frame.index) == list(FRAME.index)
-        assert frame.pop("party").tolist() == ["north"] * 40 + ["south"] * 20
-        np.testing.assert_allclose(frame.to_numpy(), model.transform(FRAME))
-
-
-MEASURES = ["age_years", "weight", "height", "pulse", "pressure"]
-PATIENTS = pd.DataFrame(rows(120, 5) + np.arange(5), columns=MEASURES)
-SITES = {"north": PATIENTS[:70], "south": PATIENTS[70:]}
-GAPS = [part.mask(np.random.default_rng(0).random(part.shape) < 0.1) for part in SITES.values()]
+        assert list(frame.index) == list(PATIENTS.index)
+        assert frame.pop("party").tolist() == ["north"] * 70 + ["south"] * 50
+        np.testing.assert_allclose(frame.to_numpy(), model.transform(PATIENTS))
 
 
 def test_a_table_of_scaled_features_is_that_of_their_correlations():
@@ -376,7 +354,6 @@ def test_a_table_of_scaled_features_is_that_of_their_correlations():
     np.testing.assert_allclose(table.loc["variance"][:3], values, rtol=1e-9)
     np.testing.assert_allclose(table.loc[MEASURES, "communality"], vectors**2 @ values, rtol=1e-9)
     np.testing.assert_allclose(table.loc["cumulative share"][:3], np.cumsum(values) / 5, rtol=1e-9)
-    # It may be sorted, without small entries and by another divisor.
     np.testing.assert_allclose(short.loc["variance"][:3], model.explained_variance_, rtol=1e-12)
     whole = table.loc[short.index[:5]]
     pd.testing.assert_frame_equal(short[:5], whole.where((whole.abs() >= 0.4) | (whole.columns == "communality")))
@@ -384,6 +361,9 @@ def test_a_table_of_scaled_features_is_that_of_their_correlations():
     assert (np.diff(leading.argmax(axis=1) - leading.max(axis=1) / 2) > 0).all()
     with refused(ConfigError, "'divisor'", "n-1"):
         model.table(divisor="n-2")
+    pytest.importorskip("jinja2")  # with which pandas writes the table for a paper
+    assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
+    assert table.to_html().count("<tr") == 9
 
 
 @pytest.mark.parametrize("fourth_moments", [False, True])
@@ -397,15 +377,12 @@ def test_kept_moments_add_communalities_and_intervals(fourth_moments):
     np.testing.assert_allclose(table.filter(like="interval", axis=0).iloc[:, :3].T, expected, rtol=1e-12)
 
 
-CHANGES = {"scale": {"scale": True}, "adjust_for": {"adjust_for": "pulse"}, "harmonise": {"harmonise": "means"}, "": {}}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_table_has_no_number_that_the_model_does_not_know(change):
+def test_a_table_has_no_number_that_the_model_does_not_know():
     parties = {name: 2.0**-40 * table for name, table in SITES.items()}
-    table = run("p-cov", parties, n_components=2, keep="moments", **CHANGES[change]).table()
-    assert any("interval" in name for name in table.index) == (change in ("", "scale"))
-    assert ("communality" in table) == (change in ("", "scale"))
+    for change in ({}, {"scale": True}, {"adjust_for": "pulse"}, {"harmonise": "means"}):
+        table = run("p-cov", parties, n_components=2, keep="moments", **change).table()
+        assert any("interval" in name for name in table.index) == (change.keys() <= {"scale"})
+        assert ("communality" in table) == (change.keys() <= {"scale"})
     for options in ({}, {"keep": "moments", "center": False}, {"scale": True, "adjust_for": "pulse"}):
         table = run("p-cov", SITES, n_components=2, **options).table()
         assert list(table.columns) == ["PC1", "PC2"]
@@ -414,13 +391,6 @@ def test_a_table_has_no_number_that_the_model_does_not_know(change):
     table = run("em", GAPS, n_components=2, keep="moments").table()
     assert "communality" in table
     assert not [name for name in table.index if "interval" in name]  # missing values are not taken for known
-
-
-def test_pandas_writes_a_table_for_a_paper():
-    pytest.importorskip("jinja2")
-    table = run("p-cov", SITES, n_components=2, scale=True).table()
-    assert r"age\_years & " in table.to_latex(float_format="%.2f", na_rep="", escape=True)
-    assert table.to_html().count("<tr") == 9
 
 
 def test_a_summary_says_what_how_much_and_how_sure():
@@ -432,12 +402,8 @@ def test_a_summary_says_what_how_much_and_how_sure():
     assert f"first variance {model.explained_variance_[0]:.3g}, 95 % interval {low:.3g} to {high:.3g}" in lines[2]
     shares = 100 * model.explained_variance_ratio_.cumsum()
     assert f"{shares[1]:.3g}% of the variance, cumulative {shares[0]:.3g}%, {shares[1]:.3g}%" in lines[1]
-    of_columns = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
-    for method, parties, scale in (
-        ("p-cov", SITES, True),
-        ("vertical", of_columns, True),
-        ("vertical", of_columns, False),
-    ):
+    halves = [PATIENTS.iloc[:, :3], PATIENTS.iloc[:, 3:]]
+    for method, parties, scale in (("p-cov", SITES, True), ("vertical", halves, True), ("vertical", halves, False)):
         assert f"scaled: {'yes' if scale else 'no'}" in run(method, parties, n_components=2, scale=scale).summary()
     assert "1 note" in lines[2]
     assert "without a bound" in run("ap-cov", SITES, n_components=2).summary()

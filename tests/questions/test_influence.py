@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import ndarrays_to_parameters
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from fedpca_flwr import run
@@ -25,52 +25,45 @@ from fedpca_flwr.simulations.benchmarks.harness import clients
 from fedpca_flwr.simulations.benchmarks.influence import _named_parties
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
-from tests.harness import finish, fit, proxy_of, server_of
+from tests.harness import finish, fit, heard, server_of, tamper
 from tests.refusals import refused
 
 HIDDEN = {"secure_aggregation": True, "bound": 40.0}
 POOLING = [name for name, method in METHODS.items() if method.strategy.card.pools_moments]
 THREE = cut(rows(400) + 3, 200, 150, 50)
 FOUR = cut(rows(1280), 1000, 200, 50, 30)
+HARM = [("p-cov", 0.3, influence.MAX_GROUPS), ("p-cov", 0.3, 1), ("p-cov", 3.0, influence.MAX_GROUPS)]  # 1: it hides
+HARM += [(method, 1.0, influence.MAX_GROUPS) for method in ("ap-cov", "p-cov scale=true", "p-cov center=false")]
 
 
 def claiming(parties, party, claimed, method="p-cov", **options):
     """Return a run in which a party claims to have the given moments, and answers the last round accordingly."""
     server = server_of(method, parties, **{"n_components": 5, **options})
-    proxy = proxy_of(server, party)
-    honest = proxy.fit
+    questions = heard(server, party)
 
-    def fit(ins, timeout, group_id):
-        reply = honest(ins, timeout, group_id)
+    def claim(reply):
         arrays = [claimed.mean, claimed.remainder, claimed.scatter]
-        if ins.config["phase"] != "moments":
-            components, mean, _ = parameters_to_ndarrays(ins.parameters)
-            centred = Moments(claimed.count, claimed.mean, claimed.remainder, claimed.scatter_about(mean))
+        if questions[-1].phase != "moments":
+            components, mean, _ = questions[-1].asked
+            centred = replace(claimed, scatter=claimed.scatter_about(mean))
             squared = centred.diagonal().sum() - np.vdot(components, centred.times(components.T).T)
             arrays = [np.asarray(squared)]
         reply.parameters = ndarrays_to_parameters([np.asarray(claimed.count), *arrays])
         reply.num_examples = claimed.count
         return reply
 
-    proxy.fit = fit
+    tamper(server, party, claim)
     return server
-
-
-def erasing(strength):
-    """Return moments that remove the first component of honest parties, with a diagonal that hides the removal."""
-    model, local = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
-    u, value = model.components_[0], strength * model.singular_values_[0] ** 2
-    return replace(local, scatter=pack(np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))))
-
-
-HARM = [("p-cov", 0.3, influence.MAX_GROUPS), ("p-cov", 0.3, 1), ("p-cov", 3.0, influence.MAX_GROUPS)]  # 1: it hides
-HARM += [(method, 1.0, influence.MAX_GROUPS) for method in ("ap-cov", "p-cov scale=true", "p-cov center=false")]
 
 
 @pytest.mark.parametrize(("method", "strength", "groups"), HARM)
 def test_a_share_that_takes_a_component_away_does_not_pass(method, strength, groups, monkeypatch):
+    """The first component of honest parties is removed, and a diagonal hides the removal."""
     monkeypatch.setattr(influence, "MAX_GROUPS", groups)
-    negative = erasing(strength)
+    model, local = fit("p-cov", FOUR, n_components=1), Moments.from_rows(FOUR[0])
+    u, value = model.components_[0], strength * model.singular_values_[0] ** 2
+    scatter = np.asfortranarray(value * (np.eye(u.size) * (u**2).max() - np.outer(u, u)))
+    negative = replace(local, scatter=pack(scatter))
     fields = {name: np.asarray(getattr(negative, name)) for name in ("count", "mean", "remainder", "scatter")}
     check_together(MOMENTS, {"client 0": fields}, {"d": 12})  # nothing shows
     with refused(ContractError, "client 2", match="eigenvalue"):
@@ -164,6 +157,15 @@ def hospitals(count=3, metres=()):
 METRES = hospitals(metres=[2])
 
 
+def told(parts, method="p-cov"):
+    return [note for note in run(method, parts, n_components=2).log["notes"] if "another unit" in note]
+
+
+def found(parts):
+    means, deviations = (np.stack([getattr(part, what)(axis=0) for part in parts]) for what in ("mean", "std"))
+    return find_unit_mismatches(np.array([float(len(part)) for part in parts]), means, deviations)
+
+
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov scale=true", "qr-pca", "sub-it"])
 def test_metres_at_one_of_three_sites_are_named(method):
     (note,) = told([pd.DataFrame(part, columns=["height_cm", "glucose", "age"]) for part in METRES], method)
@@ -196,17 +198,7 @@ def test_units_of_odd_parties_only_are_named():
     assert find_unit_mismatches(np.full(202, 10.0), centres, centres) == [(201, 0, 100.0, 1.0)]
     assert find_unit_mismatches(np.full(7, 10.0), *[centres[[0, 2, 3, 4, 5, 1, 201]]] * 2) == []
 
-
-def told(parts, method="p-cov", **options):
-    return [note for note in run(method, parts, n_components=2, **options).log["notes"] if "another unit" in note]
-
-
-def found(parts):
-    means, deviations = ([getattr(part, what)(axis=0) for part in parts] for what in ("mean", "std"))
-    return find_unit_mismatches(np.array([float(len(part)) for part in parts]), np.stack(means), np.stack(deviations))
-
-
-def test_another_unit_is_as_large_a_factor_of_mean_and_deviation():
+    # Another unit is as large a factor of mean and deviation.
     for parties, named in (
         ([(1, 1), (1, 1), (5, 5)], [(2, 0, 5, 1)]),
         ([(1, 1), (1, 1), (4.9, 4.9)], []),

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from fractions import Fraction
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,6 +37,20 @@ from tests.refusals import refused
 PARTIES = cut(rows(90, 4), 40, 30, 20)
 DIAGONAL = np.square(np.vstack(PARTIES) - np.vstack(PARTIES).mean(axis=0)).sum(axis=0)
 N, TEN = MAX_ROWS, {"rows": np.asarray(10)}
+SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
+THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
+SCALED = SimpleNamespace(options=SimpleNamespace(scale=True))
+SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
+NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
+# Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
+FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
+BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
+FACTOR_LIMITS = {
+    "first": np.sqrt(10 * BY_FACTOR),
+    "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
+    "square": BY_FACTOR.sum(),
+    "likelihood": 10 * (2 * np.log(2) + np.log(6)) + 50.5 / 0.5,
+}
 
 
 @pytest.mark.engine
@@ -86,16 +101,12 @@ def test_a_last_round_fits_to_a_millionth_of_the_variance(method):
 @pytest.mark.engine
 def test_a_private_last_round_tells_a_constant(monkeypatch):
     """Neither how many there are, nor that they cannot be projected."""
-
-    def fail(party, asked):
-        raise ValueError
-
     for size in (40, 41, 400):
         server = server_of("dp-pca", [rows(size, 4), *PARTIES], n_components=2, epsilon=10.0)
         answers = heard(server, 0)
         finish(server)
         assert [array.tolist() for array in answers[-1].said] == [1, 0.0]
-        monkeypatch.setattr(DPPCAClient, "write_files", fail)
+        monkeypatch.setattr(DPPCAClient, "write_files", Mock(side_effect=ValueError))
 
 
 def opened(rows, total, squares, missed):
@@ -117,8 +128,8 @@ def pooled(total, *, bound=1.0, indicators=0, scaled=True):
     return end.value.value
 
 
-def test_features_below_fixed_point_are_not_scaled():
-    """Ten rows about zero."""
+def test_features_below_fixed_point_are_not_scaled_and_squares_are_as_large_as_their_mean_says():
+    """Ten rows about zero; four rows that add up to 4 have squares of 4 and more, but for rounding in fixed point."""
     for missed, diagonal, run, expected, below in (
         ([0.0, 1e-30], [4.0, 1e-30], {}, [4.0, 0.0], ["3.2e-16"]),  # it would be divided by what rounding left
         ([0.0, 1e-30], [4.0, 1e-30], {"scaled": False}, [4.0, 1e-30], []),
@@ -127,6 +138,15 @@ def test_features_below_fixed_point_are_not_scaled():
         resolved = pooled(opened(10.0, [0, 0], diagonal, missed), **run)
         np.testing.assert_allclose(resolved.diagonal, expected, rtol=1e-6)
         assert [text.split("below ")[1].split(";")[0] for text in resolved.cautions] == below
+    result = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
+    np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
+    with refused(ContractError, "not those of any rows"):
+        pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
+    with refused(ConfigError, "'bound'", "1e+70"):  # beside a huge bound all indicators would be constant
+        pooled(opened(10.0, [0, 0], [4e140, 0.0], [1e50, 1e50]), bound=1e70, indicators=1)
+    for lost, told in ((1.9e-14, 0), (2.1e-14, 2)):  # what rounding loses of a mean, beside a deviation
+        head, squares = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
+        assert pooling.remainder_if_needed(head, squares).size == told
 
 
 def test_a_factor_is_above_the_noise_and_that_above_rounding():
@@ -147,40 +167,25 @@ def test_a_share_may_be_off_by_the_rounding_of_its_centre():
     assert limits({}, public)["bound"] == MAX_MAGNITUDE
 
 
-@pytest.mark.parametrize(("complete", "answered"), [(5, True), (4, False)])
-def test_a_site_answers_about_as_many_rows_as_its_minimum(complete, answered, tmp_path):
+def test_a_site_answers_about_as_many_rows_as_its_minimum(tmp_path):
     """The site has five more rows, each of which has gaps of its own."""
-    X = np.random.default_rng(0).normal(50, 10, (5 + complete, 3))
-    X[[0, 1, 2, 3, 3, 4, 4], [0, 1, 2, 0, 1, 0, 2]] = np.nan
-    session = HostileSession(tmp_path, X, {"method": "em", "n-components": 1}, **{"min-rows": 5})
-    assert bool(session.ask("observed", [])[0]) == answered
+    for complete in (5, 4):
+        X = np.random.default_rng(0).normal(50, 10, (5 + complete, 3))
+        X[[0, 1, 2, 3, 3, 4, 4], [0, 1, 2, 0, 1, 0, 2]] = np.nan
+        session = HostileSession(tmp_path / f"{complete}", X, {"method": "em", "n-components": 1}, **{"min-rows": 5})
+        assert bool(session.ask("observed", [])[0]) == (complete == 5)
 
 
-@pytest.mark.parametrize("wrong", [[3, 2, 5], [2, 3, 3]])
-def test_ids_are_in_order_and_each_once(wrong):
-    right, other = (SimpleNamespace(fields={"ids": np.array(ids)}, sender="client 1") for ids in ([2, 3, 5], wrong))
+def test_ids_are_in_order_and_each_once():
+    orders = [2, 3, 5], [3, 2, 5], [2, 3, 3]
+    right, *others = (SimpleNamespace(fields={"ids": np.array(ids)}, sender="client 1") for ids in orders)
     ColumnsRun._require_same_ids(SimpleNamespace(), [right, right])
-    with refused(ContractError, "client 1", "'ids'"):
-        ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
+    for other in others:
+        with refused(ContractError, "client 1", "'ids'"):
+            ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
     # Parties are named as members where no two are one.
     replies = [SimpleNamespace(member=member, sender=f"client {i}") for i, member in enumerate("aab")]
     assert [party_names(some) for some in (replies[1:], replies)] == [["a", "b"], ["client 0", "client 1", "client 2"]]
-
-
-SPREAD = np.array([2.0, 3.0])  # of rows that are all on one line, which meet Cauchy and Schwarz
-THREE = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
-SCALED = SimpleNamespace(options=SimpleNamespace(scale=True))
-SQUARES = 1.01 * 10 * np.array([4.0, 1.0])  # ten rows of variance 1, and a deviation beyond the model's mean
-NEAR = {"mean": np.array([1.0, 0.0]), "centre": np.zeros(2), "spread": np.ones(2)}
-# Ten rows by a model of one factor: variances along the features of 3 and 0.5, and expected squares below these.
-FACTOR = {"basis": np.array([[1.0], [0.0]]), "variances": np.array([3.0]), "noise": 0.5, "spread": SPREAD}
-BY_FACTOR = np.array([40.4 + 3 * (50.5 / 0.5 + 10), 10.1 + 0.5 * (50.5 / 0.5 + 10)])
-FACTOR_LIMITS = {
-    "first": np.sqrt(10 * BY_FACTOR),
-    "product": np.sqrt(BY_FACTOR * BY_FACTOR.sum())[:, None],
-    "square": BY_FACTOR.sum(),
-    "likelihood": 10 * (2 * np.log(2) + np.log(6)) + 50.5 / 0.5,
-}
 
 
 def test_limits_in_closed_form():
@@ -244,53 +249,32 @@ def test_a_site_with_more_rows_than_its_share_is_named(monkeypatch):
             row_limits.read_row_count(np.asarray(float(wrong)), 3)
 
 
-OBSERVED = 3, np.array([3.0, 1.0])
-
-
-def product_of(size):
-    """Return a product with a block, the block, and the sum of the variances, of which a million times are allowed."""
-    return np.array([[0.0], [size], [-2e6]]), np.eye(3)[:, :1], 2.0
-
-
-def rounded(largest, missed):
-    """Return rounding of the variance of ten rows: the limits are 1e-12 of a row, and 1e-30 of the largest variance."""
-    return 1.0, np.array([0.0, missed]), np.array([largest, 0.0]), 10
-
-
-def unresolved(missed):
-    return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
-
-
 def test_numbers_that_no_rows_have_are_refused():
+    """Of variances a million times are allowed; rounding is limited to 1e-12 of a row, and 1e-30 of the largest."""
+
+    def product_of(size):
+        return np.array([[0.0], [size], [-2e6]]), np.eye(3)[:, :1], 2.0
+
+    def rounded(largest, missed):
+        return 1.0, np.array([0.0, missed]), np.array([largest, 0.0]), 10
+
+    def unresolved(missed):
+        return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
+
+    observed, possible = (3, np.array([3.0, 1.0])), require_possible_product
+    impossible = 2.0001e6, -2.0001e6, 1e300, np.nan, np.inf
     for check, right, wrong, error, named in (
         (row_limits.require_max_rows, (N // 8, 8), (N // 8 + 1, 8), DataError, ["4,294,967,296"]),
         (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
         (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
         (row_limits.require_scalable, rounded(1e30, 0.9e-11), rounded(1e30, 1.1e-11), ConfigError, ["'bound'", 1]),
-        (incomplete._require_observed, OBSERVED, (3, np.array([3.0, 0.0])), DataError, ["[1]"]),
-        (incomplete._require_observed, OBSERVED, (3, np.array([4.0, 1.0])), ContractError, []),
-        (incomplete._require_observed, OBSERVED, (3, np.array([-1.0, 1.0])), ContractError, []),
-        *(
-            (require_possible_product, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"])
-            for n in (2.0001e6, -2.0001e6, 1e300, np.nan, np.inf)
-        ),
+        (incomplete._require_observed, observed, (3, np.array([3.0, 0.0])), DataError, ["[1]"]),
+        *((incomplete._require_observed, observed, (3, np.array([n, 1.0])), ContractError, []) for n in (4.0, -1.0)),
+        *((possible, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"]) for n in impossible),
     ):
         check(*right)
         with refused(error, *named):
             check(*wrong)
-
-
-def test_squares_are_as_large_as_their_mean_says():
-    """Four rows that add up to 4 have squares of 4 and more, but for what fixed point rounds off."""
-    result = pooled(opened(4.0, [4, 0], [4 - 1e-7, 1e5], [1e-6, 1e-6]), scaled=False)
-    np.testing.assert_array_equal(result.diagonal, [0.0, 1e5])
-    with refused(ContractError, "not those of any rows"):
-        pooled(opened(4.0, [4, 0], [4 - 1e-5, 1e5], [1e-6, 1e-6]))
-    with refused(ConfigError, "'bound'", "1e+70"):  # beside a huge bound all indicators would be constant
-        pooled(opened(10.0, [0, 0], [4e140, 0.0], [1e50, 1e50]), bound=1e70, indicators=1)
-    for lost, told in ((1.9e-14, 0), (2.1e-14, 2)):  # what rounding loses of a mean, beside a deviation
-        head, diagonal = Head(4, np.ones(2), np.array([0.0, 3 * lost])), np.array([1.0, 4 * 3.0**2])
-        assert pooling.remainder_if_needed(head, diagonal).size == told
 
 
 @pytest.mark.parametrize("columns", [0, 500])
@@ -329,7 +313,6 @@ def test_scatters_are_formed_if_that_is_cheaper():
     vaults = [Vault(X, State(RecordDict()), columns=columns, parties=parties) for X, columns, parties in ways]
     assert [vault.formed for vault in vaults] == [True, False, True, False]
     assert [worth_forming(*size, 600) for size in ((7000, 784), (500, 784), (10**6, 3072))] == [True, False, False]
-    # What components leave is told unless it is rounding.
     assert [residual_sum(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
     scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
