@@ -16,7 +16,6 @@ from tests.needed import need
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "containers"
-UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text())
 (POD,) = [one["spec"]["template"]["spec"] for one in KUBERNETES if one["kind"] == "Deployment"]
@@ -24,8 +23,8 @@ KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text(
 
 @pytest.mark.nightly  # a program takes seconds to say its options
 def test_superlinks_are_started_with_options_that_they_take():
-    (unit,) = (unit.read_text().replace("\\\n", " ") for unit in UNITS if "superlink" in unit.name)
-    (words,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    unit = (FOLDER / "systemd" / "fedpca-superlink.service").read_text()
+    (words,) = re.findall(r"^ExecStart=(.*)$", unit.replace("\\\n", " "), re.MULTILINE)
     program = shutil.which(Path(shlex.split(words)[0]).name, path=Path(sys.executable).parent)
     said = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     for given in (shlex.split(words), COMPOSE["superlink"]["command"]):
@@ -73,7 +72,7 @@ def test_a_service_has_its_own_folder_and_no_rights(name):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is of Linux")
-@pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
+@pytest.mark.parametrize("unit", [unit.name for unit in (FOLDER / "systemd").glob("*.service")])
 def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
     need(shutil.which("systemd-analyze"), "systemd")
     shutil.copytree(FOLDER / "systemd", tmp_path / "etc/systemd/system")
@@ -90,17 +89,14 @@ def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
         assert "verify" not in check or unit.split(".")[0] not in done.stderr, done.stderr
 
 
-def test_an_image_has_every_package_by_version_and_hash():
+def test_an_image_has_every_package_by_version_and_hash_and_what_the_containerfile_copies():
+    """A folder `lab` with keys and rows beside it never reaches the builder."""
     lock = (FOLDER / "requirements.lock").read_text().replace("\\\n", "")
     pinned = {line.split("==")[0]: line for line in lock.splitlines() if "==" in line}
     assert all("--hash=sha256:" in line for line in pinned.values())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [one for name in ("sql", "metrics") for one in project["optional-dependencies"][name]]
     assert {re.split(r"[\[><=]", one)[0] for one in [*project["dependencies"], *extras]} <= set(pinned)
-
-
-def test_images_hold_what_the_containerfile_copies():
-    """A folder `lab` with keys and rows beside it never reaches the builder."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     file = (FOLDER / "Containerfile").read_text()
     copied = [word for line in file.splitlines() if line.startswith("COPY ") for word in line.split()[1:-1]]

@@ -18,7 +18,6 @@ from tests.refusals import refused
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("fedpca_flwr", "strategies", "simulations")
-ABSOLUTE = re.compile(r"fedpca_flwr(\.\w+)+")
 
 
 def module_name(file: str) -> str:
@@ -41,7 +40,7 @@ def missing_imports(root: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom):
                 bound[name] |= {alias.asname or alias.name for alias in node.names}
                 imported += [(name, str(node.module), alias.name) for alias in node.names]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ABSOLUTE.fullmatch(node.value):
+            elif isinstance(node, ast.Constant) and re.fullmatch(r"fedpca_flwr(\.\w+)+", str(node.value)):
                 home, _, last = node.value.rpartition(".")  # in a table of what is imported when it is named
                 imported += [(name, home, last)] if home != "fedpca_flwr" else []
     return [

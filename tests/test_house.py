@@ -105,12 +105,6 @@ def decides_by_transport(code: str) -> set[str]:
     return {part.attr for part in known if part.attr in TRANSPORTS and id(part) not in called}
 
 
-def looks_for_options(code: str) -> list[str]:
-    """Return calls of `getattr` and `hasattr` on options: what not all of them have."""
-    calls = [ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    return [text for text in calls if re.match(r"(get|has)attr\([^,]*options", text)]
-
-
 @pytest.mark.parametrize(
     ("finds", "words", "belongs", "forms"),
     [
@@ -131,7 +125,8 @@ def looks_for_options(code: str) -> list[str]:
             ),
         ),
         (
-            looks_for_options,
+            # calls on options: what not all of them have
+            lambda code: re.findall(r"\b(?:get|has)attr\([^,]*options", ast.unparse(ast.parse(code))),
             "(get|has)attr",
             lambda path: not path.startswith("simulations/"),
             ('getattr(self.options(card.options), "genotypes", False)',),
