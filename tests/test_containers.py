@@ -33,13 +33,19 @@ def test_superlinks_are_started_with_options_that_they_take():
         assert asked <= set(re.findall(r"--[a-z][\w-]+", said))
 
 
-def test_every_site_is_started_by_its_file():
+def test_every_site_is_started_by_its_file_in_its_own_folder_without_rights():
     unit = (FOLDER / "systemd" / "fedpca-supernode.service").read_text()
     assert re.search(r"^ExecStart=/opt/fedpca/bin/fedpca site node --config /etc/fedpca/site.toml$", unit, re.MULTILINE)
     image = (FOLDER / "Containerfile").read_text()
     assert image.endswith('AS supernode\nENTRYPOINT ["python", "-m", "fedpca_flwr", "site", "node"]\n')
     given = [POD["containers"][0]["args"], *(COMPOSE[f"site{i}"]["command"] for i in range(3))]
     assert given == [["--config=/site/site.toml"]] * 4
+    for name, service in COMPOSE.items():
+        at = "link:/link:ro" if name == "superlink" else f"{name}:/site"
+        assert service["volumes"] == [f"../lab/{at}", f"{name}:/state"]
+        rights = service["cap_drop"], service["security_opt"], service["read_only"]
+        assert rights == (["ALL"], ["no-new-privileges:true"], True)
+        assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
 
 
 def test_sites_of_the_guide_reach_the_superlink_of_the_compose_file(tmp_path):
@@ -59,16 +65,6 @@ def test_sites_of_the_guide_reach_the_superlink_of_the_compose_file(tmp_path):
     assert f":{site.supernode.port}/" in COMPOSE["site0"]["healthcheck"]["test"][-1]
     paths = [site.node_config[key] for key in ("data", "journal", "identity", "identities")]
     assert not any(Path(path).is_absolute() for path in [*paths, site.supernode.node_key])
-
-
-@pytest.mark.parametrize("name", COMPOSE)
-def test_a_service_has_its_own_folder_and_no_rights(name):
-    service = COMPOSE[name]
-    at = "link:/link:ro" if name == "superlink" else f"{name}:/site"
-    assert service["volumes"] == [f"../lab/{at}", f"{name}:/state"]
-    rights = service["cap_drop"], service["security_opt"], service["read_only"]
-    assert rights == (["ALL"], ["no-new-privileges:true"], True)
-    assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is of Linux")

@@ -45,7 +45,7 @@ def long_functions(node: Any) -> dict[str, int]:
     for part in getattr(node, "body", ()):
         if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
             long |= long_functions(part)
-        elif part.end_lineno - part.lineno >= LONGEST_FUNCTION < (lines := length(part)):
+        elif part.end_lineno - part.lineno >= LONGEST_FUNCTION and (lines := length(part)) > LONGEST_FUNCTION:
             long[part.name] = lines
     return long
 

@@ -106,13 +106,21 @@ def test_a_former_name_is_refused_with_what_to_take_instead():
             use()
 
 
-def test_pyproject_has_every_key_with_its_default():
+def test_pyproject_has_every_key_with_its_default_and_a_site_that_says_nothing_allows_little():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
     config = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert set(config) == set(RunConfig.keys())
     strategy = FACTORY.strategy(config)
     assert strategy.config == RunConfig()
     assert strategy.options == strategy.card.options()
+    node = of_site({})
+    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
+    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
+    assert (node.max_reply_bytes, node.delta_budget, node.secure_only, node.public_count) == (2**31, 1e-5, False, False)
+    with refused(ConfigError, "partition-id"):
+        NodeConfig.parse({"num-partitions": 3}, source="node-config")
+    with refused(ConfigError, "partition-id", 3, 0, 2):
+        of_site({"partition-id": 3})
 
 
 @pytest.mark.parametrize(
@@ -145,14 +153,3 @@ def test_values_within_limits_are_taken(parse, key, most, beyond):
     for value in beyond:
         with refused(ConfigError, f"'{key}'"):
             parse({key: value})
-
-
-def test_a_site_that_says_nothing_allows_little():
-    node = of_site({})
-    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
-    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
-    assert (node.max_reply_bytes, node.delta_budget, node.secure_only, node.public_count) == (2**31, 1e-5, False, False)
-    with refused(ConfigError, "partition-id"):
-        NodeConfig.parse({"num-partitions": 3}, source="node-config")
-    with refused(ConfigError, "partition-id", 3, 0, 2):
-        of_site({"partition-id": 3})

@@ -68,12 +68,9 @@ def federation(folder):
 
 def table(folder, suffix):
     file = folder / f"rows{suffix}"
-    {
-        ".csv": partial(FRAME.to_csv, index=False),
-        ".parquet": partial(FRAME.to_parquet, index=False),
-        ".npy": lambda file: np.save(file, X),
-        ".npz": lambda file: sparse.save_npz(file, sparse.csr_matrix(X)),
-    }[suffix](file)
+    writers = {".csv": partial(FRAME.to_csv, index=False), ".parquet": partial(FRAME.to_parquet, index=False)}
+    writers |= {".npy": partial(np.save, arr=X), ".npz": partial(sparse.save_npz, matrix=sparse.csr_matrix(X))}
+    writers[suffix](file)
     return read(file)
 
 

@@ -262,7 +262,6 @@ def wrong_order(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
             off = angle(basis[:, :j], truth.vectors[:, :j]) - truth.uncertainty(j)
             if off > 1e-4:
                 yield f"order: the first {j} of {basis.shape[1]} components are {off:.2g} degrees off"
-                return
 
 
 def wrong_ritz_values(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
