@@ -57,16 +57,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def order(item: pytest.Item) -> tuple[bool, int]:
-    """Deployments first, then the files of this folder, which install and build: no worker is left with one alone."""
-    file = item.nodeid.partition("::")[0]
-    return not file.startswith(DEPLOYMENTS), file.count("/")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deployments first, then the files of this folder, which install and build: no worker is left with one alone."""
     late = {item for item in items if item.get_closest_marker("nightly") and "nightly" not in config.option.markexpr}
     config.hook.pytest_deselected(items=[*late])
-    items[:] = sorted((item for item in items if item not in late), key=order)
+    items[:] = [item for item in items if item not in late]
+    items.sort(key=lambda item: (not item.nodeid.startswith(DEPLOYMENTS), item.nodeid.partition("::")[0].count("/")))
 
 
 class DeploymentsInTurn(LoadFileScheduling):

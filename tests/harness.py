@@ -78,13 +78,10 @@ def own(method: str) -> dict[str, Any]:
     """
     card = METHODS.parse_method(method).strategy.card
     known = card.options.model_fields
-    few = {"iterations": 3, "noise_seed": 1, "tracked": 80}
-    needed: dict[str, Any] = {name: value for name, value in few.items() if name in known}
-    if {"iterations", "graph"} <= known.keys():
-        needed["graph"] = "complete"
-    if "state" in card.examples[0]:
-        needed["state"] = f"{_STATES.name}/{next(_NUMBERS)}"
-    return needed
+    needed: dict[str, Any] = {"iterations": 3, "noise_seed": 1, "tracked": 80}
+    needed |= {"graph": "complete"} if "iterations" in known else {}
+    state = {"state": f"{_STATES.name}/{next(_NUMBERS)}"} if "state" in card.examples[0] else {}
+    return {name: value for name, value in needed.items() if name in known} | state
 
 
 def fit(method: str, parties: Sequence[Any], **options: Any) -> PCAModel:
@@ -201,10 +198,7 @@ def say(server: PCAServer, party: int, phase: str = "", **metrics: Any) -> PCASe
     """Let one party say something else of itself in its fit replies, in a phase or always; None: say nothing."""
 
     def change(reply: Any) -> Any:
-        for key, value in metrics.items():
-            reply.metrics.pop(key, None)
-            if value is not None:
-                reply.metrics[key] = value
+        reply.metrics = {key: value for key, value in {**reply.metrics, **metrics}.items() if value is not None}
         return reply
 
     tamper(server, party, change, phase)

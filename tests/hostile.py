@@ -148,11 +148,7 @@ class Adversary:
         sizes = {**self.sizes, **known}
         if symbol.startswith("<="):
             return int(self.rng.integers(1, sizes[symbol[2:]] + 1))
-        if symbol.isdigit():
-            return int(symbol)
-        if symbol == "d(d+1)/2":
-            return packed_size(sizes["d"])
-        return 2 if symbol == "any" else sizes[symbol]
+        return int(symbol) if symbol.isdigit() else {"d(d+1)/2": packed_size(sizes["d"]), "any": 2, **sizes}[symbol]
 
     def _orthonormal(self, field: Field, shape: tuple[int, ...]) -> NDArray:
         *stack, rows, columns = shape
@@ -167,14 +163,10 @@ class Adversary:
 
     def _keys(self, session: HostileSession, known: dict[str, int]) -> NDArray:
         size = known.get("key", 32)
-        others = [
-            b"".join(X25519PrivateKey.generate().public_key().public_bytes_raw() for _ in range(size // 32))
-            for _ in range(session.parties - 1)
-        ]
-        keys = [session.own_key or bytes(size), *others]
-        if self.rng.random() < 0.03:
-            keys = keys[:-1]
-        return np.stack([np.frombuffer(key, np.uint8) for key in keys])
+        made = [X25519PrivateKey.generate().public_key() for _ in range((session.parties - 1) * size // 32)]
+        keys = (session.own_key or bytes(size)) + b"".join(key.public_bytes_raw() for key in made)
+        stacked = np.frombuffer(keys, np.uint8).reshape(session.parties, size)
+        return stacked[:-1] if self.rng.random() < 0.03 else stacked
 
 
 class Questions(Adversary):

@@ -16,7 +16,6 @@ from tests.needed import need
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "containers"
-UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text())
 (POD,) = [one["spec"]["template"]["spec"] for one in KUBERNETES if one["kind"] == "Deployment"]
@@ -24,8 +23,8 @@ KUBERNETES = yaml.safe_load_all((FOLDER / "kubernetes" / "site.yaml").read_text(
 
 @pytest.mark.nightly  # a program takes seconds to say its options
 def test_superlinks_are_started_with_options_that_they_take():
-    (unit,) = (unit.read_text().replace("\\\n", " ") for unit in UNITS if "superlink" in unit.name)
-    (words,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    unit = (FOLDER / "systemd" / "fedpca-superlink.service").read_text()
+    (words,) = re.findall(r"^ExecStart=(.*)$", unit.replace("\\\n", " "), re.MULTILINE)
     program = shutil.which(Path(shlex.split(words)[0]).name, path=Path(sys.executable).parent)
     said = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
     for given in (shlex.split(words), COMPOSE["superlink"]["command"]):
@@ -34,13 +33,19 @@ def test_superlinks_are_started_with_options_that_they_take():
         assert asked <= set(re.findall(r"--[a-z][\w-]+", said))
 
 
-def test_every_site_is_started_by_its_file():
+def test_every_site_is_started_by_its_file_in_its_own_folder_without_rights():
     unit = (FOLDER / "systemd" / "fedpca-supernode.service").read_text()
     assert re.search(r"^ExecStart=/opt/fedpca/bin/fedpca site node --config /etc/fedpca/site.toml$", unit, re.MULTILINE)
     image = (FOLDER / "Containerfile").read_text()
     assert image.endswith('AS supernode\nENTRYPOINT ["python", "-m", "fedpca_flwr", "site", "node"]\n')
     given = [POD["containers"][0]["args"], *(COMPOSE[f"site{i}"]["command"] for i in range(3))]
     assert given == [["--config=/site/site.toml"]] * 4
+    for name, service in COMPOSE.items():
+        at = "link:/link:ro" if name == "superlink" else f"{name}:/site"
+        assert service["volumes"] == [f"../lab/{at}", f"{name}:/state"]
+        rights = service["cap_drop"], service["security_opt"], service["read_only"]
+        assert rights == (["ALL"], ["no-new-privileges:true"], True)
+        assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
 
 
 def test_sites_of_the_guide_reach_the_superlink_of_the_compose_file(tmp_path):
@@ -62,18 +67,8 @@ def test_sites_of_the_guide_reach_the_superlink_of_the_compose_file(tmp_path):
     assert not any(Path(path).is_absolute() for path in [*paths, site.supernode.node_key])
 
 
-@pytest.mark.parametrize("name", COMPOSE)
-def test_a_service_has_its_own_folder_and_no_rights(name):
-    service = COMPOSE[name]
-    at = "link:/link:ro" if name == "superlink" else f"{name}:/site"
-    assert service["volumes"] == [f"../lab/{at}", f"{name}:/state"]
-    rights = service["cap_drop"], service["security_opt"], service["read_only"]
-    assert rights == (["ALL"], ["no-new-privileges:true"], True)
-    assert {"healthcheck", "restart", "mem_limit", "pids_limit"} <= set(service)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="systemd is of Linux")
-@pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
+@pytest.mark.parametrize("unit", [unit.name for unit in (FOLDER / "systemd").glob("*.service")])
 def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
     need(shutil.which("systemd-analyze"), "systemd")
     shutil.copytree(FOLDER / "systemd", tmp_path / "etc/systemd/system")
@@ -90,17 +85,14 @@ def test_systemd_takes_the_units_and_finds_them_confined(unit, tmp_path):
         assert "verify" not in check or unit.split(".")[0] not in done.stderr, done.stderr
 
 
-def test_an_image_has_every_package_by_version_and_hash():
+def test_an_image_has_every_package_by_version_and_hash_and_what_the_containerfile_copies():
+    """A folder `lab` with keys and rows beside it never reaches the builder."""
     lock = (FOLDER / "requirements.lock").read_text().replace("\\\n", "")
     pinned = {line.split("==")[0]: line for line in lock.splitlines() if "==" in line}
     assert all("--hash=sha256:" in line for line in pinned.values())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [one for name in ("sql", "metrics") for one in project["optional-dependencies"][name]]
     assert {re.split(r"[\[><=]", one)[0] for one in [*project["dependencies"], *extras]} <= set(pinned)
-
-
-def test_images_hold_what_the_containerfile_copies():
-    """A folder `lab` with keys and rows beside it never reaches the builder."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     file = (FOLDER / "Containerfile").read_text()
     copied = [word for line in file.splitlines() if line.startswith("COPY ") for word in line.split()[1:-1]]

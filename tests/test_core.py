@@ -18,15 +18,17 @@ from tests.refusals import refused
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("fedpca_flwr", "strategies", "simulations")
-ABSOLUTE = re.compile(r"fedpca_flwr(\.\w+)+")
+
+
+def module_name(file: str) -> str:
+    parts = ("fedpca_flwr", *Path(file).with_suffix("").parts)
+    return ".".join(parts[file.startswith("fedpca_flwr") :]).removesuffix(".__init__")
 
 
 def missing_imports(root: Path) -> list[str]:
     """Return what modules of a tree import that is not there; examples are pages."""
     files = [file for folder in FOLDERS for file in (root / folder).rglob("*.py") if "examples" not in file.parts]
-    paths = [".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__") for file in files]
-    names = [path if path.startswith("fedpca_flwr") else f"fedpca_flwr.{path}" for path in paths]
-    known = {name: file.read_text("utf-8") for name, file in zip(names, files, strict=True)}
+    known = {module_name(str(file.relative_to(root))): file.read_text("utf-8") for file in files}
     bound: dict[str, set[str]] = {name: set() for name in known}
     imported = []
     for name, code in known.items():
@@ -38,7 +40,7 @@ def missing_imports(root: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom):
                 bound[name] |= {alias.asname or alias.name for alias in node.names}
                 imported += [(name, str(node.module), alias.name) for alias in node.names]
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ABSOLUTE.fullmatch(node.value):
+            elif isinstance(node, ast.Constant) and re.fullmatch(r"fedpca_flwr(\.\w+)+", str(node.value)):
                 home, _, last = node.value.rpartition(".")  # in a table of what is imported when it is named
                 imported += [(name, home, last)] if home != "fedpca_flwr" else []
     return [

@@ -23,18 +23,7 @@ from tests.refusals import refused, unnamed
 
 ROOT = Path(__file__).parents[1]
 NAMES = {entry.strategy.__module__.split(".")[2] for entry in METHODS.values()}
-LONGEST, LONGEST_FUNCTION = 500, 60
-"""Lines of a file and of a function, without docstrings."""
-
-FLOORS = 10
-"""So many layers the imports of the library go through at most: each knows only what lies below it."""
-
-IN_THE_ROOT = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app"}
-"""Modules beside the rooms: what users, Flower and the command line import, and the errors."""
-
-OF_ALL_ROOMS = {"attacks", "deployment", "papers", "properties"}
-"""Folders of tests of all rooms at once: what adversaries try, and what runs on Ray and real deployments."""
-
+LONGEST, LONGEST_FUNCTION = 500, 60  # lines of a file and of a function, without docstrings
 CODE = {
     path.relative_to(ROOT).as_posix(): path.read_text()
     for folder in ("fedpca_flwr", "strategies", "simulations")
@@ -50,44 +39,44 @@ def length(node: Any) -> int:
     return node.body[-1].end_lineno - getattr(node, "lineno", 1) + 1 - of_docstrings
 
 
-def functions_in(node: Any) -> Iterator[Any]:
-    """Yield the functions of a module and of its classes; those within a function are a part of it."""
+def long_functions(node: Any) -> dict[str, int]:
+    """Lines by name, of functions of a module and of its classes that are too long; an inner one is a part of its."""
+    long: dict[str, int] = {}
     for part in getattr(node, "body", ()):
-        yield from [part] if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) else functions_in(part)
-
-
-def long_functions(code: str) -> dict[str, int]:
-    """Lines by name, of functions that are too long."""
-    nodes = functions_in(ast.parse(code)) if code.count("\n") >= LONGEST_FUNCTION else ()
-    lengths = {node.name: length(node) for node in nodes if node.end_lineno - node.lineno >= LONGEST_FUNCTION}
-    return {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION}
+        if not isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            long |= long_functions(part)
+        elif part.end_lineno - part.lineno >= LONGEST_FUNCTION and (lines := length(part)) > LONGEST_FUNCTION:
+            long[part.name] = lines
+    return long
 
 
 def test_no_file_and_no_function_is_longer_than_a_reader_holds():
     assert len(CODE) > 100
-    lengths = {path: length(ast.parse(code)) for path, code in CODE.items() if code.count("\n") > LONGEST}
-    long = {path: lines for path, lines in lengths.items() if lines > LONGEST}
+    trees = {path: ast.parse(code) for path, code in CODE.items() if code.count("\n") >= LONGEST_FUNCTION}
+    long = {path: lines for path, tree in trees.items() if (lines := length(tree)) > LONGEST}
     assert not long, f"longer than {LONGEST} lines: {long}; split each where its purposes part"
-    long = {path: names for path, code in CODE.items() if (names := long_functions(code))}
+    long = {path: names for path, tree in trees.items() if (names := long_functions(tree))}
     assert not long, f"longer than {LONGEST_FUNCTION} lines: {long}; give each step a function of its own"
-    assert long_functions("def some():\n" + "    pass\n" * LONGEST_FUNCTION) == {"some": LONGEST_FUNCTION + 1}
-    assert not long_functions("def some():\n" + "    pass\n" * (LONGEST_FUNCTION - 1))
-    assert not long_functions('def some():\n    """Do.\n\n    More.\n    """\n' + "    pass\n" * (LONGEST_FUNCTION - 1))
+    for docstring, lines in (("", 59), ('    """Do.\n\n    More.\n    """\n', 59), ("", 60)):
+        tree = ast.parse("def some():\n" + docstring + lines * "    pass\n")
+        assert long_functions(tree) == ({"some": 61} if lines == 60 else {})
 
 
 def test_every_module_and_every_test_has_its_room():
     assert {path.stem for path in (ROOT / "strategies").glob("[!_]*")} - {"factory"} == NAMES, "is it in METHODS?"
     loose = {path.stem for path in (ROOT / "fedpca_flwr").glob("*.py")}
-    assert loose == IN_THE_ROOT, "a module of the library belongs into one of its folders"
+    in_the_root = {"__init__", "__main__", "cli", "errors", "flower", "server_app", "site_app"}
+    assert loose == in_the_root, "a module of the library belongs into one of its folders"
     rooms = {path.parent.name for path in (ROOT / "fedpca_flwr").glob("*/__init__.py")}
     folders = {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
-    assert folders == rooms | {"fedpca_flwr", "strategies", "simulations"} | OF_ALL_ROOMS, "see tests/README.md"
+    others = {"fedpca_flwr", "strategies", "simulations", "attacks", "deployment", "papers", "properties"}
+    assert folders == rooms | others, "see tests/README.md"
     inside = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").glob("*/*/**/test_*.py")}
     assert all((ROOT / "fedpca_flwr" / folder).is_dir() for folder in inside), "see tests/README.md"
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["name"] == "Arrows point one way")
-    floors = [{name.strip() for name in layer.split("|")} - IN_THE_ROOT for layer in layers]
-    assert len(list(filter(None, floors))) <= FLOORS
+    floors = [{name.strip() for name in layer.split("|")} - in_the_root for layer in layers]
+    assert len(list(filter(None, floors))) <= 10, "each layer of imports knows only what lies below it"
     assert rooms <= set().union(*floors), "each room has its floor in pyproject.toml, so that import-linter holds it"
 
 
@@ -102,14 +91,11 @@ def singled_out(code: str) -> set[str]:
     return {text for text in texts if isinstance(text, str) and text in METHODS}
 
 
-ABOUT_METHODS = ("strategies/", "simulations/benchmarks/", "simulations/papers/", "simulations/examples/")
-"""Benchmarks and papers are about certain methods; whatever else is not in `strategies` is about any."""
 TRANSPORTS = {"transport", "sums_only", "secure_aggregation", "survivors"}
-"""Attributes that say how the answers of a run travel."""
 
 
 def decides_by_transport(code: str) -> set[str]:
-    """Such attributes that code compares, or tests for being true."""
+    """Attributes that say how the answers of a run travel, which code compares, or tests for being true."""
     places: list[ast.AST] = []
     for node in ast.walk(ast.parse(code)):
         places += [node] if isinstance(node, ast.Compare | ast.BoolOp | ast.Not) else []
@@ -119,19 +105,13 @@ def decides_by_transport(code: str) -> set[str]:
     return {part.attr for part in known if part.attr in TRANSPORTS and id(part) not in called}
 
 
-def looks_for_options(code: str) -> list[str]:
-    """Return calls of `getattr` and `hasattr` on options: what not all of them have."""
-    calls = [ast.unparse(node) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    return [text for text in calls if re.match(r"(get|has)attr\([^,]*options", text)]
-
-
 @pytest.mark.parametrize(
     ("finds", "words", "belongs", "forms"),
     [
         (
             singled_out,
             rf"""["']({"|".join(sorted(METHODS))})["']""",
-            lambda path: not path.startswith(ABOUT_METHODS),
+            lambda path: not re.match("strategies/|simulations/(benchmarks|papers|examples)/", path),
             ('one == "em"', 'one in {"em", "dsa"}', 'known = frozenset({"em"})', 'of = {"em": 1}', 'a in ("em", 1)'),
         ),
         (
@@ -145,7 +125,8 @@ def looks_for_options(code: str) -> list[str]:
             ),
         ),
         (
-            looks_for_options,
+            # calls on options: what not all of them have
+            lambda code: re.findall(r"\b(?:get|has)attr\([^,]*options", ast.unparse(ast.parse(code))),
             "(get|has)attr",
             lambda path: not path.startswith("simulations/"),
             ('getattr(self.options(card.options), "genotypes", False)',),
@@ -170,9 +151,6 @@ def test_the_words_of_the_code_are_in_the_code():
     words = {word for code in CODE.values() for word in re.findall(r"\w+", code)}
     assert len(names) > 5
     assert names <= words, "CONTRIBUTING.md has names that the code has not"
-
-
-# Docstrings: public names say what they take and return, by numpydoc's own validation.
 
 
 def objects() -> Iterator[Any]:
@@ -216,18 +194,11 @@ def test_public_names_document_parameters_and_results(monkeypatch):
     assert not [path for path, doc in docs.items() if doc.method_returns_something and not doc.returns]
 
 
-# Refusals: a test holds what a refusal names, and fails where it names something else.
-
-TEXT = "client 1: 'min-rows' is 150 or 0.5 of -3, at /data/x.csv (2,048 bytes): shape (3, 5), keep='all'."
-
-
-def test_a_part_of_a_key_is_no_match():
+def test_a_refusal_that_names_a_part_of_a_key_or_something_else_fails_the_test():
+    text = "client 1: 'min-rows' is 150 or 0.5 of -3, at /data/x.csv (2,048 bytes): shape (3, 5), keep='all'."
     whole = ["client 1", "min-rows", 150, 0.5, -3, "/data/x.csv", "x.csv", "2,048", "(3, 5)", "keep='all'", "'all'"]
     parts = [50, 15, 3.0, 3.5, "client 11", "rows", "min", 48, 2, "csv", "x", "'rows'"]
-    assert unnamed(TEXT, *whole, *parts) == parts
-
-
-def test_another_refusal_fails_the_test():
+    assert unnamed(text, *whole, *parts) == parts
     for named, error in (
         *((named, ConfigError("'step' is 8")) for named in (["'step'", 7], ["'steps'", 8], [])),
         (["'step'", 8], DataError("'step' is 8")),

@@ -19,7 +19,6 @@ from hatchling.builders.wheel import WheelBuilder
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ROOT / "simulations" / "examples"
 
 
 def built(project: Path, folder: Path, kind: str, version: str = "standard") -> Path:
@@ -62,10 +61,12 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.mark.engine
-def test_the_wheel_holds_every_module_and_nothing_else(wheel):
-    """Under one name: a user's own `strategies` and `simulations` meet none of ours."""
+def test_the_wheel_holds_every_module_and_nothing_else_and_runs_from_where_it_is_unpacked(wheel, tmp_path):
+    """Under one name, beside decoys, and with a run only: the night installs the wheel, and tries all of `USE`."""
+    unpacked, work = tmp_path / "unpacked", tmp_path / "work"
     with ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        archive.extractall(unpacked)
     assert {name.split("/")[0] for name in names} == {"fedpca_flwr"}
     folders = {path.rpartition("/")[0] for path in names if path.startswith("fedpca_flwr/simulations/")}
     assert {folder.split("/")[2] for folder in folders if folder.count("/") > 1} == {"deployment", "notebooks"}
@@ -74,6 +75,11 @@ def test_the_wheel_holds_every_module_and_nothing_else(wheel):
     inside = {f"fedpca_flwr/{path.relative_to(ROOT).as_posix()}" for path in others}
     assert {name for name in names if name.endswith(".py")} == library | inside
     assert "fedpca_flwr/py.typed" in names
+    work.mkdir()
+    decoy(work, *DECOYS[0])
+    output = said(sys.executable, f"{RUN}\nprint(run.__code__.co_filename)", work, paths=[unpacked])
+    assert "PCAModel(p-cov: 2 components" in output
+    assert Path(output.splitlines()[-1]).is_relative_to(unpacked)
 
 
 @pytest.mark.engine
@@ -103,16 +109,6 @@ def fab_of(project, monkeypatch):
         return set(archive.namelist())
 
 
-IMPORT_ALL = """
-import importlib, sys
-from fedpca_flwr import server_app, site_app, strategies
-list(strategies.METHODS.values())
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-print(server_app.__file__)
-"""
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_source_is_an_app_that_holds_what_servers_and_supernodes_run(source, monkeypatch):
     files = {name for name in fab_of(source, monkeypatch) if name.endswith(".py")}
@@ -120,19 +116,21 @@ def test_the_source_is_an_app_that_holds_what_servers_and_supernodes_run(source,
     assert len(files) < 240  # a launcher sends them to every site
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
     modules = [name if name.startswith("fedpca") else f"fedpca_flwr.{name}" for name in modules]
-    app = source.parent / "app"
-    assert said(sys.executable, IMPORT_ALL, app, *modules, paths=[app]).startswith(str(app))
+    app, names = source.parent / "app", "server_app, site_app, strategies"
+    code = f"import importlib, sys\nfrom fedpca_flwr import {names}\nlist(strategies.METHODS.values())\n"
+    code += "[*map(importlib.import_module, sys.argv[1:])]\nprint(server_app.__file__)"
+    assert said(sys.executable, code, app, *modules, paths=[app]).startswith(str(app))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("example", [path.name for path in EXAMPLES.iterdir()])
+@pytest.mark.parametrize("example", [*ROOT.glob("simulations/examples/*")], ids=lambda path: path.name)
 def test_flower_builds_the_example_apps_as_they_are_published(tmp_path, monkeypatch, example):
-    shutil.copytree(EXAMPLES / example, tmp_path / example, ignore=shutil.ignore_patterns("__pycache__"))
-    assert {f"{example.replace('-', '_')}.py", "LICENSE", "README.md"} <= fab_of(tmp_path / example, monkeypatch)
-    settings = tomllib.loads((tmp_path / example / "pyproject.toml").read_text())
+    folder = shutil.copytree(example, tmp_path / example.name, ignore=shutil.ignore_patterns("__pycache__"))
+    assert {f"{example.name.replace('-', '_')}.py", "LICENSE", "README.md"} <= fab_of(folder, monkeypatch)
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())
     assert settings["tool"]["flwr"]["app"]["fab-format-version"] == 1
-    assert (tmp_path / example / settings["project"]["license"]["file"]).read_text() == (ROOT / "LICENSE").read_text()
-    assert (tmp_path / example / "README.md").read_text().startswith("---\n")
+    assert (folder / settings["project"]["license"]["file"]).read_text() == (ROOT / "LICENSE").read_text()
+    assert (folder / "README.md").read_text().startswith("---\n")
 
 
 DECOYS = [("strategies/__init__.py", "simulations.py"), ("strategies.py", "simulations/__init__.py")]
@@ -154,9 +152,7 @@ def said(command, code, at, *arguments, paths=()):
     return done.stdout
 
 
-IN_PLACE = (
-    "import numpy as np\nfrom fedpca_flwr import run\nprint(run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2))"
-)
+RUN = "import numpy as np\nfrom fedpca_flwr import run\nprint(run('p-cov', [np.eye(20), np.eye(20)], n_components=2))"
 USE = """
 import runpy, sys
 import numpy as np
@@ -177,18 +173,6 @@ runpy.run_module("fedpca_flwr", run_name="__main__")  # as `python -m fedpca_flw
 
 
 @pytest.mark.engine
-def test_the_wheel_runs_from_where_it_is_unpacked(wheel, tmp_path):
-    """Beside decoys, and with a run only: the night installs the wheel, and tries all that is in `USE`."""
-    ZipFile(wheel).extractall(tmp_path / "unpacked")
-    (tmp_path / "work").mkdir()
-    decoy(tmp_path / "work", *DECOYS[0])
-    unpacked = tmp_path / "unpacked"
-    output = said(sys.executable, f"{IN_PLACE}\nprint(run.__code__.co_filename)", tmp_path / "work", paths=[unpacked])
-    assert "PCAModel(p-cov: 2 components" in output
-    assert Path(output.splitlines()[-1]).is_relative_to(unpacked)
-
-
-@pytest.mark.engine
 @pytest.mark.nightly
 @pytest.mark.parametrize("decoys", DECOYS, ids=str)
 def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
@@ -206,6 +190,6 @@ def test_the_wheels_commands_work_beside_decoys(installed, tmp_path, decoys):
 def test_editable_installations_work_from_any_folder(tmp_path):
     """The latter by `pip install -e .`, as CONTRIBUTING begins; files with names of our folders are in nobody's way."""
     decoy(tmp_path, *DECOYS[0])
-    assert "PCAModel(p-cov: 2 components" in said(sys.executable, IN_PLACE, tmp_path, paths=[ROOT])
+    assert "PCAModel(p-cov: 2 components" in said(sys.executable, RUN, tmp_path, paths=[ROOT])
     editable = fresh_environment(tmp_path / "fresh", built(ROOT, tmp_path, "wheel", "editable"))
-    assert "PCAModel(p-cov: 2 components" in said(editable, IN_PLACE, tmp_path)
+    assert "PCAModel(p-cov: 2 components" in said(editable, RUN, tmp_path)

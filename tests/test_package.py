@@ -36,10 +36,8 @@ HEAVY = ["sklearn", "scipy.stats", "scipy.optimize", "scipy.spatial", "matplotli
 HEAVY += ["scipy.special", "scipy.sparse.linalg", "torch"]
 """What no message of a deployment needs at its start, and each costs a thirtieth of a second to a second to import."""
 
-OTHERS = [f"fedpca_flwr.strategies.{module.name}" for module in pkgutil.iter_modules(strategies.__path__)]
-OTHERS.remove("fedpca_flwr.strategies.factory")  # of the registry
-IMPLEMENTATIONS = [stage.implementation.partition(":")[0] for stage in STAGES.values()]
-OF_P_COV = ["fedpca_flwr.strategies.pooled_covariance"]
+NAMES = [module.name for module in pkgutil.iter_modules(strategies.__path__) if module.name != "factory"]
+OTHERS = [f"fedpca_flwr.strategies.{name}" for name in NAMES]
 RUN = "import numpy as np; from fedpca_flwr import run; run('p-cov', [np.eye(20), 2 * np.eye(20)], n_components=2)"
 APPS = "from fedpca_flwr import server_app, site_app; from fedpca_flwr.strategies import METHODS; METHODS['p-cov']"
 HELP = """import runpy, sys
@@ -49,7 +47,6 @@ for name in {}:
     except SystemExit: pass
 """
 SITE = "from fedpca_flwr.cli import main; main(['site', '-h'])"
-LIGHT = [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"]
 COMMANDS = [f"fedpca_flwr.simulations.{name}" for name in ("compare", "report", "benchmarks", "papers", "methods")]
 NIGHT = pytest.mark.nightly
 
@@ -68,11 +65,13 @@ def modules_after(code):
     [
         pytest.param("import fedpca_flwr", ["flwr", "ray", "sklearn", "matplotlib", "scipy"], [], id="the package"),
         pytest.param(RUN, [name for name in HEAVY if name[:6] != "scipy."] + ["scipy.stats"], [], id="a first cell"),
-        pytest.param(RUN, IMPLEMENTATIONS, [], id="a run without stages"),
+        pytest.param(RUN, [stage.implementation.partition(":")[0] for stage in STAGES.values()], [], id="no stages"),
         # Every message to a site starts a process, in which the app is imported.
-        pytest.param(APPS, HEAVY + OTHERS, OF_P_COV, id="a site's message, and the server's app"),
+        pytest.param(APPS, HEAVY + OTHERS, ["fedpca_flwr.strategies.pooled_covariance"], id="a site, and the server"),
         # Whatever imports `strategies` has Flower, its cards' words.
-        pytest.param(HELP.format(COMMANDS[:-1]), LIGHT, [], marks=NIGHT, id="the help of the simulations' commands"),
+        pytest.param(
+            HELP.format(COMMANDS[:-1]), [*HEAVY, *OTHERS, "flwr", "scipy", "pydantic"], [], marks=NIGHT, id="help"
+        ),
         pytest.param(HELP.format(COMMANDS[-1:]) + SITE, HEAVY + OTHERS, [], marks=NIGHT, id="that of other commands"),
     ],
 )
@@ -83,5 +82,4 @@ def test_nobody_waits_for_a_module_that_is_not_used(code, modules, loaded):
 
 @pytest.mark.engine
 def test_a_run_of_arrays_loads_no_more_modules_than_it_uses():
-    """A run of P-COV on arrays."""
     assert len([name for name in modules_after(RUN) if name.split(".")[0] == "fedpca_flwr"]) <= 85

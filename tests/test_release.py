@@ -22,9 +22,6 @@ from tests.needed import need
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ADDRESS, VERSION = "https://github.com/a-group/its-fork", PROJECT["project"]["version"]
-CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-CODEMETA = json.loads((ROOT / "codemeta.json").read_text())
-RECIPE = yaml.safe_load((ROOT / "conda-recipe" / "recipe.yaml").read_text())
 FILES = ("pyproject.toml", "CITATION.cff", "codemeta.json", "conda-recipe/recipe.yaml", "README.md", "hatch_build.py")
 README = (ROOT / "README.md").read_text()
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in ROOT.glob(".github/workflows/*.yml")}
@@ -43,35 +40,13 @@ def addressed(tmp_path_factory):
     return folder
 
 
-def test_one_command_writes_the_address_of_the_repository_into_every_file(addressed):
+def test_one_command_writes_the_address_of_the_repository_into_every_file_and_link(addressed):
     project, citation, codemeta, recipe, *_ = texts = [(addressed / name).read_text() for name in FILES]
     urls, about = tomllib.loads(project)["project"]["urls"], yaml.safe_load(recipe)["about"]
     others = {about["homepage"], about["repository"], urls["Repository"], json.loads(codemeta)["codeRepository"]}
     assert others | {yaml.safe_load(citation)["repository-code"]} == {ADDRESS}
     assert all(url.startswith(ADDRESS) for url in urls.values())
     assert not any("an/earlier" in text for text in texts)
-
-
-def test_every_file_names_this_version():
-    changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    versions = {fedpca_flwr.__version__, CITATION["version"], CODEMETA["version"], RECIPE["context"]["version"]}
-    assert versions == {VERSION}
-    assert changes[0] == (VERSION, CITATION["date-released"].isoformat()) == (VERSION, CODEMETA["datePublished"])
-    assert {"cff-version", "message", "title", "authors"} <= set(CITATION)
-
-
-def test_the_recipe_needs_what_the_project_needs():
-    """Ray is an extra for pip, and no run on sites needs it."""
-    wanted = set(PROJECT["project"]["dependencies"])
-    # conda-forge writes some with "_"
-    told = {text.replace(" ", "", 1).replace("_", "-") for text in RECIPE["requirements"]["run"]}
-    assert told == {"python>=3.11", *wanted}
-    assert set(CODEMETA["softwareRequirements"]) == {re.split(r"[<>=]", text)[0] for text in wanted}
-    assert PROJECT["tool"]["flwr"]["app"]["fab-format-version"] == 1
-    assert PROJECT["project"]["license"] == {"file": "LICENSE"}
-
-
-def test_a_package_index_shows_links_and_pictures(addressed):
     readme, here = (ProjectMetadata(str(root), PluginManager()).core.readme for root in (addressed, ROOT))
     raw = f"{ADDRESS.replace('//github.com', '//raw.githubusercontent.com')}/v{VERSION}/"
     found = re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", readme)
@@ -82,6 +57,26 @@ def test_a_package_index_shows_links_and_pictures(addressed):
         assert (ROOT / target.removeprefix(beginning).split("#")[0]).exists() or target == "https://flower.ai", target
     assert here == README
     assert re.sub(r"\([^)\s]+\)", "", readme) == re.sub(r"\([^)\s]+\)", "", README)
+
+
+def test_every_file_names_this_version_and_the_recipe_what_the_project_needs():
+    """Ray is an extra for pip, and no run on sites needs it."""
+    citation, recipe = (
+        yaml.safe_load((ROOT / name).read_text()) for name in ("CITATION.cff", "conda-recipe/recipe.yaml")
+    )
+    codemeta = json.loads((ROOT / "codemeta.json").read_text())
+    changes = re.findall(r"^## (\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    versions = {fedpca_flwr.__version__, citation["version"], codemeta["version"], recipe["context"]["version"]}
+    assert versions == {VERSION}
+    assert changes[0] == (VERSION, citation["date-released"].isoformat()) == (VERSION, codemeta["datePublished"])
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    wanted = set(PROJECT["project"]["dependencies"])
+    # conda-forge writes some with "_"
+    told = {text.replace(" ", "", 1).replace("_", "-") for text in recipe["requirements"]["run"]}
+    assert told == {"python>=3.11", *wanted}
+    assert set(codemeta["softwareRequirements"]) == {re.split(r"[<>=]", text)[0] for text in wanted}
+    assert PROJECT["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    assert PROJECT["project"]["license"] == {"file": "LICENSE"}
 
 
 def test_the_paper_has_the_table_parts_and_sources_that_it_names():
@@ -122,7 +117,7 @@ def test_a_tag_of_another_version_or_repository_is_not_published(addressed, fork
     assert (done.returncode == 0) == (not fork and not tag)
 
 
-def test_workflows_name_existing_scripts():
+def test_workflows_name_existing_scripts_and_ci_runs_all_that_it_begins():
     for path in [*ROOT.glob(".github/**/*.yml"), ROOT / ".pre-commit-config.yaml"]:
         assert yaml.safe_load(path.read_text())
     jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
@@ -133,9 +128,12 @@ def test_workflows_name_existing_scripts():
     matrix = WORKFLOWS["nightly"]["jobs"]["versions"]["strategy"]["matrix"]["include"]
     known = re.findall(r"^  (\w+)\)", (ROOT / ".ci" / "versions").read_text(), re.MULTILINE)
     assert {one["versions"] for one in matrix} == set(known)
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert lines[-2:] == [".ci/tests", 'echo "done after $SECONDS s"']
+    assert lines.index(".ci/programs &") < lines.index('wait "$programs"')
+    assert lines.index("mypy &") < lines.index('wait "$types"')
+    assert "set -euo pipefail" in lines
 
-
-# CI runs the README's own tests, with all that they need, or it fails.
 
 ASKED = 'python -m pip install ".[test]" && python -m pytest -n auto --dist loadfile'
 
@@ -164,18 +162,10 @@ def test_a_readme_without_tests_fails(found, instead, runs, tmp_path):
     assert (done.returncode, commands.read_text().splitlines()) == (not runs, runs)
 
 
-def test_the_readmes_command_and_its_programs_are_part_of_all():
-    lines = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert lines[-2:] == [".ci/tests", 'echo "done after $SECONDS s"']
-    assert lines.index(".ci/programs &") < lines.index('wait "$programs"')
-    assert lines.index("mypy &") < lines.index('wait "$types"')
-    assert "set -euo pipefail" in lines
-
-
-@pytest.mark.parametrize("room", ["blind", "state", "transports"])
-def test_every_file_of_a_room_without_gaps_has_its_number_of_mutants(room):
+def test_every_file_of_a_room_without_gaps_has_its_number_of_mutants():
     files = {line.split()[0] for line in (ROOT / "tests" / "survivors.txt").read_text().splitlines()}
-    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "fedpca_flwr" / room).glob("*.py")} <= files
+    paths = [path for room in ("blind", "state", "transports") for path in (ROOT / "fedpca_flwr" / room).glob("*.py")]
+    assert {path.relative_to(ROOT).as_posix() for path in paths} <= files
 
 
 @pytest.mark.parametrize(

@@ -17,30 +17,14 @@ from pathlib import Path
 import pytest
 
 from fedpca_flwr import METHODS
-from tests.test_core import FOLDERS, missing_imports
+from tests.test_core import FOLDERS, missing_imports, module_name
 
 ROOT = Path(__file__).parents[1]
-SUBJECTS = "A subject knows no other subject"
-EVERYWHERE = ("test_core.py", "maths/test_eigen.py", "maths/test_columns.py", "maths/test_factors.py")
-"""Tests that name no room."""
-OF_RUNS = ("questions/test_rows.py", "maths/test_moments.py", "protocol/test_question.py")
-"""Tests that name methods as examples."""
+# What tables and contracts name, and every run or test needs.
 NEEDED = ("site.readers", "site.readers.numpy_files", "site_app", "stages", "stages.declarations", "strategies")
 CORE = {"", *(f"fedpca_flwr.{name}" for name in NEEDED)}
-"""What tables and contracts name, and every run or test needs."""
+# Each of their entries is a room.
 TABLES = {"fedpca_flwr/stages/__init__.py", "strategies/__init__.py", "fedpca_flwr/site/readers/file_format.py"}
-"""Tables each of whose entries is a room."""
-COMMANDS = "fedpca_flwr/cli.py"
-OTHERS = {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse", "fedpca_flwr.post"}
-"""Analyses that no figure shows, and a folder of commands."""
-BY_DAY = "fedpca_flwr.stages.clusters"
-
-
-def module_name(file: str) -> str:
-    parts = ("fedpca_flwr", *Path(file).with_suffix("").parts)
-    return ".".join(parts[file.startswith("fedpca_flwr") :]).removesuffix(".__init__")
-
-
 CODE = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for folder in FOLDERS
@@ -55,15 +39,11 @@ def lies_in(module: str, rooms: set[str]) -> bool:
     return any(f"{module}.".startswith(f"{room}.") for room in rooms)
 
 
-def imports_of(node: ast.AST) -> set[str]:
-    """Return what imports in a node name, as modules or names in them."""
-    imported = [part for part in ast.walk(node) if isinstance(part, ast.ImportFrom)]
-    return {f"{part.module}.{alias.name}" for part in imported for alias in part.names}
-
-
 @cache
-def imports(file: str) -> set[str]:
-    return imports_of(ast.parse(CODE[file]))
+def imports(code: str) -> set[str]:
+    """Return what imports name, as modules or names in them."""
+    imported = [part for part in ast.walk(ast.parse(code)) if isinstance(part, ast.ImportFrom)]
+    return {f"{part.module}.{alias.name}" for part in imported for alias in part.names}
 
 
 def may_name(code: str, rooms: set[str]) -> bool:
@@ -95,7 +75,7 @@ def entries_of(file: str, code: str) -> Iterator[tuple[int, int, set[str]]]:
             name = implementations().get(f"{module_name(file)}.{node.name}")
             yield node.lineno, node.end_lineno, {name} if name else set()
         elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, node.end_lineno, imports_of(node)
+            yield node.lineno, node.end_lineno, {f"{node.module}.{alias.name}" for alias in node.names}
 
 
 def room_of(path: str) -> str:
@@ -107,9 +87,11 @@ def room_of(path: str) -> str:
 def rooms() -> list[str]:
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contracts = {contract["name"]: contract for contract in tools["importlinter"]["contracts"]}
-    subjects = set(contracts[SUBJECTS]["modules"]) - CORE
-    found = subjects | OTHERS | set(map(room_of, implementations().values()))
-    for file in (*TABLES, COMMANDS):
+    subjects = set(contracts["A subject knows no other subject"]["modules"]) - CORE
+    found = subjects | set(map(room_of, implementations().values()))
+    found |= {"fedpca_flwr.analyses.groups", "fedpca_flwr.analyses.sparse"}  # which no figure shows
+    found |= {"fedpca_flwr.post"}  # a folder of commands
+    for file in (*TABLES, "fedpca_flwr/cli.py"):
         listed = set(map(room_of, paths_of(ast.parse(CODE[file]), file)))
         found |= {room for room in listed if file in TABLES or not importers({room})}
     return sorted(room for room in found - CORE if room in subjects or not lies_in(room, subjects))
@@ -122,12 +104,10 @@ def importers(gone: set[str]) -> set[str]:
     def needs(file: str, code: str) -> bool:
         if file.startswith("strategies/") and "successors=" in code and any(f'"{name}"' in code for name in methods):
             return True
-        return may_name(code, gone) and any(lies_in(name, gone) for name in imports(file))
+        return may_name(code, gone) and any(lies_in(name, gone) for name in imports(code))
 
-    modules = {
-        module_name(file) for file, code in CODE.items() if not file.endswith("__init__.py") and needs(file, code)
-    }
-    return {module for module in modules if not lies_in(module, gone)}
+    files = [file for file, code in CODE.items() if not file.endswith("__init__.py") and needs(file, code)]
+    return {module for module in map(module_name, files) if not lies_in(module, gone)}
 
 
 @cache
@@ -154,8 +134,7 @@ def without(room: str, copy: Path) -> None:
     for file, code in CODE.items():
         if lies_in(module_name(file), gone):
             (copy / file).unlink()
-            continue
-        if not may_name(code, gone):  # it keeps its time, and so its bytecode
+        if lies_in(module_name(file), gone) or not may_name(code, gone):  # it keeps its time, and so its bytecode
             continue
         entries = [entry for entry in entries_of(file, code) if any(lies_in(path, gone) for path in entry[2])]
         dropped = {number for first, last, _ in entries for number in range(first, last + 1)}
@@ -169,7 +148,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Look for all rooms by night only: each worker parses the whole library to find them."""
     if "room" in metafunc.fixturenames:
         late = rooms() if "nightly" in metafunc.config.option.markexpr else []
-        metafunc.parametrize("room", [BY_DAY, *(pytest.param(room, marks=pytest.mark.nightly) for room in late)])
+        by_night = [pytest.param(room, marks=pytest.mark.nightly) for room in late]
+        metafunc.parametrize("room", ["fedpca_flwr.stages.clusters", *by_night])
 
 
 @pytest.mark.engine
@@ -180,8 +160,10 @@ def test_without_a_room_the_rest_is_as_it_was(room, tmp_path, request):
         return
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    is_method = room.startswith("fedpca_flwr.strategies.")
-    tests = [f"tests/{test}" for test in (EVERYWHERE if is_method else (*EVERYWHERE, *OF_RUNS))]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not engine", *tests]
+    tests = ["test_core", "maths/test_eigen", "maths/test_columns", "maths/test_factors"]
+    if not room.startswith("fedpca_flwr.strategies."):  # these name methods as examples
+        tests += ["questions/test_rows", "maths/test_moments", "protocol/test_question"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not engine"]
+    command += [f"tests/{test}.py" for test in tests]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

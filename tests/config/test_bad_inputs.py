@@ -20,11 +20,6 @@ from tests.families import cut, rows
 from tests.harness import finish, server_of
 from tests.refusals import refused, unnamed
 
-LOCAL = ("data", "scores", "loadings", "ids-secret", "identity", "identities", "journal")
-"""Site keys that name files and folders."""
-TABLES = (None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3)))
-FRAME = pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30)
-
 
 def fit(**options):
     return run("p-cov", cut(rows(60), 30, 20, 10), **{"n_components": 2, "min_rows": 1, **options})
@@ -53,15 +48,15 @@ def test_files_of_the_parties_are_a_list_of_paths(key, value):
         fit(**{key: value})
 
 
-@pytest.mark.parametrize(
-    ("parties", "named"), [*((one, "'parties'") for one in TABLES), (FRAME, "DataFrame X.groupby")]
-)
-def test_parties_are_a_list_and_no_table(parties, named):
-    with refused(ConfigError, *named.split()):
-        run("p-cov", parties)
+def test_parties_are_a_list_and_no_table():
+    for parties in (None, 3, "rows", b"rows", np.eye(3), csr_array(np.eye(3))):
+        with refused(ConfigError, "'parties'"):
+            run("p-cov", parties)
+    with refused(ConfigError, "DataFrame", "X.groupby"):
+        run("p-cov", pd.DataFrame(rows(60)).assign(site=["north", "south"] * 30))
 
 
-@pytest.mark.parametrize("key", LOCAL)
+@pytest.mark.parametrize("key", ["data", "scores", "loadings", "ids-secret", "identity", "identities", "journal"])
 @pytest.mark.parametrize("path", ["a\0b.npy", "x" * 5000 + ".npy", "~nobodyhere/x.npy"], ids=["null", "long", "nobody"])
 def test_a_path_that_no_file_can_have_is_named_at_the_door(key, path):
     kind, text = reported_error({key: path})
@@ -94,40 +89,38 @@ def test_site_keys_of_a_wrong_type_are_named():
                 NodeConfig.parse({"partition-id": 0, "num-partitions": 1, key: value}, source="node-config")
 
 
-PARTIES = cut(rows(30), 20, 10)
-NODE = {"partition-id": 0, "num-partitions": 3}
-
-
 def of_site(values):
-    return NodeConfig.parse({**NODE, **values}, source="node-config")
+    return NodeConfig.parse({"partition-id": 0, "num-partitions": 3, **values}, source="node-config")
 
 
-PLACES = {
-    "option in a text": partial(run, "p-cov associate=linear", PARTIES),
-    "option by name": partial(run, "em", PARTIES, associate="linear"),
-    "key of sites by name": partial(run, "p-cov", PARTIES, phenotypes=["north.csv", "south.csv"]),
-    "key of a run": partial(RunConfig.parse, {"phenotype-covariates": "age"}),
-    "key of a node": partial(of_site, {"phenotypes": "north.csv"}),
-    "method": partial(METHODS.parse_method, "Associate"),
-}
+def test_a_former_name_is_refused_with_what_to_take_instead():
+    for use in (
+        partial(fit, associate="linear"),
+        partial(fit, phenotypes=["north.csv", "south.csv", "west.csv"]),
+        partial(run, "p-cov associate=linear", cut(rows(30), 20, 10)),
+        partial(RunConfig.parse, {"phenotype-covariates": "age"}),
+        partial(of_site, {"phenotypes": "north.csv"}),
+        partial(METHODS.parse_method, "Associate"),
+    ):
+        with refused(ConfigError, "docs/genotypes.md"):
+            use()
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_former_name_is_refused_with_what_to_take_instead(place):
-    with refused(ConfigError, "docs/genotypes.md"):
-        PLACES[place]()
-
-
-LEVELS = '["f", "other"]', '["f", "missing"]', "[]"
-
-
-def test_pyproject_has_every_key_with_its_default():
+def test_pyproject_has_every_key_with_its_default_and_a_site_that_says_nothing_allows_little():
     """`flwr run --run-config` accepts only keys that stand in pyproject.toml."""
     config = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert set(config) == set(RunConfig.keys())
     strategy = FACTORY.strategy(config)
     assert strategy.config == RunConfig()
     assert strategy.options == strategy.card.options()
+    node = of_site({})
+    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
+    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
+    assert (node.max_reply_bytes, node.delta_budget, node.secure_only, node.public_count) == (2**31, 1e-5, False, False)
+    with refused(ConfigError, "partition-id"):
+        NodeConfig.parse({"num-partitions": 3}, source="node-config")
+    with refused(ConfigError, "partition-id", 3, 0, 2):
+        of_site({"partition-id": 3})
 
 
 @pytest.mark.parametrize(
@@ -143,7 +136,8 @@ def test_pyproject_has_every_key_with_its_default():
         (RunConfig.parse, "data-root", ["a/b"], ["~", "~/data", "~root", "~nosuchuser/data"]),
         (RunConfig.parse, "weights", ["x" * 200], ["x" * 201]),
         (RunConfig.parse, "n-components", [1, 0.99], [0, 1.0, 0.0, "some"]),
-        (RunConfig.parse, "levels", ['{"sex": ["f"]}'], [f'{{"sex": {values}}}' for values in LEVELS] + ["[]"]),
+        (RunConfig.parse, "levels", ['{"sex": ["f"]}'], ['{"sex": ["f", "other"]}', '{"sex": ["f", "missing"]}']),
+        (RunConfig.parse, "levels", ["{}"], ['{"sex": []}', "[]"]),
         *((of_site, key, [1], [0]) for key in ("min-rows", "round-rows", "max-reply-bytes", "honest-parties")),
         (of_site, "min-parties", [2], [1]),
         (of_site, "threads", [1, 1024], [0, 1025]),
@@ -159,14 +153,3 @@ def test_values_within_limits_are_taken(parse, key, most, beyond):
     for value in beyond:
         with refused(ConfigError, f"'{key}'"):
             parse({key: value})
-
-
-def test_a_site_that_says_nothing_allows_little():
-    node = of_site({})
-    assert (node.min_rows, node.min_parties, node.honest_parties, node.round_rows) == (10, 3, 1, 1)
-    assert (node.may_show, node.gaps, node.repeat, node.ambiguous) == ("", "shared", "refuse", "refuse")
-    assert (node.max_reply_bytes, node.delta_budget, node.secure_only, node.public_count) == (2**31, 1e-5, False, False)
-    with refused(ConfigError, "partition-id"):
-        NodeConfig.parse({"num-partitions": 3}, source="node-config")
-    with refused(ConfigError, "partition-id", 3, 0, 2):
-        of_site({"partition-id": 3})

@@ -17,10 +17,8 @@ SUPERNODE = {"superlink": "link.example.org:9092", "root-certificates": "ca.crt"
 SITE = {"partition-id": 0, "num-partitions": 3, "name": "Charité (Berlin)", "secure-only": False, "bound": 1e5}
 
 
-def site_file(folder, supernode=SUPERNODE, site=SITE, encoding="utf-8"):
-    path = folder / "site.toml"
-    path.write_bytes(f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}".encode(encoding))
-    return path
+def text_of(supernode=SUPERNODE, site=SITE):
+    return f"[supernode]\n{toml_lines(supernode)}[site]\n{toml_lines(site)}"
 
 
 def test_the_secure_profile_is_that_of_the_security_page(tmp_path, capsys):
@@ -48,38 +46,29 @@ def test_the_secure_profile_is_that_of_the_security_page(tmp_path, capsys):
     ],
 )
 def test_a_file_is_read_in_every_encoding(encoding, name, tmp_path):
-    site = read_site_file(site_file(tmp_path, site={**SITE, "name": name}, encoding=encoding))
+    (tmp_path / "site.toml").write_bytes(text_of(site={**SITE, "name": name}).encode(encoding))
+    site = read_site_file(tmp_path / "site.toml")
     assert (site.supernode.superlink, site.node.name) == (SUPERNODE["superlink"], name)
     assert site.node_config == {**SITE, "name": name}
 
 
 @pytest.mark.parametrize(
-    ("supernode", "site", "words"),
-    [
-        ({**SUPERNODE, "superlin": "x"}, SITE, ["[supernode]", "superlin", "superlink"]),
-        ({**SUPERNODE, "superlink": "https://link:9092"}, SITE, ["superlink"]),
-        ({**SUPERNODE, "port": 70000}, SITE, ["port", 65535]),
-        ({**SUPERNODE, "app-hash": "xyz"}, SITE, ["app-hash"]),
-        (SUPERNODE, {**SITE, "nam": "x"}, ["[site]", "'nam'", "'name'"]),
-        (SUPERNODE, {**SITE, "partition-id": 3}, ["partition-id", 3]),
-    ],
-)
-def test_wrong_keys_and_values_are_named_with_their_table(supernode, site, words, tmp_path):
-    with refused(ConfigError, *words):
-        read_site_file(site_file(tmp_path, supernode, site))
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[supernode]\nsuperlink = link:1\n", ["line 2"]),
-        ("partition-id = 0\n", ["[supernode]", "[site]", "partition-id"]),
-        ("", ["[supernode]", "[site]"]),
-        (None, []),
+        (text_of({**SUPERNODE, "superlin": "x"}), ["[supernode]", "superlin", "superlink"]),
+        (text_of({**SUPERNODE, "superlink": "https://link:9092"}), ["superlink"]),
+        (text_of({**SUPERNODE, "port": 70000}), ["port", 65535]),
+        (text_of({**SUPERNODE, "app-hash": "xyz"}), ["app-hash"]),
+        (text_of(site={**SITE, "nam": "x"}), ["[site]", "'nam'", "'name'"]),
+        (text_of(site={**SITE, "partition-id": 3}), ["partition-id", 3]),
+        ("[supernode]\nsuperlink = link:1\n", ["site.toml", "line 2"]),
+        ("partition-id = 0\n", ["site.toml", "[supernode]", "[site]", "partition-id"]),
+        ("", ["site.toml", "[supernode]", "[site]"]),
+        (None, ["site.toml"]),
     ],
 )
-def test_what_is_no_site_file_is_refused(text, words, tmp_path):
+def test_wrong_keys_and_values_are_named_with_their_table_and_what_is_no_site_file(text, words, tmp_path):
     if text is not None:
-        (tmp_path / "site.toml").write_text(text)
-    with refused(ConfigError, "site.toml", *words):
+        (tmp_path / "site.toml").write_text(text, encoding="utf-8")
+    with refused(ConfigError, *words):
         read_site_file(tmp_path / "site.toml")

@@ -4,7 +4,7 @@ import sys
 from contextlib import nullcontext, suppress
 from functools import partial
 from inspect import signature
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -53,14 +53,14 @@ def bits(arrays):
 SECURE = {"secure_aggregation": True, "bound": 1e3}
 
 
-@pytest.mark.parametrize(
-    ("options", "whose", "rounds"),
-    [({}, "each site", 2), (SECURE, "all sites", 4), ({**SECURE, "blind": True}, "rotated", 7)],
-)
-def test_the_summary_is_of_this_run(options, whose, rounds, capsys):
-    pca_of(**options).summary()
-    text = capsys.readouterr().out
-    assert (whose in text, "covariance matrix" in text, f" {rounds} rounds" in text) == (True, not options, True)
+def test_the_summary_is_of_this_run(capsys):
+    blind = {**SECURE, "blind": True}
+    for options, whose, rounds in (({}, "each site", 2), (SECURE, "all sites", 4), (blind, "rotated", 7)):
+        pca_of(**options).summary()
+        text = capsys.readouterr().out
+        assert whose in text
+        assert f" {rounds} rounds" in text
+        assert ("covariance matrix" in text) == (not options)
 
 
 @pytest.mark.parametrize(("method", "options"), [("p-cov", {}), ("sub-it block-size=3", {"scale": True})])
@@ -90,6 +90,9 @@ def test_a_node_config_may_have_keys_of_the_app_and_keys_for_files_are_named(cap
     strategy, _ = by_messages(node=node, rows=lambda context: PARTIES[context.node_config["place"]])
     assert not differences(strategy.model, run("p-cov", PARTIES, n_components=2))
     assert len([record for record in caplog.records if "data, leave-out" in record.message]) == 1
+    for slip, key in (("min-row", "min-rows"), ("secureonly", "secure-only"), ("may_shw", "may-show")):
+        with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
+            by_messages(node=lambda party, slip=slip: {slip: "x"})
 
 
 def test_an_error_of_all_parties_is_told_once(caplog):
@@ -98,14 +101,9 @@ def test_an_error_of_all_parties_is_told_once(caplog):
     assert (str(caught.value).count("n-components"), caplog.text.count("n-components")) == (1, 0)
 
 
-@pytest.mark.parametrize("slip", ["min-row", "secureonly", "may_shw"])
-def test_a_mistyped_rule_of_a_site_is_refused_with_its_name(slip):
-    key = {"min-row": "min-rows", "secureonly": "secure-only", "may_shw": "may-show"}[slip]
-    with refused(ConfigError, f"unknown key '{slip}'", f"'{key}'"):
-        by_messages(node=lambda party: {slip: "x"})
-
-
-def test_a_strategy_is_for_one_run():
+def test_a_strategy_is_for_one_run_and_shows_its_options():
+    with refused(ContractError, "start(grid)"):
+        _ = pca_of().model
     strategy, _ = by_messages()
     model = strategy.model
     with refused(ContractError, "'p-cov' has already run"):
@@ -113,6 +111,9 @@ def test_a_strategy_is_for_one_run():
     assert strategy.model is model
     assert repr(strategy) == "FedPCA(PooledCovariance(n_components=2))"
     assert repr(SubspaceIteration(n_components=3, block_size=5)) == "SubspaceIteration(n_components=3, block_size=5)"
+    parameters = signature(SubspaceIteration).parameters
+    assert (parameters["n_components"].default, parameters["max_rounds"].annotation) == (10, int)
+    assert parameters.keys() - {"run_config"} == SubspaceIteration.card.options.model_fields.keys()
 
 
 def test_a_users_send_and_receive_is_called_and_stays():
@@ -139,11 +140,22 @@ def by_components(strategy, rounds: int | None = None, **options) -> None:
     start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=rounds or strategy.rounds))
 
 
-def test_wrong_options_and_too_few_rounds_are_named():
+def test_wrong_arguments_and_too_few_rounds_are_named_in_the_spelling_of_python():
+    for make, wrong, right in (
+        (partial(FedPCA, "SUB_IT"), "n_component", "n_components"),  # a method's name may be in capitals
+        (PooledCovariance, "n_component", "n_components"),
+        (SubspaceIteration, "blocksize", "block_size"),
+    ):
+        with refused(ConfigError, f"'{wrong}'", f"'{right}'") as caught:
+            make(**{wrong: 3})
+        assert [word for word in (right.replace("_", "-"), "run-config") if word in str(caught.value)] == []
     with refused(ConfigError, "block_size", "'many'"):
         SubspaceIteration(block_size="many")
     with refused(ConfigError, "'method'", "p-cov"):
         FedPCA("pcov")
+    for take, kind in ((client_app, PARTIES[0]), (partial(grid_of().app.add_pca, "other"), PARTIES)):
+        with refused(ConfigError, "'rows'", type(kind).__name__, *["lambda context"] * (kind is not PARTIES)):
+            take(kind)
     strategy = PooledCovariance(n_components=2, clients=3)
     assert strategy.rounds == 2
     by_components(strategy, 1, n_components=2)
@@ -152,9 +164,6 @@ def test_wrong_options_and_too_few_rounds_are_named():
     options = {"n_components": 2, "max_rounds": 30}
     by_components(again := SubspaceIteration(clients=3, **options), **options)
     assert not differences(again.model, run("sub-it", PARTIES, **options))
-
-
-KEYS = {"seed": 7, "features": "a, b", "weights": "0", "bound": 5.0, "levels": '{"a": ["b"]}'}
 
 
 @pytest.mark.parametrize("method", [name for name, known in METHODS.items() if not known.strategy.card.loadings_source])
@@ -170,7 +179,8 @@ def test_options_that_differ_between_sides_are_named(method):
     answer = party.get_properties({"settings": settings(output="elsewhere", round_deadline=5.0)})
     assert "at the server" not in answer.get("message", "")
     tried = 0
-    values = option_values(method, 2, 40, 5) | {key: [value] for key, value in KEYS.items()}
+    values = {**option_values(method, 2, 40, 5), "seed": [7], "features": ["a, b"], "weights": ["0"], "bound": [5.0]}
+    values["levels"] = ['{"a": ["b"]}']
     for name, value in ((name, value) for name, choices in values.items() for value in choices):
         with suppress(ConfigError):  # of a value that does not go with the options that it needs
             other = settings(**{name: value})
@@ -185,9 +195,8 @@ def test_options_that_differ_between_sides_are_named(method):
 
 def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeypatch):
     """A process that has started Ray, as a notebook after a simulation, is no simulated party."""
-    there = SimpleNamespace(get_actor_id=lambda: None)
-    ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: there)
-    monkeypatch.setitem(sys.modules, "ray", ray)
+    actor = {"get_runtime_context.return_value.get_actor_id.return_value": None}
+    monkeypatch.setitem(sys.modules, "ray", Mock(**actor))
     with refused(Exception, "may-show"):
         by_messages("vertical", rows=lambda context: rows_of(context).T[:40])
     secure, known = {"secure_aggregation": True, "bound": 100.0}, identities(3)
@@ -198,30 +207,22 @@ def test_rows_of_an_app_are_the_sites_own_outside_a_simulation(tmp_path, monkeyp
     by_messages(node=lambda party: {**known[party], "journal": str(tmp_path / str(party))}, **secure)
 
 
-# Both faces of Flower
-
-
-def nodes_of(method, tmp_path):
-    if METHODS[method].strategy.card.split == "rows":
-        drawn = [np.random.default_rng(i).normal(size=(n, 6)) for i, n in enumerate((50, 40, 60))]
-        return [part * np.arange(6, 0, -1) for part in drawn], {}
-    columns = np.split(np.random.default_rng(0).normal(size=(40, 7)) * np.arange(7, 0, -1), [3, 5], axis=1)
-    loadings = [tmp_path / f"{party}.npz" for party in range(3)] if method == "vertical-scores" else None
-    if loadings:
-        run("vertical", columns, n_components=2, loadings=loadings)
-    return columns, {"loadings": loadings} if loadings else {}
+COLUMNS = np.split(np.random.default_rng(0).normal(size=(40, 7)) * np.arange(7, 0, -1), [3, 5], axis=1)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_both_faces_give_the_same_bits(method, tmp_path):
-    parties, files = nodes_of(method, tmp_path)
-    secure = {"secure_aggregation": True, "bound": 1e3} if method == "vertical-scores" else {"n_components": 2}
-    models = []
+def test_messages_and_components_give_the_same_bits(method, tmp_path):
+    parties = PARTIES if METHODS[method].strategy.card.split == "rows" else COLUMNS
+    by_loadings, models = method == "vertical-scores", []
+    nodes = [{"loadings": str(tmp_path / f"{party}.npz")} if by_loadings else {} for party in range(3)]
+    if by_loadings:
+        run("vertical", COLUMNS, n_components=2, loadings=[node["loadings"] for node in nodes])
     for by_messages in (True, False):
-        options = {**own(method), **secure}
-        grid = LocalGrid(client_app(lambda context: parties[context.node_config["partition-id"]], method, **options), 3)
-        for party, context in enumerate(grid.contexts.values()):
-            context.node_config.update({key: str(paths[party]) for key, paths in files.items()})
+        options = {**own(method), **(SECURE if by_loadings else {"n_components": 2})}
+        app = client_app(lambda context: parties[context.node_config["partition-id"]], method, **options)
+        grid = LocalGrid(app, 3)
+        for context, node in zip(grid.contexts.values(), nodes, strict=True):
+            context.node_config |= node
         strategy = METHODS[method].strategy(clients=3, **options)
         if by_messages:
             FedPCA(strategy).start(grid)
@@ -231,39 +232,27 @@ def test_both_faces_give_the_same_bits(method, tmp_path):
     assert not differences(*models)
 
 
-def scores_after(app, grid):
-    """Run FedAvg on a grid whose app trains nothing and reports its scores, and return the scores of each client."""
-    scores = {}
+def test_fedavg_after_the_pca_has_the_scores_at_its_clients():
+    """Its config may have a key of ours, and the PCA's records are not in the way of the app's own."""
+    grid, scores = grid_of(scale=True), {}
 
-    @app.train()
+    @grid.app.train()
     def train(message, context):
         scores[context.node_config["partition-id"]] = client_loadings(context).part_of_scores(rows_of(context))
         content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(content), reply_to=message)
 
-    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
-    fedavg.start(grid, ArrayRecord([np.zeros(2)]), num_rounds=1, train_config=ConfigRecord({"phase": 1.0}))
-    return scores
-
-
-def test_fedavg_after_the_pca_has_the_scores_at_its_clients():
-    """Its config may have a key of ours, and the PCA's records are not in the way of the app's own."""
-    grid = grid_of(scale=True)
     for context in grid.contexts.values():
         context.state["mine"] = ArrayRecord([np.ones(3)])
     with refused(ContractError, "no PCA 'pca' has ended"):
         client_loadings(grid.contexts[1])
     result = pca_of(scale=True).start(grid)
     components, mean, scale = (result.arrays[name].numpy() for name in ("components", "mean", "scale"))
-    for party, found in scores_after(grid.app, grid).items():
+    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    fedavg.start(grid, ArrayRecord([np.zeros(2)]), num_rounds=1, train_config=ConfigRecord({"phase": 1.0}))
+    for party, found in scores.items():
         np.testing.assert_allclose(found, (PARTIES[party] - mean) / scale @ components.T, atol=1e-12)
-    assert all("mine" in context.state for context in grid.contexts.values())
-
-
-def test_flowers_own_loop_runs_a_pca():
-    strategy = pca_of("sub-it")
-    result = Strategy.start(strategy, grid_of("sub-it"), ArrayRecord(), num_rounds=strategy.strategy.rounds)
-    assert bits(result.arrays)["components"] == run("sub-it", PARTIES, n_components=2).components_.tobytes()
+    assert [len(scores), *("mine" in context.state for context in grid.contexts.values())] == [3, True, True, True]
 
 
 def test_a_run_may_have_several_pcas_each_with_a_name():
@@ -303,31 +292,26 @@ def test_mods_of_the_app_see_each_message_with_deadline_and_rows():
             assert all(array.stype == "numpy.ndarray" for array in message.content["arrays"].values())
         return reply
 
-    def fail(message, context, call_next):
-        raise ZeroDivisionError("patient 17")
-
     pca_of().start(grid_of(mods=[note]), timeout=7.0)
     assert messages == ["train.fedpca"] * 6
     assert told == [(number, 7.0, rows) for number in ("1", "2") for rows in (50, 40, 60)]
     with refused(FedPCAError, "ZeroDivisionError") as caught:
-        pca_of().start(grid_of(mods=[fail]))
+        pca_of().start(grid_of(mods=[Mock(side_effect=ZeroDivisionError("patient 17"))]))
     assert "patient" not in str(caught.value)
 
 
 @pytest.mark.parametrize("raised", [ValueError("patient 17"), DataError("rows", local="patient 17")], ids=repr)
 def test_what_a_function_of_rows_raises_at_a_site_has_no_data(raised):
-    def rows(context):
-        if context.node_config["partition-id"] == 1:
-            raise raised
-        return rows_of(context)
-
+    rows = Mock(side_effect=raised)
     with refused(FedPCAError, "client 1") as caught:
-        by_messages(rows=rows)
+        by_messages(rows=lambda context: rows() if context.node_config["partition-id"] == 1 else rows_of(context))
     assert "patient" not in str(caught.value)
 
 
-def test_arguments_of_other_strategies_are_refused_by_name():
+def test_flowers_own_loop_runs_a_pca_whose_start_refuses_what_it_does_not_take():
     strategy, grid = pca_of("sub-it"), grid_of("sub-it")
+    result = Strategy.start(pca_of("sub-it"), grid_of("sub-it"), ArrayRecord(), num_rounds=strategy.strategy.rounds)
+    assert bits(result.arrays)["components"] == run("sub-it", PARTIES, n_components=2).components_.tobytes()
     config = ConfigRecord({"lr": 0.1})
     with refused(ConfigError, "initial_arrays", "num_rounds", 1, "train_config", "evaluate_config", "lr"):
         strategy.start(grid, ArrayRecord([np.ones(2)]), 1, train_config=config, evaluate_config=config)
@@ -339,8 +323,7 @@ def test_arguments_of_other_strategies_are_refused_by_name():
 
 
 def test_a_pca_of_columns_returns_scores():
-    columns, _ = nodes_of("vertical", None)
-    pca, grid = pca_of("vertical"), grid_of("vertical", lambda context: columns[context.node_config["partition-id"]])
+    pca, grid = pca_of("vertical"), grid_of("vertical", lambda context: COLUMNS[context.node_config["partition-id"]])
     found = pca.start(grid, num_rounds=pca.strategy.rounds).arrays
     assert bits(found) == bits({"scores": pca.model.scores_, "variances": pca.model.explained_variance_})
 
@@ -352,33 +335,3 @@ def test_clients_compute_with_one_blas_thread():
     with threadpool_limits(2, user_api="blas"):
         assert one_blas_thread(None, None, threads) == {1}
         assert threads(None, None) == {2}
-
-
-@pytest.mark.parametrize(
-    ("make", "wrong", "right"),
-    [
-        (partial(FedPCA, "SUB_IT"), "n_component", "n_components"),  # a method's name may be in capitals
-        (PooledCovariance, "n_component", "n_components"),
-        (SubspaceIteration, "blocksize", "block_size"),
-    ],
-)
-def test_a_misspelt_option_is_corrected_in_the_spelling_of_python(make, wrong, right):
-    with refused(ConfigError, f"'{wrong}'", f"'{right}'") as caught:
-        make(**{wrong: 3})
-    assert right.replace("_", "-") not in str(caught.value)
-    assert "run-config" not in str(caught.value)
-
-
-def test_what_comes_too_early_or_is_no_function_is_refused_at_once():
-    with refused(ContractError, "start(grid)"):
-        _ = pca_of().model
-    for take, kind in ((client_app, PARTIES[0]), (partial(grid_of().app.add_pca, "other"), PARTIES)):
-        with refused(ConfigError, "'rows'", type(kind).__name__, *["lambda context"] * (kind is not PARTIES)):
-            take(kind)
-
-
-def test_the_signature_of_a_methods_class_has_its_options():
-    parameters = signature(SubspaceIteration).parameters
-    assert parameters["n_components"].default == 10
-    assert parameters["max_rounds"].annotation is int
-    assert parameters.keys() - {"run_config"} == SubspaceIteration.card.options.model_fields.keys()

@@ -40,10 +40,7 @@ from tests.harness import finish, server_of, tamper
 MARKER = 8765.4321
 SHOWN_MARKER, ADDRESS = r"8,?765\.?4", "0x[0-9a-fA-F]{6,}"
 NAMES = ["age", "height", "weight", "dose"]
-
-
-RNG = np.random.default_rng(0)
-X = RNG.normal(5000, 1500, (60, 4))
+X = np.random.default_rng(0).normal(5000, 1500, (60, 4))
 X[3, 1] = X[40, 2] = MARKER
 FRAME = pd.DataFrame(X, columns=NAMES)
 PARTIES = {"north": FRAME[:35], "south": FRAME[35:]}
@@ -71,19 +68,14 @@ def federation(folder):
 
 def table(folder, suffix):
     file = folder / f"rows{suffix}"
-    {
-        ".csv": partial(FRAME.to_csv, index=False),
-        ".parquet": partial(FRAME.to_parquet, index=False),
-        ".npy": lambda file: np.save(file, X),
-        ".npz": lambda file: sparse.save_npz(file, sparse.csr_matrix(X)),
-    }[suffix](file)
+    writers = {".csv": partial(FRAME.to_csv, index=False), ".parquet": partial(FRAME.to_parquet, index=False)}
+    writers |= {".npy": partial(np.save, arr=X), ".npz": partial(sparse.save_npz, matrix=sparse.csr_matrix(X))}
+    writers[suffix](file)
     return read(file)
 
 
 SOLUTION = method.Solution(pairs=method.leading_eigenpairs(np.eye(4), 2), mean=X[3], total=4.0, rows=60)
 BLOCKS = Blocks(lambda: iter([X]), 4, X.dtype, count=60)
-
-
 OBJECTS = {
     **{f"read {kind}": (partial(table, suffix=kind), ["60", "4", *NAMES]) for kind in (".csv", ".parquet")},
     **{f"read {kind}": (partial(table, suffix=kind), ["60", "4"]) for kind in (".npz", ".npy")},
@@ -119,15 +111,14 @@ OBJECTS = {
     "a payload": (lambda folder: method.Payload((method.Field("count", ()),)), ["count"]),
 }
 OBJECTS |= {f"analyses: {name}": (partial(lambda make, folder: make(), make), []) for name, (make, _) in FOUND.items()}
-MARKED_ANALYSES = {
-    "outliers": lambda: analyses.outliers(model(), FRAME),
-    "drift": lambda: analyses.drift(model(), FRAME),
-    "read": lambda: analyses.read(model().moments_, 2),
-    "factor_analysis": lambda: analyses.factor_analysis(model().moments_, 1),
-    "ridge": lambda: analyses.ridge(model().moments_, ["age"]),
-    "clusters": lambda: analyses.clusters(model(clusters=2)),
+OBJECTS |= {
+    "of marked rows: outliers": (lambda folder: analyses.outliers(model(), FRAME), []),
+    "of marked rows: drift": (lambda folder: analyses.drift(model(), FRAME), []),
+    "of marked rows: read": (lambda folder: analyses.read(model().moments_, 2), []),
+    "of marked rows: factor_analysis": (lambda folder: analyses.factor_analysis(model().moments_, 1), []),
+    "of marked rows: ridge": (lambda folder: analyses.ridge(model().moments_, ["age"]), []),
+    "of marked rows: clusters": (lambda folder: analyses.clusters(model(clusters=2)), []),
 }
-OBJECTS |= {f"of marked rows: {name}": (lambda folder, make=make: make(), []) for name, make in MARKED_ANALYSES.items()}
 
 
 def texts_of(thing):
@@ -179,21 +170,13 @@ def test_every_public_name_is_here():
     assert others - {"__version__", "run", "read"} <= set(OBJECTS)
 
 
-# Errors
-
-
-def with_cell(value):
-    cells = X.astype(object if isinstance(value, str) else float)
-    cells[3, 1] = value
-    return cells
-
-
-TEXT = with_cell(f"{MARKER} kg")
+CELL = np.arange(X.size).reshape(X.shape) == 13  # in row 3, column 1
+TEXT = np.where(CELL, f"{MARKER} kg", X.astype(object))
 WRONG_ROWS = {
     "a text in a frame": pd.DataFrame(TEXT, columns=NAMES),
     "a text": TEXT,
-    "NaN": with_cell(np.nan),
-    "infinity": with_cell(np.inf),
+    "NaN": np.where(CELL, np.nan, X),
+    "infinity": np.where(CELL, np.inf, X),
     "too large": X * 1e200,
     "one axis": X[:, 1],
     "three axes": X[None],
@@ -207,9 +190,8 @@ WRONG_ROWS = {
 
 
 def app_of(rows):
-    return fedpca_flwr.FedPCA("p-cov", clients=2).start(
-        fedpca_flwr.LocalGrid(client_app(lambda context: rows, "p-cov"), 2)
-    )
+    app = client_app(lambda context: rows, "p-cov")
+    return fedpca_flwr.FedPCA("p-cov", clients=2).start(fedpca_flwr.LocalGrid(app, 2))
 
 
 TAKERS = {
@@ -271,8 +253,6 @@ def test_cards_and_questions_print_no_addresses(name):
     assert not re.search(ADDRESS, "\n".join(map(repr, things)))
     assert repr(card).startswith(f"MethodCard(name: '{name}'")
 
-
-# What somebody else wrote never moves a cursor, forges a line, or turns the direction of writing.
 
 EVIL = "a\x1b[2J\u202eb\u2028c\x85d\u200be\x07"
 CLEAN = "a?[2J?b?c?d?e?"

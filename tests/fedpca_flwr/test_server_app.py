@@ -33,23 +33,18 @@ def main(grid=None, **run_config):
     server_app.main(grid, Context(1, 0, {}, RecordDict(), values))
 
 
-def output_at(folder):
-    """Return the output of run 1, of a model of this folder."""
-    return Output.of(RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(folder / "model")})), 1)
-
-
 def no_work(monkeypatch):
     monkeypatch.setattr(server_app, "run_on", lambda *_: pytest.fail("there was work"))
 
 
-@pytest.mark.parametrize("place", ["file/model", "file/deeper/model"])
-def test_an_output_that_is_not_writable_is_named_first(place, tmp_path, monkeypatch, capsys):
+def test_an_output_that_is_not_writable_is_named_first(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     no_work(monkeypatch)
     ports = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", "FLWR_LOCAL_CONTROL_API_PORT"  # of a SuperLink of one's own
-    with refused(ConfigError, (tmp_path / place).parent, *ports):
-        main(output=tmp_path / place)
-    assert "no model was written" in capsys.readouterr().out
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with refused(ConfigError, folder, *ports):
+            main(output=folder / "model")
+        assert "no model was written" in capsys.readouterr().out
 
 
 def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, caplog):
@@ -63,9 +58,6 @@ def test_an_error_is_told_once_and_without_a_traceback(monkeypatch, capsys, capl
     logger.error("another", exc_info=ZeroDivisionError())
     assert capsys.readouterr().out.count("'clients'") == 1
     assert [record.message for record in caplog.records] == ["another"]
-
-
-# What only a simulation knows: it holds all rows.
 
 
 def simulated(parties, folder, **values):
@@ -87,12 +79,6 @@ def test_a_simulation_says_what_the_components_capture(tmp_path, capsys):
     assert "nan" not in said
 
 
-def test_a_run_about_zero_is_compared_about_zero(tmp_path, capsys):
-    simulated(2, tmp_path, **{"method": "p-cov", "dataset": "wine", "n-components": 2, "center": False})
-    captured = np.square(WINE[0] @ np.linalg.svd(WINE[0])[2][:2].T).sum() / np.square(WINE[0]).sum()
-    assert f"captured variance     {captured:.4%}" in capsys.readouterr().out
-
-
 def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     columns = {"partition": "columns", "columns": "4 4 5", "n-components": 3, "scale": True}
     model = simulated(3, tmp_path, method="vertical", dataset="wine", **columns)
@@ -103,22 +89,21 @@ def test_a_simulation_of_columns_says_so_of_their_scores(tmp_path, capsys):
     assert not [text for text in told if text not in said]
 
 
-@pytest.mark.parametrize(
-    "options", [{"reference": False}, {"adjust-for": "0"}, {"method": "vfedakpca", "partition": "columns"}], ids=str
-)
-def test_a_simulation_that_is_not_to_compare_has_no_comparison(options, tmp_path, capsys):
-    """Residuals of covariates, or a kernel of the rows, have no PCA of the rows."""
-    simulated(2, tmp_path, **{"method": "p-cov", "dataset": "wine", "n-components": 3, **options})
-    assert "pooled" not in capsys.readouterr().out
+def test_a_simulation_compares_with_what_it_should_or_with_nothing(tmp_path, capsys):
+    """About zero; and residuals of covariates, or a kernel of the rows, have no PCA of the rows."""
+    wine = {"method": "p-cov", "dataset": "wine", "n-components": 2, "overwrite": True}
+    simulated(2, tmp_path, **wine, center=False)
+    captured = np.square(WINE[0] @ np.linalg.svd(WINE[0])[2][:2].T).sum() / np.square(WINE[0]).sum()
+    assert f"captured variance     {captured:.4%}" in capsys.readouterr().out
+    for options in ({"reference": False}, {"adjust-for": "0"}, {"method": "vfedakpca", "partition": "columns"}):
+        simulated(2, tmp_path, **wine | options)
+        assert "pooled" not in capsys.readouterr().out
 
 
 def test_a_wrong_value_is_named_and_nothing_is_written(tmp_path):
     with refused(ConfigError, "client 0", "'dataset'", "'digit'", "digits"):
         simulated(2, tmp_path, method="p-cov", dataset="digit")
     assert not list(tmp_path.iterdir())
-
-
-# Where the model goes.
 
 
 @pytest.fixture
@@ -128,17 +113,13 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.setattr(server_app, "run_on", lambda *_: run("p-cov", WINE, n_components=3, keep="moments"))
 
 
-def test_the_models_path_is_printed_first_and_last(quick, tmp_path, capsys):
+def test_a_models_path_is_printed_first_and_last_and_stays_unless_it_may_go(quick, tmp_path, monkeypatch, capsys):
     main(output=tmp_path / "model")
     first, *_, last, moments = [line for line in capsys.readouterr().out.splitlines() if str(tmp_path) in line]
     assert str(tmp_path / "model.npz") in first
     assert last.split() == ["model", str(tmp_path / "model.npz")]
     assert moments.split() == ["moments", str(tmp_path / "model-moments.npz")]
-
-
-def test_the_model_of_another_run_stays_unless_it_may_go(quick, tmp_path, monkeypatch):
     output, file = tmp_path / "model", tmp_path / "model.npz"
-    main(output=output)
     before = file.read_bytes()
     main(output=output, overwrite=True)
     no_work(monkeypatch)
@@ -159,25 +140,13 @@ def test_the_faster_of_two_runs_at_the_same_time_keeps_its_model(quick, tmp_path
     assert f"model                 {tmp_path / 'model-1.npz'}\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("output", ["model", "results/wine"])
-def test_a_relative_path_is_in_the_folder_of_the_run(quick, output, tmp_path, monkeypatch):
+def test_a_relative_path_is_in_the_folder_of_the_run(quick, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    main(output=output)
+    for output in ("model", "results/wine"):
+        main(output=output)
+        assert PCAModel.load(tmp_path / "home" / "fedpca-runs" / "1" / output).n_components_ == 3
     assert not list(Path.cwd().iterdir())
-    assert PCAModel.load(tmp_path / "home" / "fedpca-runs" / "1" / output).n_components_ == 3
-
-
-def full(monkeypatch, folder):
-    """Refuse to write to a folder and its subfolders, as if the disk were full."""
-    honest = files.atomic_file
-
-    def written(target, mode=0o666):
-        if folder in target.parents:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return honest(target, mode)
-
-    monkeypatch.setattr(files, "atomic_file", written)
 
 
 @pytest.mark.parametrize("where", ["fedpca-runs", "fedpca-1-", "nowhere"])
@@ -185,9 +154,16 @@ def test_a_full_disk_saves_the_model_elsewhere(quick, where, tmp_path, monkeypat
     """The run's own folder takes the files, or if that is full a temporary folder; the run prints path and cause."""
     (tmp_path / "system").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "system"))
-    for folder in {"fedpca-runs": ["full"], "fedpca-1-": ["full", "home"], "nowhere": [""]}[where]:
-        full(monkeypatch, tmp_path / folder)
+    full = {"fedpca-runs": {"full"}, "fedpca-1-": {"full", "home"}, "nowhere": {"full", "home", "system"}}[where]
     output, cause = tmp_path / "full" / "model", os.strerror(errno.ENOSPC)
+    honest = files.atomic_file
+
+    def written(target, mode=0o666):
+        if target.relative_to(tmp_path).parts[0] in full:
+            raise OSError(errno.ENOSPC, cause)
+        return honest(target, mode)
+
+    monkeypatch.setattr(files, "atomic_file", written)
     if where == "nowhere":
         with refused(ConfigError, output.with_suffix(".npz"), cause):
             main(output=output)
@@ -202,7 +178,11 @@ def test_a_full_disk_saves_the_model_elsewhere(quick, where, tmp_path, monkeypat
 
 def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
     server = server_of("p-cov", WINE, n_components=3, keep="moments", output=str(tmp_path / "model"))
-    strategy, given, output = server.strategy, [], output_at(tmp_path)
+    config = RunConfig.parse(METHODS.run_config({"method": "p-cov", "output": str(tmp_path / "model")}))
+    strategy, given, output = server.strategy, [], Output.of(config, 1)
+    if hasattr(os, "posix_fallocate"):  # else this system takes no space beforehand
+        with refused(ConfigError, "'output'", tmp_path, f"{2**62:,}"):
+            output.reserve(2**62)
     proxy_of(server, 0).fit = lambda *_, **__: given.append(os.fstat(output.reserved_file.fileno()).st_size)
     strategy.before_questions = lambda: output.reserve(strategy.model_bytes)
     with pytest.raises(QuorumError):
@@ -211,9 +191,3 @@ def test_space_for_the_result_is_taken_before_the_first_question(tmp_path):
     assert not faults
     assert output.reserved_file.closed
     assert given[0] >= written.model.stat().st_size + written.moments.stat().st_size
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system takes no space beforehand")
-def test_a_run_whose_result_has_no_place_is_refused(tmp_path):
-    with refused(ConfigError, "'output'", tmp_path, f"{2**62:,}"):
-        output_at(tmp_path).reserve(2**62)

@@ -65,11 +65,10 @@ def carry(post, nodes, sites=NAMES, app=site_app.app):
 
 def go_on(post, config, **keywords):
     """Go on as far as the replies permit, and return the model, or None, and the number of exchanges."""
-    grid = PostGrid(post, NAMES[: config["clients"]], config, **keywords)
-    try:
-        return run_on(grid, FACTORY.strategy(config)), grid.exchange
-    except SystemExit:
-        return None, grid.exchange
+    grid, model = PostGrid(post, NAMES[: config["clients"]], config, **keywords), None
+    with contextlib.suppress(SystemExit):
+        model = run_on(grid, FACTORY.strategy(config))
+    return model, grid.exchange
 
 
 def by_post(post, nodes, config, *, exchanges=1000):
@@ -86,10 +85,9 @@ def config_of(method, clients=3, **options):
     return METHODS.run_config({"method": method, "clients": clients, "n-components": 2, **values})
 
 
-BY_DAY = {f"{name} clear" for name in ("p-cov", "sub-it", "qr-pca", "streaming", "vertical")}
-BY_DAY |= {f"{name} masked" for name in ("p-cov", "compressed", "dp-pca")}
+BY_DAY = {"clear": {"p-cov", "sub-it", "qr-pca", "streaming", "vertical"}, "masked": {"p-cov", "compressed", "dp-pca"}}
 RUNS = [
-    pytest.param(name, options, marks=() if f"{name} {transport}" in BY_DAY else pytest.mark.nightly)
+    pytest.param(name, options, marks=() if name in BY_DAY[transport] else pytest.mark.nightly)
     for name, method in METHODS.items()
     for transport, options in {"clear": {}, "masked": SECURE}.items()
     if transport in transports_of(method) and not method.strategy.card.loadings_source
@@ -181,20 +179,23 @@ def test_a_wrong_reply_is_named_with_its_site(fault, begun, capsys):
     assert unnamed(capsys.readouterr().out, copy.name, "of north") == []
 
 
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_another_question_than_before_writes_nothing(begun):
+def test_another_question_than_before_writes_nothing_and_one_of_two_commands_waits(begun):
     nodes, post = begun
+    codes, thread = [], threading.Thread(target=lambda: codes.append(command("post", "continue", post)))
+    with locked(post):
+        thread.start()
+        thread.join(1)
+        assert thread.is_alive()
+    thread.join()
+    assert codes == [3]
     carry(post, nodes)
     record = json.loads((post / "run.json").read_text())
     record["run-config"]["n-components"] = 3
     (post / "run.json").write_text(json.dumps(record))
-    before = contents(post)
+    before = {path: path.read_bytes() for path in post.rglob("*") if path.is_file()}
     with refused(ContractError, "exchange 1", *NAMES[:3]):
         go_on(post, CONFIG)
-    assert contents(post) == before
+    assert {path: path.read_bytes() for path in post.rglob("*") if path.is_file()} == before
 
 
 def command(*words):
@@ -260,11 +261,8 @@ def test_a_run_by_post_has_no_deadline_until_it_is_forgotten(tmp_path, monkeypat
     """Other runs begin meanwhile, and would take the secrets of a silent run on a network."""
     for module in ("journal", "audit"):  # whatever was before today is long ago
         monkeypatch.setattr(f"fedpca_flwr.site.rules.{module}.SECRETS_TIMEOUT", timedelta(days=-1))
-    nodes, posts, secure = (
-        nodes_of(tmp_path, PARTIES),
-        [tmp_path / "run", tmp_path / "gone"],
-        config_of("p-cov", **SECURE),
-    )
+    nodes, secure = nodes_of(tmp_path, PARTIES), config_of("p-cov", **SECURE)
+    posts = [tmp_path / "run", tmp_path / "gone"]
     journal, config = Path(nodes[0]["journal"]), site_file(tmp_path, nodes[0])
     for post in posts:
         by_post(post, nodes, secure, exchanges=3)
@@ -311,17 +309,6 @@ def test_a_silent_site_is_left_out_where_the_run_permits_it(options, exchange, c
     assert [party["name"] for party in model.log["parties"]] == others
     expected = pooled_pca(np.vstack([part for part, name in zip(parties, NAMES, strict=False) if name in others]), 2)
     assert principal_angles(model, expected).max < 1e-6
-
-
-def test_one_of_two_commands_waits(begun):
-    (_, post), codes = begun, []
-    thread = threading.Thread(target=lambda: codes.append(command("post", "continue", post)))
-    with locked(post):
-        thread.start()
-        thread.join(1)
-        assert thread.is_alive()
-    thread.join()
-    assert codes == [3]
 
 
 def test_the_command_line_refuses_what_a_run_by_post_has_not(tmp_path, capsys):

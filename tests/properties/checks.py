@@ -18,12 +18,6 @@ from fedpca_flwr.simulations.engines import run
 from tests.properties.oracle import EPS, Long, Truth, angle, truth_of
 from tests.properties.strategies import Draw, Table
 
-Check = Callable[[Draw, PCAModel, Truth], Iterator[str]]
-EXACT = 1e-6
-"""Degrees from the determined subspace up to which a model may be called exact."""
-LARGEST, SMALLEST = 1e270, 1e-270
-"""Variances beyond which float64 has no squares of squares."""
-
 
 class Outcome(NamedTuple):
     """Model or error of a run, of which one is None, and its warnings."""
@@ -55,7 +49,10 @@ def findings(draw: Draw, outcome: Outcome) -> list[str]:
         assert outcome.error is not None
         return [*problems, *wrong_error(draw, outcome.error, truth)]
     problems += malformed(draw, model)
-    checks = [wrong_squared_error, *(EXACTNESS if comparable(draw, model, truth) else ())]
+    checks = [wrong_squared_error]
+    if comparable(draw, model, truth):
+        checks += [wrong_exactness, wrong_claims, wrong_totals, wrong_eigenvalues, wrong_order, wrong_ritz_values]
+        checks += [wrong_notes]
     return problems or [finding for check in checks for finding in check(draw, model, truth)]
 
 
@@ -88,12 +85,10 @@ class Claims(NamedTuple):
     """Error that a model states; angles in degrees, None where nothing is stated."""
 
     certificate: float | None
-    certified: int
-    """Number of first components that the certificate is of."""
+    certified: int  # first components that the certificate is of
     all_certified: bool
     bound: float | None
-    fixed_point: float
-    """Largest cost of rounding in secure sums, as a share of the variance."""
+    fixed_point: float  # the largest cost of rounding in secure sums, as a share of the variance
 
     @property
     def at_most(self) -> float | None:
@@ -105,8 +100,8 @@ class Claims(NamedTuple):
 def claims_of(model: PCAModel) -> Claims:
     """Return the claims in a model's log; a bound of 90 degrees says nothing."""
     measured = model.log["measured"]
-    bounds = {key: measured.get(key, 90.0) for key in ("certified_angle_degrees", "angle_bound_degrees")}
-    certificate, bound = (None if x >= 90 else x for x in bounds.values())
+    bounds = (measured.get(key, 90.0) for key in ("certified_angle_degrees", "angle_bound_degrees"))
+    certificate, bound = (None if x >= 90 else x for x in bounds)
     certified = measured.get("certified_components", 0)
     fixed_point = measured.get("fixed_point_variance_share", measured.get("fixed_point_size_share", 0.0))
     return Claims(certificate, certified, certified == model.n_components_, bound, fixed_point)
@@ -187,7 +182,7 @@ def wrong_squared_error(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[s
 def wrong_exactness(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
     """Yield a finding if a model is called exact and is not, or approximate without a reason."""
     miss = truth.miss(basis_of(model))
-    if model.log["exact"] and miss > EXACT:
+    if model.log["exact"] and miss > 1e-6:
         yield f"exact: at least {miss:.2g} degrees off"
     k, clear = model.n_components_, draw.transport == "clear"
     rounded = option(draw, "rank") or draw.options.get("wire") == "float32"
@@ -267,7 +262,6 @@ def wrong_order(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
             off = angle(basis[:, :j], truth.vectors[:, :j]) - truth.uncertainty(j)
             if off > 1e-4:
                 yield f"order: the first {j} of {basis.shape[1]} components are {off:.2g} degrees off"
-                return
 
 
 def wrong_ritz_values(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
@@ -301,10 +295,6 @@ def wrong_notes(draw: Draw, model: PCAModel, truth: Truth) -> Iterator[str]:
         yield f"note: component {k} has no variance, and nothing says so"
 
 
-EXACTNESS: tuple[Check, ...] = (wrong_exactness, wrong_claims, wrong_totals, wrong_eigenvalues, wrong_order)
-EXACTNESS += (wrong_ritz_values, wrong_notes)
-
-
 def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
     text, keys = str(error), draw.options.keys() - {"n_components", "bound"}
     named = any(re.search(rf"\b{key.replace('_', '-')}\b", text.replace("_", "-")) for key in keys)
@@ -315,20 +305,11 @@ def wrong_error(draw: Draw, error: Exception, truth: Truth) -> Iterator[str]:
         yield f"false refusal: {type(error).__name__}: {text[:250]}"
 
 
-def _no_variance(draw: Draw, truth: Truth) -> bool:
+def _constant(draw: Draw, truth: Truth) -> bool:
     """Return True if the variance is within a factor of rounding of the means."""
-    return truth.unsure or _constant(draw)
-
-
-def _constant(draw: Draw) -> bool:
     rows = draw.pooled.astype(Long)
     about_means = rows if draw.options.get("center", True) is False else rows - rows.mean(axis=0)
     return bool((about_means**2).sum() <= rows.size * (100 * EPS * np.abs(rows).max()) ** 2)  # in 80 bits
-
-
-def _too_many(draw: Draw, truth: Truth) -> bool:
-    target = draw.options["n_components"]
-    return not isinstance(target, str) and target > min(draw.pooled.shape)
 
 
 def _alike_but_held_out(draw: Draw, truth: Truth) -> bool:
@@ -337,12 +318,12 @@ def _alike_but_held_out(draw: Draw, truth: Truth) -> bool:
     common = rows[times.argmax()] if draw.options.get("center", True) else np.zeros(rows.shape[1])
     others = [int((np.asarray(party) != common).any(axis=1).sum()) for party in draw.parties]
     equal = all(few <= len(party) // 5 for few, party in zip(others, draw.parties, strict=True))
-    return equal or _constant(draw) or _coarse(draw, truth)
+    return equal or _constant(draw, truth) or _coarse(draw, truth)
 
 
 def _beyond(draw: Draw, truth: Truth) -> bool:
     size = float(np.abs(draw.pooled.astype(Long)).max()) ** 2 * draw.pooled.size
-    return size > LARGEST or float(truth.total) < SMALLEST
+    return size > 1e270 or float(truth.total) < 1e-270  # of which float64 has no squares of squares
 
 
 def _tiny_column(draw: Draw, truth: Truth) -> bool:
@@ -368,14 +349,21 @@ REASONS: list[tuple[str, Callable[[Draw, Truth], bool]]] = [
         lambda d, t: d.options.get("variant") == "faithful" or "kernel" in d.card.options.model_fields,
     ),
     (r"but those held out to choose 'mu'", _alike_but_held_out),
-    (r"identical: there is no variance|no energy about|up to rounding", _no_variance),
+    (r"identical: there is no variance|no energy about|up to rounding", lambda d, t: t.unsure or _constant(d, t)),
     (r"the rows of each party are identical", lambda d, t: all((X[:1] == X).all() for X in map(np.asarray, d.parties))),
-    (r"most rows lie in one place|honest parties must be alike", lambda draw, truth: draw.card.non_mean_centre),
-    (r"was unlike the others in some step", lambda draw, truth: draw.card.non_mean_centre),
-    (r"next to it the rows of all parties have no variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
-    (r"next to it \d+ features have too little variance", lambda d, t: _coarse(d, t) or _no_variance(d, t)),
+    (
+        r"most rows lie in one place|honest parties must be alike|was unlike the others in some step",
+        lambda draw, truth: draw.card.non_mean_centre,
+    ),
+    (
+        r"next to it (the rows of all parties have no|\d+ features have too little) variance",
+        lambda d, t: t.unsure or _constant(d, t) or _coarse(d, t),
+    ),
     (r"'auto', which needs center=[Tt]rue", lambda draw, truth: draw.options.get("center") is False),
-    (r"'n[-_]components' is \d+.*(at most \d+ = min|but the data have \d+ features)", _too_many),
+    (
+        r"'n[-_]components' is \d+.*(at most \d+ = min|but the data have \d+ features)",
+        lambda d, t: not isinstance(k := d.options["n_components"], str) and k > min(d.pooled.shape),
+    ),
     (r"rows while some are held out", lambda d, t: d.options["n_components"] > 0.7 * len(d.pooled)),
     (r"a PCA needs at least 2", lambda draw, truth: len(draw.pooled) < 2),
     (r"outside the range of float64", _beyond),

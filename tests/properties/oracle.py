@@ -10,27 +10,20 @@ from scipy.linalg import svd
 
 Long = np.longdouble
 EPS = float(np.finfo(np.float64).eps)
-CLEAR = (1e-4, 1e-8, 3e-12)
-"""Gaps between levels, as parts of the first, at which a subspace is looked at."""
 
 
 @dataclass(frozen=True)
 class Truth:
     """Exact result to compare a model with; values, means and rows have 80 bits."""
 
-    levels: NDArray[Any]
-    """What the gaps are between (r,), the first being 1, descending: singular values."""
-    vectors: NDArray[Any]
-    """Directions (p, r) in the space of the model: of features, or of scores."""
-    values: NDArray[Any]
-    """Eigenvalues of the scatter (r,)."""
+    levels: NDArray[Any]  # (r,) what the gaps are between, the first being 1, descending: singular values
+    vectors: NDArray[Any]  # (p, r) directions in the space of the model: of features, or of scores
+    values: NDArray[Any]  # (r,) eigenvalues of the scatter
     total: Any
-    rounding: float
-    """How wrong a level may be."""
+    rounding: float  # how wrong a level may be
     mean: NDArray[Any]
     scale: NDArray[Any]
-    unsure: bool = False
-    """Whether a column that would be scaled varies by little more than the rounding of its mean."""
+    unsure: bool = False  # whether a column that would be scaled varies by little more than its mean's rounding
 
     @property
     def rank(self) -> int:
@@ -56,7 +49,7 @@ class Truth:
         if not k:
             return worst
         marks = range(1, self.levels.size + 1)
-        for smallest in CLEAR:
+        for smallest in (1e-4, 1e-8, 3e-12):
             clear = [j for j in marks if self.gap(j) > smallest]
             below, above = [j for j in clear if j <= k], [j for j in clear if j >= k]
             if below:

@@ -32,10 +32,8 @@ class Draw:
     """Run to try: method, transport, keyword arguments of `fedpca_flwr.run`, and description of the data."""
 
     method: str
-    transport: str
-    """One of "clear", "secure_aggregation" and "survivors"."""
-    parties: list[Any]
-    """Arrays, of rows or of columns."""
+    transport: str  # "clear", "secure_aggregation" or "survivors"
+    parties: list[Any]  # arrays, of rows or of columns
     options: dict[str, Any]
     description: str
 
@@ -67,27 +65,21 @@ def _tied(rng: Generator, n: int, d: int) -> Table:
     return with_spectrum(rng, n, d, np.sort(rng.choice(levels, size=d))[::-1])
 
 
-def _low_rank(rng: Generator, n: int, d: int) -> Table:
-    rank = int(rng.integers(1, d + 1))
-    return rng.standard_normal((n, rank)) @ rng.standard_normal((rank, d))
-
-
+# Rows (n, d) by their kind.
 BASES: dict[str, Callable[[Generator, int, int], Table]] = {
     "isotropic": lambda rng, n, d: rng.standard_normal((n, d)),
     "decaying": lambda rng, n, d: with_spectrum(rng, n, d, np.sqrt(n) / np.arange(1.0, d + 1)),
     "tied": _tied,
     "clustered": lambda rng, n, d: with_spectrum(rng, n, d, 1.0 + 10.0 ** -rng.integers(2, 12) * np.arange(d)[::-1]),
     "geometric": lambda rng, n, d: with_spectrum(rng, n, d, 10.0 ** (-rng.uniform(0.1, 2.0) * np.arange(d))),
-    "low rank": _low_rank,
+    "low rank": lambda rng, n, d: rng.normal(size=(n, d)) * (np.arange(d) <= rng.integers(d)) @ rng.normal(size=(d, d)),
     "indicators": lambda rng, n, d: (rng.random((n, d)) < rng.uniform(0.02, 0.6, d)).astype(np.float64),
     "heavy tails": lambda rng, n, d: rng.standard_cauchy((n, d)),
     "one-hot": lambda rng, n, d: np.eye(d)[rng.integers(0, d, n)],
 }
-"""Rows (n, d) by their kind."""
 
 
 def _in_one_column(change: Callable[[Generator, Table], Table]) -> Callable[[Generator, Table], Table]:
-    """Return the change of one column that the generator chooses."""
 
     def changed(rng: Generator, X: Table) -> Table:
         X, column = X.copy(), rng.integers(X.shape[1])
@@ -105,6 +97,7 @@ def _whole_numbers(rng: Generator, X: Table) -> Table:
     return np.round(np.abs(share) * 200 if kind[0] == "u" else share * 100).astype(kind)
 
 
+# What may be done to rows, in this order.
 CHANGES: dict[str, Callable[[Generator, Table], Table]] = {
     "units": lambda rng, X: X * 10.0 ** rng.uniform(-12, 12, X.shape[1]),
     "a salary": _in_one_column(lambda rng, x: x * 10.0 ** rng.integers(4, 13)),
@@ -116,8 +109,6 @@ CHANGES: dict[str, Callable[[Generator, Table], Table]] = {
     "whole numbers": _whole_numbers,
     "float32": lambda rng, X: X.astype(np.float32) if np.abs(X).max() < 1e30 else X,
 }
-"""What may be done to rows, in this order."""
-
 ROWS = st.one_of(st.integers(2, 9), st.integers(10, 100))
 WIDTHS = [st.integers(1, 5), st.integers(1, 14), st.integers(1, 14), st.integers(20, 70)]
 if HUNT:  # of as many as these, eigenvectors are computed in another way
@@ -171,7 +162,7 @@ def column_cuts(pick: st.DrawFn, X: Table) -> tuple[list[Table], str]:
 
 @st.composite
 def options_of(pick: st.DrawFn, method: str, k: int, n: int, d: int) -> dict[str, Any]:
-    """Draw up to four options of the method."""
+
     values = option_values(method, k, n, d)
     names = ALWAYS | (pick(st.sets(st.sampled_from(list(values)), max_size=4)) if values else set())
     options = {name: pick(st.sampled_from(values[name])) for name in values if name in names}

@@ -56,11 +56,6 @@ SETS = [
     and script_or_none(METHODS[name], EXAMPLE_CONFIGS[way], dict(example)) is not None
 ]
 """Every method with the options of its card's examples, in clear and with secure aggregation."""
-NARROW = {"rank": 4, "prune": 0.5}
-"""Options that must suit the size of the data."""
-HELD = {"p-cov", "sub-it", "qr-pca", "adaptive", "dsa", "fast-pca", "streaming", "em", "personalised"}
-HELD |= {"vertical", "vfedpca", "vfedakpca"}
-"""Methods whose variances are those that the components hold of the pooled rows."""
 UNTOUCHED = {"harmonise", "genotypes", "rank"}
 """Options with which the model is not that of the rows as they are, or of all they hold."""
 
@@ -88,7 +83,8 @@ def test_numbers_are_what_they_say(name, options, way, monkeypatch, data, seed):
     monkeypatch.setattr(*CLUSTER_STEPS)
     rng = np.random.default_rng(seed)
     parties, k = drawn(rng, name, options), int(rng.integers(1, 4))
-    given = {key.replace("-", "_"): NARROW.get(key, value) for key, value in options.items() if key != "state"}
+    narrow = {"rank": 4, "prune": 0.5}  # to suit the size of the data
+    given = {key.replace("-", "_"): narrow.get(key, value) for key, value in options.items() if key != "state"}
     given |= data.draw(secure_options(way, parties))
     run = Draw(name, way, parties, {"n_components": k, **given}, "shifted")
     if UNTOUCHED.isdisjoint(options):
@@ -98,11 +94,9 @@ def test_numbers_are_what_they_say(name, options, way, monkeypatch, data, seed):
         assert not list(malformed(run, model))
     if model.log["measured"].get("components_above_noise", 1):  # the noise variance is what the shares leave
         total = model.explained_variance_[0] / model.explained_variance_ratio_[0]
-        most, left = (
-            min(model.n_samples_, model.n_features_in_) - model.n_components_,
-            total - model.explained_variance_.sum(),
-        )
-        assert model.noise_variance_ == pytest.approx(max(0.0, left) / most if most > 0 else 0.0, abs=1e-12 * total)
+        most = min(model.n_samples_, model.n_features_in_) - model.n_components_
+        left = max(0.0, total - model.explained_variance_.sum()) / most if most > 0 else 0.0
+        assert model.noise_variance_ == pytest.approx(left, abs=1e-12 * total)
     if UNTOUCHED.isdisjoint(options) and not run.card.differentially_private:
         require_measurements(run, model)
 
@@ -114,7 +108,10 @@ def require_measurements(run: Draw, model: PCAModel) -> None:
     rows = (run.pooled.astype(Long) - truth.mean) / truth.scale
     total = float(truth.total) / freedom
     held = np.square(V.T @ rows).sum(axis=1) if run.by_columns else np.square(rows @ V).sum(axis=0)
-    holds = run.method in HELD and model.log.get("chosen", {}).get("method") != "ap-cov"
+    # methods whose variances are those that the components hold of the pooled rows
+    held_by = {"p-cov", "sub-it", "qr-pca", "adaptive", "dsa", "fast-pca", "streaming", "em", "personalised"}
+    held_by |= {"vertical", "vfedpca", "vfedakpca"}
+    holds = run.method in held_by and model.log.get("chosen", {}).get("method") != "ap-cov"
     if holds:
         expected = (held / freedom).astype(float)
         np.testing.assert_allclose(model.explained_variance_, expected, rtol=1e-7, atol=1e-10 * total)
