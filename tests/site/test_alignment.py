@@ -114,6 +114,12 @@ def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
         read(str(tmp_path / "own.csv"), ids="id")
     with refused(ConfigError, "'ids'", match="columns"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "ids": "id"}, source="node-config")
+    names = ["a", "b", "a"]  # a label is one column, and what is left out is each of its name
+    assert ColumnSelection(label="a").positions(names, 3) == [1, 2]
+    assert ColumnSelection(leave_out="a").positions(names, 3) == [1]
+    assert ColumnSelection(label="2").positions([], 3) == [0, 1]
+    with refused(ConfigError, "'label'"):
+        ColumnSelection(label="3").positions([], 3)
 
 
 NAMES = ["age", "height, cm", "pulse", "weight"]
@@ -195,12 +201,3 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
     assert model.feature_names_in_.tolist() == ["weight", "age", "pulse", "height, cm"]
     np.testing.assert_allclose(model.mean_, X[:, [3, 0, 2, 1]].mean(axis=0), atol=1e-12)
     assert not any("in the order of" in note for note in model.log["notes"])
-
-
-def test_a_label_is_one_column_and_what_is_left_out_is_each_of_its_name():
-    names = ["a", "b", "a"]
-    assert ColumnSelection(label="a").positions(names, 3) == [1, 2]
-    assert ColumnSelection(leave_out="a").positions(names, 3) == [1]
-    assert ColumnSelection(label="2").positions([], 3) == [0, 1]
-    with refused(ConfigError, "'label'"):
-        ColumnSelection(label="3").positions([], 3)

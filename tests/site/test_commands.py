@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 import stat
+from contextlib import ExitStack
 
 import pandas as pd
 import pytest
@@ -67,11 +68,9 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
 )
 def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    usual = os.umask(0)
-    try:
+    with ExitStack() as stack:
+        stack.callback(os.umask, os.umask(0))
         main(["site", *command])
-    finally:
-        os.umask(usual)
     before = [(tmp_path / file).read_bytes() for file in files]
     assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
     assert main(["site", *command]) == 2

@@ -70,10 +70,6 @@ def test_the_installed_app_answers_and_is_named_by_the_hash_of_its_archive(proce
     assert OWN[2][:16] in str(pinned.load_app(*OWN))
 
 
-def kinds_in_journal(folder):
-    return [event.kind for event in audit.audit(f"{folder}/journal").events]
-
-
 @pytest.mark.parametrize(
     "kind", ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
 )
@@ -85,11 +81,11 @@ def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp
     config = {"fitins.config": ConfigRecord({PCA_KEY: "?"})} if classic else {"config": ConfigRecord({"lr": 0.1})}
     for reply in grid.send_and_receive([Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]):
         assert not unnamed(reply.error.reason if reply.has_error() else str(dict(reply.content)), "fedpca/other")
-    assert kinds_in_journal(tmp_path) == ["run", "refused"]
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
     assert 'refusals_total{at="client 0",refused="ConfigError"} 1.0' in (tmp_path / "numbers.prom").read_text()
     with refused(FedPCAError, "fedpca/other"):
         FedPCA("p-cov", n_components=1, clients=1).start(LocalGrid(app, [keys]))
-    assert kinds_in_journal(tmp_path)[-2:] == ["run", "refused"]
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events[-2:]] == ["run", "refused"]
 
 
 MANY_FORKS = """

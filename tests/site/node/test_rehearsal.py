@@ -97,15 +97,6 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     assert deployment.shown[-1] == "     rows  500"
 
 
-def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "time", Clock())
-    FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
-    for before, looks in ((0, 1), (1, 3)):
-        running = Mock(done=Mock(side_effect=[False, False, True]))
-        rehearsal.wait_for_question(tmp_path, running, earlier=before)
-        assert running.done.call_count == looks
-
-
 STUBBED = """
 from fedpca_flwr import cli
 from fedpca_flwr.site.node import deployment
@@ -186,7 +177,7 @@ def test_a_client_ends_with_its_node(elder):
             end([process_ids["client"], process_ids["exec"], node.pid])
 
 
-def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
+def test_a_wait_ends_with_its_condition_its_time_a_process_or_a_question(tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "time", clock := Clock())
     process = SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
     stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
@@ -200,3 +191,8 @@ def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
     with refused(FedPCAError, 1800, "lab"):
         wait_until(lambda: False, "the nodes")
     assert 1900 < clock.now < 1902
+    FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
+    for before, looks in ((0, 1), (1, 3)):
+        running = Mock(done=Mock(side_effect=[False, False, True]))
+        rehearsal.wait_for_question(tmp_path, running, earlier=before)
+        assert running.done.call_count == looks

@@ -22,8 +22,6 @@ from tests.site.readers.test_texts import written
 
 X = rows(150, 4)
 NAMES = ["age", "weight", "height", "pulse"]
-
-
 WRITERS = {
     ".npy": lambda path: np.save(path, X),
     ".npz": lambda path: np.savez(path, X=X, y=np.zeros(len(X))),
@@ -57,7 +55,7 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     np.testing.assert_array_equal(to_array(in_blocks[chosen]), expected[chosen])
 
 
-def test_the_index_of_pandas_is_no_feature(tmp_path):
+def test_the_index_of_pandas_is_no_feature_and_a_folder_of_parquet_files_is_a_table(tmp_path):
     wards = pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None])
     numbers = pd.Index(np.arange(150) + 9000, name="patient")
     for index in (pd.Index([f"p{i}" for i in range(150)]), numbers, wards, pd.RangeIndex(150)):
@@ -66,10 +64,7 @@ def test_the_index_of_pandas_is_no_feature(tmp_path):
         assert loaded.names == tuple(NAMES[1:])
         np.testing.assert_array_equal(loaded.rows, X[:, 1:])
         assert not index.name or read_ids(path, index.name, 150) == [str(value) for value in index]
-
-
-def test_a_folder_of_parquet_files_is_a_table(tmp_path):
-    folder = tmp_path / "site.parquet"
+    folder = tmp_path / "folder.parquet"
     (folder / "day=2").mkdir(parents=True)
     frame = pd.DataFrame({"id": [f"p{i}" for i in range(150)], **dict(zip(NAMES, X.T, strict=True))})
     for name, part in {"part-0.parquet": frame[:70], "day=2/part-1.parquet": frame[70:]}.items():
@@ -239,21 +234,6 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     np.testing.assert_array_equal(read(path).rows, wide)
 
 
-@pytest.mark.parametrize(
-    ("lines", "what", "place"),
-    [
-        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
-        (["1,2,3,4"], "length", "line 1001 with 4 cells"),
-        (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
-    ],
-)
-def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
-    read_in_blocks(monkeypatch)
-    with refused(DataError, ".csv", match=what) as caught:
-        read(written(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
-    assert place in caught.value.local
-
-
 def test_later_blocks_and_long_rows_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
     loaded = read(written(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
@@ -268,3 +248,12 @@ def test_later_blocks_and_long_rows_of_csv_have_faults_of_their_own(tmp_path, mo
     with pytest.raises(DataError) as caught:
         read(written(tmp_path, text + "x,y\n"), "note")
     assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): words among numbers"
+    read_in_blocks(monkeypatch)
+    for lines, what, place in (
+        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
+        (["1,2,3,4"], "length", "line 1001 with 4 cells"),
+        (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
+    ):
+        with refused(DataError, ".csv", match=what) as caught:
+            read(written(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
+        assert place in caught.value.local

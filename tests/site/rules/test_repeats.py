@@ -97,9 +97,8 @@ def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
         policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
 
 
-@pytest.mark.parametrize(
-    ("rules", "epsilon", "delta", "key"),
-    [
+def test_a_run_is_as_private_as_a_site_demands_and_has_a_journal_and_a_budget():
+    for rules, epsilon, delta, key in (
         ({}, 1e3, 0.5, ""),
         ({"max-epsilon": 2.0}, 3.0, 0.5, "max-epsilon"),
         (FILE, 10.0, 1e-5, ""),
@@ -109,26 +108,21 @@ def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
         ({**FILE, "max-epsilon": 2.0}, 3.0, 1e-5, "max-epsilon"),
         ({**FILE, "max-delta": 1e-3}, 1.0, 1e-4, ""),
         ({**FILE, "max-delta": 1e-7}, 1.0, 1e-6, "max-delta"),
-    ],
-)
-def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
-    with refused(DisclosureError, f"'{key}'") if key else nullcontext():
-        policy.permit_privacy(node(**rules), epsilon, delta)
-
-
-@pytest.mark.parametrize(
-    ("rules", "private", "sums_only", "key"),
-    [
+    ):
+        with refused(DisclosureError, f"'{key}'") if key else nullcontext():
+            policy.permit_privacy(node(**rules), epsilon, delta)
+    for rules, private, sums_only, key in (
         ({}, True, True, ""),
         *((FILE, *form, "journal" if any(form) else "") for form in product((False, True), repeat=2)),
         *((JOURNAL, *form, "epsilon-budget" if form[0] else "") for form in ((False, True), (True, False))),
         ({**JOURNAL, "epsilon-budget": 1.0}, True, False, ""),
-    ],
-)
-def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
-    card = SimpleNamespace(name="some", differentially_private=private)
-    with refused(ConfigError, f"'{key}'") if key else nullcontext():
-        policy.require_journal(node(**rules), card, sums_only=sums_only)
+    ):
+        card = SimpleNamespace(name="some", differentially_private=private)
+        with refused(ConfigError, f"'{key}'") if key else nullcontext():
+            policy.require_journal(node(**rules), card, sums_only=sums_only)
+    for key, value in (("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")):
+        with refused(ConfigError, key, "'journal'"):
+            node(**{key: value})
 
 
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
@@ -229,7 +223,6 @@ def test_other_weights_of_the_same_rows_are_refused(tmp_path):
 
 
 def test_bounds_count_once_a_run(tmp_path):
-    """The run's own bound is among the three."""
     X = np.full((20, 2), 8.0)
     for bound in (11.0, 10.0, 9.0):
         repeats(tmp_path, "1", X).permit_bound(bound)
@@ -266,9 +259,3 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     accounts = [Release(phase, "add-remove", noise).text() for phase, noise in stages.items()]
     assert recorded == [("1", 0, "release", account) for account in accounts]
     release(stages["centre"], run="2", epsilon=1.5)
-
-
-@pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
-def test_budgets_and_numbers_need_a_journal_which_was_a_ledger(key, value):
-    with refused(ConfigError, key, "'journal'"):
-        node(**{key: value})
