@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -275,8 +276,18 @@ def test_one_command_makes_a_key_and_prints_its_line_or_makes_none(tmp_path, cap
     assert not list(tmp_path.iterdir())
 
 
-def test_the_list_gives_every_partys_key(nodes, lines, tmp_path):
+def test_the_list_gives_every_partys_key_and_what_a_site_lacks_is_named(nodes, lines, tmp_path):
     """Comments and the order of its lines do not matter."""
+    both = ["'identity'", "'identities'"]
+    for changes, named in (
+        ({"identity": "", "identities": ""}, both),
+        ({"identity": "", "identities": "", "secure_only": True}, ["'secure-only'", *both]),
+        *(({key: ""}, both) for key in ("identity", "identities")),
+        *(({key: "absent"}, [f"'{key}'"]) for key in ("identity", "identities")),
+    ):
+        with refused(ConfigError, *named) as raised:
+            load_identity(NodeConfig.parse({**nodes[0].model_dump(), **changes}, source="node-config"))
+        assert "absent" not in str(raised.value)
     first, other, third = map(load_identity, nodes)
     signature = first.sign(b"something")
     assert other.is_signed_by(0, b"something", signature)
@@ -292,19 +303,6 @@ def test_the_list_gives_every_partys_key(nodes, lines, tmp_path):
     assert other.is_signed_by(0, b"something", first.sign(b"something"))
 
 
-def test_every_fault_of_the_list_is_named_at_once(lines, tmp_path):
-    first, second, third = (line.split()[1] for line in lines)
-    entries = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
-    with pytest.raises(ConfigError) as raised:
-        keys_of(tmp_path, 4, *entries, f"3 {second} {third}")
-    faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
-    assert re.findall(r"line (\d)", str(raised.value)) == [str(line) for line in faults]
-    for line, fault in faults.items():
-        assert re.search(f"line {line}: [^;]*{fault}", str(raised.value))
-    assert "partition 1, 2, 3" in str(raised.value)
-    assert str(tmp_path) not in str(raised.value)
-
-
 def forged(key):
     """Check a signature that nobody made, R = 1 and S = 0, under each of 200 texts."""
     public_key, signature = Ed25519PublicKey.from_public_bytes(key), b"\x01" + bytes(63)
@@ -315,33 +313,24 @@ def forged(key):
     return False
 
 
-@pytest.mark.parametrize("sign", [0, 128])
-def test_keys_with_which_anybody_can_sign_are_refused(sign, nodes, lines, tmp_path):
-    """Such as zeros in the place of a key that is not there yet."""
-    assert not forged(load_identity(nodes[0]).member_keys[0])
+def test_every_fault_of_the_list_is_named_at_once_and_keys_with_which_anybody_can_sign(lines, tmp_path):
+    first, second, third = (line.split()[1] for line in lines)
+    entries = [f"0 {first}", f"1 {second[:-2]}", f"hospital {second}", f"0 {third}", f"4 {third}", f"2 {first} # two"]
+    with pytest.raises(ConfigError) as raised:
+        keys_of(tmp_path, 4, *entries, f"3 {second} {third}")
+    faults = {2: "64", 3: "64", 4: "partition 0", 5: "partition 4.*0 to 3", 6: "partition 2.*partition 0", 7: "64"}
+    assert re.findall(r"line (\d)", str(raised.value)) == [str(line) for line in faults]
+    for line, fault in faults.items():
+        assert re.search(f"line {line}: [^;]*{fault}", str(raised.value))
+    assert "partition 1, 2, 3" in str(raised.value)
+    assert str(tmp_path) not in str(raised.value)
+    assert not forged(bytes.fromhex(first))
     assert len(identity.SMALL_ORDER_KEYS) == 7
-    for y in identity.SMALL_ORDER_KEYS:
+    for sign, y in product((0, 128), identity.SMALL_ORDER_KEYS):  # such as zeros for a key that is not there yet
         key = y[:-1] + bytes([y[-1] | sign])
         assert forged(key)
         with refused(ConfigError, "line 3", "partition 2"):
             keys_of(tmp_path, 3, *lines[:2], f"2 {key.hex()}")
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"identity": "", "identities": ""}, ["'identity'", "'identities'"]),
-        ({"identity": "", "identities": "", "secure_only": True}, ["'secure-only'", "'identity'", "'identities'"]),
-        ({"identities": ""}, ["'identity'", "'identities'"]),
-        ({"identity": ""}, ["'identities'", "'identity'"]),
-        ({"identity": "absent"}, ["'identity'"]),
-        ({"identities": "absent"}, ["'identities'"]),
-    ],
-)
-def test_what_a_site_lacks_is_named(changes, named, nodes):
-    with refused(ConfigError, *named) as raised:
-        load_identity(NodeConfig.parse({**nodes[0].model_dump(), **changes}, source="node-config"))
-    assert "absent" not in str(raised.value)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of other systems are not these")

@@ -107,16 +107,24 @@ def test_several_may_drop_out_down_to_the_threshold(rounds):
     same(model, plain("p-cov", [X for i, X in enumerate(parties) if i not in outside]))
 
 
-@pytest.mark.parametrize(
-    ("gone", "options", "kind", "named"),
-    [
+def test_fewer_than_a_threshold_or_a_minimum_and_options_that_do_not_go_together_are_an_error():
+    for gone, options, kind, named in (
         *(([(0, "shares"), (3, at)], {}, QuorumError, [3, "'survivors'", 4]) for at in [*BEFORE, "agree", "reveal"]),
         *(([(4, at)], {"min_parties": 5}, DisclosureError, ["client 0", 4, 5]) for at in ("keys", "sum")),
-    ],
-)
-def test_fewer_than_a_threshold_or_a_minimum_are_an_error(gone, options, kind, named):
-    with refused(kind, *named):
-        finish(server(gone=gone, **options))
+    ):
+        with refused(kind, *named):
+            finish(server(gone=gone, **options))
+    for method, wrong, words in (
+        *(("p-cov", {"survivors": number}, ["'survivors'", number, 4, 5]) for number in (3, 6)),
+        ("p-cov", {"secure_aggregation": False}, ["'survivors'", 4, "secure-aggregation"]),
+        ("p-cov", {"bound": 0.0}, ["secure-aggregation", "'bound'", 0]),
+        ("p-cov", {"bound": 1e19}, ["'bound'", "1e+19"]),
+        ("sub-it", {}, ["sub-it", "p-cov", "ap-cov", "dp-pca"]),
+        ("qr-pca", {}, ["secure-aggregation", "qr-pca", "'factor'"]),
+        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
+    ):
+        with refused(ConfigError, *words):
+            finish(server(method, **wrong))
 
 
 def test_silent_parties_are_dropped(monkeypatch):
@@ -190,23 +198,6 @@ def test_masks_depend_on_the_run_and_its_configuration_and_signatures_are_for_on
     finish(running := server("dp-pca", **DIRECTIONS))
     client = harness.client_of(running, 0)
     assert (contexts[0], len(set(contexts))) == (client.transport.policy.signer.context, 6)
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "named"),
-    [
-        *(("p-cov", {"survivors": number}, ["'survivors'", number, 4, 5]) for number in (3, 6)),
-        ("p-cov", {"secure_aggregation": False}, ["'survivors'", 4, "secure-aggregation"]),
-        ("p-cov", {"bound": 0.0}, ["secure-aggregation", "'bound'", 0]),
-        ("p-cov", {"bound": 1e19}, ["'bound'", "1e+19"]),
-        ("sub-it", {}, ["sub-it", "p-cov", "ap-cov", "dp-pca"]),
-        ("qr-pca", {}, ["secure-aggregation", "qr-pca", "'factor'"]),
-        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
-    ],
-)
-def test_options_that_do_not_go_together_are_named(method, options, named):
-    with refused(ConfigError, *named):
-        finish(server(method, **options))
 
 
 def test_a_party_sends_a_right_share_for_each_party():

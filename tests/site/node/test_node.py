@@ -37,20 +37,17 @@ def site_of(folder, app_hash=""):
     return read_site_file(folder / "site.toml")
 
 
-@pytest.mark.parametrize(
-    ("app", "app_hash", "words"),
-    [
+def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_differs(tmp_path):
+    for app, app_hash, words in (
         *((OWN, app_hash, []) for app_hash in ("", "abababab")),
         *((("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2]), h, []) for h in ("", "abababab")),
         (("fedpca/other", *OWN[1:]), "", ["fedpca/other"]),
         ((OWN[0], "9.9.0", OWN[2]), "", ["9.9.0", __version__]),
         (OWN, "cd" * 32, ["abababababababab", "cdcdcdcdcdcdcdcd"]),
         (("fedpca/other", "9.9.0", OWN[2]), "cd" * 4, ["fedpca/other", "9.9.0", "cdcdcdcd"]),
-    ],
-)
-def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
-    with refused(ConfigError, *words) if words else nullcontext():
-        node.require_compatible_app(site_of(tmp_path, app_hash), *app)
+    ):
+        with refused(ConfigError, *words) if words else nullcontext():
+            node.require_compatible_app(site_of(tmp_path, app_hash), *app)
 
 
 @pytest.fixture
@@ -141,15 +138,13 @@ def child_of(process, monkeypatch, compute):
     return child
 
 
-def test_a_child_that_fails_or_gets_no_message_ends_with_a_code(process, monkeypatch):
+def test_a_child_without_a_message_ends_with_a_code_and_a_silent_run_is_in_the_numbers(process, tmp_path, monkeypatch):
     assert node.os.waitpid(child_of(process, monkeypatch, lambda *_, **__: int("no text of ours")), 0)[1] == 256
     process.messages.clear()
     run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
     waiting = child_of(process, monkeypatch, lambda *_, **__: node.limit_wait(run) and time.sleep(5))
     assert node.os.waitpid(waiting, 0)[1] != 0
-
-
-def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monkeypatch):
+    process.messages.clear()
     monkeypatch.setattr(node, "FIRST_CHECK_SECONDS", 0.0)
     keys = {**process.site.node_config, "metrics": str(tmp_path / "numbers")}
     process.site = process.site._replace(node=NodeConfig.parse(keys), node_config=keys)

@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[3]
 class StubDeployment:
     port, status = 1, "finished:completed"
 
-    def __init__(self, folder):
+    def __init__(self, folder, monkeypatch):
+        monkeypatch.setattr(rehearsal, "Deployment", self.of)
         self.folder, self.killed, self.shown, self.sites = folder, [], [], []
         self.kill_node = self.killed.append
 
@@ -46,14 +47,8 @@ class StubDeployment:
         rehearsal.rehearse(self.folder / "all", app, FACTORY, dropout=dropout, **options)
 
 
-@pytest.fixture
-def deployment(monkeypatch, tmp_path):
-    stub = StubDeployment(tmp_path)
-    monkeypatch.setattr(rehearsal, "Deployment", stub.of)
-    return stub
-
-
-def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+def test_steps_stand_in_order_with_the_log_between_them(tmp_path, monkeypatch):
+    deployment = StubDeployment(tmp_path, monkeypatch)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     for folder in (tmp_path, tmp_path / "none"):  # another project's
         with refused(ConfigError, "--app", folder):
@@ -71,7 +66,8 @@ def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
     assert f"fedpca site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
-def test_sites_have_the_files_that_are_named(deployment, tmp_path):
+def test_sites_have_the_files_that_are_named(tmp_path, monkeypatch):
+    deployment = StubDeployment(tmp_path, monkeypatch)
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for number, file in enumerate(data):
         lines = [f"P{row},{row / 10},{row * (number + 7) % 61 / 10}" for row in range(60)]

@@ -1,8 +1,4 @@
-"""Bad files of every kind at a site get one clear error, and never a number; its advice, applied, leads on.
-
-What travels says what is wrong and what to do; where, with the columns' names, is in the site's log. Neither holds a
-cell. Files that unpack to a thousand times their size are among them. `tests/data/test_frames.py` has tables in Python.
-"""
+"""Bad files of every kind at a site get one clear error, and never a number; its advice, applied, leads on."""
 
 import datetime
 import gzip

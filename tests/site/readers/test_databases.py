@@ -173,9 +173,8 @@ def test_sqlite_is_read_as_it_is_typed(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("select", "kind", "named", "local"),
-    [
+def test_what_is_wrong_is_named_here_and_not_there(url):
+    for select, kind, named, local in (
         ("SELECT age, name, born FROM visit", DataError, [3, 2], "name ("),
         ("SELECT age FROM visit WHERE id < 0", DataError, ["(0, 1)"], ""),
         ("SELECT 9e999 * dose AS a FROM visit", DataError, [], ""),
@@ -185,15 +184,13 @@ def test_sqlite_is_read_as_it_is_typed(files, tmp_path):
         ("SELECT 1; SELECT 2", ConfigError, ["'query'"], ""),
         ("SELECT id AS label FROM visit", DataError, [], ""),  # and no column beside it
         ("SELECT age -- no label\nFROM visit", ConfigError, ["'label'"], ""),
-    ],
-)
-def test_what_is_wrong_is_named_here_and_not_there(select, kind, named, local, url):
-    with refused(kind, *named) as caught:
-        read_query(url, select, label="label" if "label" in select else "")
-    assert local in caught.value.local
-    for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
-        assert text not in str(caught.value)
-    assert "patient" not in caught.value.local
+    ):
+        with refused(kind, *named) as caught:
+            read_query(url, select, label="label" if "label" in select else "")
+        assert local in caught.value.local
+        for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
+            assert text not in str(caught.value)
+        assert "patient" not in caught.value.local
 
 
 def test_a_pass_reads_one_state_in_one_order_for_an_hour_at_most_and_a_later_one_the_same(postgres, server):
@@ -353,46 +350,39 @@ def parsed(data, query=SELECT, **keys):
     return NodeConfig.parse({key: value for key, value in node.items() if value != ""}, source="node-config")
 
 
-@pytest.mark.parametrize(
-    ("data", "query", "named"),
-    [
+def test_no_refusal_shows_a_password():
+    for data, query, named in (
         *((place, SELECT, ["'data'"]) for place in WITH_PASSWORD),
         *(("duckdb:///x.db", f"SELECT a FROM {source}", ["'query'"]) for source in SOURCES_WITH_PASSWORD),
         *((place, SELECT, ["'data'", "sslmode=verify-full"]) for place in UNKNOWN),
         ("postgresql://db/x", "", ["'query'"]),
         ("rows.csv", SELECT, ["'query'", "'data'"]),
         ("", SELECT, ["'query'", "'data'"]),
-    ],
-)
-def test_no_refusal_shows_a_password(data, query, named):
-    with refused(ConfigError, *named) as caught:
-        parsed(data, query)
-    assert PASSWORD not in str(caught.value) + caught.value.local
-    assert caught.value.__suppress_context__
+    ):
+        with refused(ConfigError, *named) as caught:
+            parsed(data, query)
+        assert PASSWORD not in str(caught.value) + caught.value.local
+        assert caught.value.__suppress_context__
 
 
-URLS = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
-URLS += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
-URLS += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
-URLS += ["duckdb:////data/a b.duckdb", "sqlite:////data/a b.sqlite", "oracle+oracledb://db/?service_name=x"]
-URLS += ["mssql+pyodbc://db/x?driver=ODBC+Driver+18+for+SQL+Server&Trusted_Connection=yes"]
-WITHOUT_PASSWORD = [
-    'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
-    *("SELECT a, password FROM visit", "SELECT a FROM visit WHERE token = 1 AND sig = 2"),
-    'SELECT "password"::int AS a FROM visit',
-    "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
-    "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
-    "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
-    "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
-]
-
-
-@pytest.mark.parametrize(
-    ("data", "query"), [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)]
-)
-def test_urls_of_every_form_are_taken(data, query):
-    node = parsed(data, query)
-    assert (node.data, node.query) == (data, query)
+def test_urls_of_every_form_are_taken():
+    urls = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
+    urls += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
+    urls += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
+    urls += ["duckdb:////data/a b.duckdb", "sqlite:////data/a b.sqlite", "oracle+oracledb://db/?service_name=x"]
+    urls += ["mssql+pyodbc://db/x?driver=ODBC+Driver+18+for+SQL+Server&Trusted_Connection=yes"]
+    queries = [
+        'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
+        *("SELECT a, password FROM visit", "SELECT a FROM visit WHERE token = 1 AND sig = 2"),
+        'SELECT "password"::int AS a FROM visit',
+        "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
+        "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
+        "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
+        "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
+    ]
+    for data, query in (*((url, SELECT) for url in urls), *(("duckdb:///x.db", query) for query in queries)):
+        node = parsed(data, query)
+        assert (node.data, node.query) == (data, query)
 
 
 def test_files_are_queried_without_a_database_and_none_is_written(tmp_path, monkeypatch):

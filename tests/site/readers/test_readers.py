@@ -98,23 +98,20 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     assert twice.nnz == 2
 
 
-@pytest.mark.parametrize(
-    ("cell", "column"),
-    [
+def test_missing_values_of_a_file_are_counted(tmp_path):
+    for cell, column in (
         *((cell, [1, None, 3]) for cell in ("", "n/a", "#N/A", "<NA>", "None")),
         ("nan", [1.0, None, 3.0]),
         *((cell, pa.array([1, None, 3], kind)) for cell, kind in ((" ", pa.int8()), ("null", pa.float32()))),
         ("NA", pa.array([1, None, 3]).cast(pa.decimal128(30, 2))),
-    ],
-)
-def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
-    parquet.write_table(pa.table({"a": column, "b": [1, 2, 3]}), tmp_path / "holes.parquet", row_group_size=1)
-    (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
-    np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
-    for kind in ("parquet", "csv", "npy"):
-        loaded = read(str(tmp_path / f"holes.{kind}"))
-        assert loaded.missing.tolist() == [1, 0]
-        np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
+    ):
+        parquet.write_table(pa.table({"a": column, "b": [1, 2, 3]}), tmp_path / "holes.parquet", row_group_size=1)
+        (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
+        np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
+        for kind in ("parquet", "csv", "npy"):
+            loaded = read(str(tmp_path / f"holes.{kind}"))
+            assert loaded.missing.tolist() == [1, 0]
+            np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
@@ -182,9 +179,8 @@ def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, en
     assert loaded.names == (("größe", "b", "c") if header else ())
 
 
-@pytest.mark.parametrize(
-    ("text", "label", "names", "last"),
-    [
+def test_decimals_names_single_lines_and_excels_line_are_recognised(tmp_path):
+    for text, label, names, last in (
         ("a;b\n" + "1;2\n" * 500 + "1,5;2\n", "", ("a", "b"), [1.5, 2]),
         ("code;a\n1,5;2\n1,6;2.5\n", "code", ("a",), [2.5]),
         ("code;a\n1.5;2\n1.6;2,5\n", "code", ("a",), [2.5]),
@@ -198,21 +194,14 @@ def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, en
             for name in ("nan", "PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK")
         ),
         ("0.1,0.2,R\n0.3,0.4,M\n", "2", (), [0.3, 0.4]),
-    ],
-)
-def test_decimals_names_and_single_lines_are_recognised(text, label, names, last, tmp_path):
-    loaded = read(written(tmp_path, text, "site.CSV"), label)
-    assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
-    assert len(loaded.rows) == text.count("\n") - bool(names)
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
-)
-def test_excels_line_names_an_ambiguous_separator(text, label, first, tmp_path):
-    with refused(DataError, "','", "';'"):
-        read(written(tmp_path, text), label)
-    assert read(written(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
+    ):
+        loaded = read(written(tmp_path, text, "site.CSV"), label)
+        assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
+        assert len(loaded.rows) == text.count("\n") - bool(names)
+    for text, label, first in (("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)):
+        with refused(DataError, "','", "';'"):  # an ambiguous separator
+            read(written(tmp_path, text), label)
+        assert read(written(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
     np.testing.assert_array_equal(read(written(tmp_path, "sep=;\n" + text_of(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
         read(written(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))

@@ -1,7 +1,4 @@
-"""Texts as people have them: each is read as its author means it, or refused with the key that decides.
-
-Names of columns that are numbers are never a row in silence, and few rows are refused as names.
-"""
+"""Texts as people have them: each is read as its author means it, or refused with the key that decides."""
 
 import gzip
 import sys
@@ -150,9 +147,9 @@ def test_endings_say_how_a_text_is_packed_and_keys_hold_for_ids_texts_and_every_
     np.testing.assert_array_equal(to_array(loaded.rows), [[1, NAN], [4, 5]])
     assert loaded.missing.tolist() == [0, 1]
     np.save(file, [[2**60 + 1, -999, 3], [4, 5, 2**40]])
-    for keys in ({}, {"missing": "-999"}):
+    for marks in ({}, {"missing": "-999"}):
         with refused(DataError, "2^53"):
-            read(file, **keys)
+            read(file, **marks)
     with refused(ConfigError, "'header'"):
         read(file, header=True)
 
@@ -166,19 +163,16 @@ def test_what_no_text_no_column_and_no_database_can_have_is_refused_by_its_key(t
     node = {"partition-id": 0, "num-partitions": 1, "data": "site.csv"}
     keys = NodeConfig.parse({**node, "leave-out": 31, "missing": -9.5, "header": False}).file_keys
     assert (keys["leave_out"], keys["missing"], keys["header"], keys["columns"]) == ("31", "-9.5", False, "")
-    for key, value in {"leave-out": "id", "header": False, "missing": "-9"}.items():
-        with refused(ConfigError, f"'{key}'", "'data'"):
-            NodeConfig.parse({**node, "data": "duckdb:///a", "query": "SELECT 1", key: value})
+    for own in ({"leave-out": "id"}, {"header": False}, {"missing": "-9"}):
+        with refused(ConfigError, *map("'{}'".format, own), "'data'"):
+            NodeConfig.parse({**node, "data": "duckdb:///a", "query": "SELECT 1", **own})
 
 
 def save_sheets(file, **rows_of_sheets):
-    book = pytest.importorskip("openpyxl", reason="needs the extra 'tables'").Workbook()
-    book.remove(book.active)
-    for name, rows_of_sheet in rows_of_sheets.items():
-        book.create_sheet(name)
-        for row in rows_of_sheet:
-            book[name].append(row)
-    book.save(file)
+    pytest.importorskip("openpyxl", reason="needs the extra 'tables'")
+    with pd.ExcelWriter(file) as book:
+        for name, rows_of_sheet in rows_of_sheets.items():
+            pd.DataFrame(rows_of_sheet).to_excel(book, sheet_name=name, header=False, index=False)
 
 
 def test_a_sheet_is_read_as_a_text_is(tmp_path):

@@ -1,7 +1,4 @@
-"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named.
-
-Each command ends in a sentence, whoever changed a journal, an export or a log, and none in a raw error.
-"""
+"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named."""
 
 import contextlib
 import hashlib
