@@ -144,7 +144,7 @@ def to_system_log(sites):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_system_log_that_takes_nothing_costs_no_answer_and_needs_a_journal(is_there, sites, system_log, caplog):
+def test_a_system_log_that_takes_nothing_costs_no_answer(is_there, sites, system_log, caplog):
     """With nobody who reads, a socket is full after some lines."""
     if is_there:
         system_log.bind(str(watch.SYSTEM_LOG))
@@ -154,6 +154,9 @@ def test_a_system_log_that_takes_nothing_costs_no_answer_and_needs_a_journal(is_
     to_system_log(sites)
     assert finish(sites).rounds == 1
     assert str(watch.SYSTEM_LOG) in caplog.text
+
+
+def test_the_system_log_needs_a_journal(sites):
     context_of(sites, 0).node_config |= {"syslog": True, "journal": ""}
     with refused((ConfigError, FedPCAError), "syslog", "journal"):
         finish(sites)
