@@ -42,7 +42,7 @@ def joined(files, **node):
     return finish(at_sites(server_of("vertical", PARTS, n_components=2), nodes))
 
 
-def test_files_are_joined_by_id_in_any_order(files, tmp_path):
+def test_files_are_joined_by_id_in_any_order_and_ids_that_do_not_fit_are_counted_and_not_named(files, tmp_path):
     model = joined(files, **{f"p{i}": {"scores": str(tmp_path / f"{i}.npy")} for i in range(3)})
     plain = fit("vertical", PARTS, n_components=2)
     np.testing.assert_allclose(model.singular_values_, plain.singular_values_, rtol=1e-10)
@@ -51,23 +51,17 @@ def test_files_are_joined_by_id_in_any_order(files, tmp_path):
         written = np.load(tmp_path / f"{i}.npy")  # in the order of the site's own file
         np.testing.assert_allclose(written, here * np.sign((written * here).sum(axis=0)), atol=1e-7)
     assert not model.log["notes"]
-
-
-@pytest.mark.parametrize(
-    ("ids", "named", "match"),
-    [
+    for ids, named, match in (
         ([*IDS[:38], "patient 8000", "patient 9000"], [2, "client 0"], None),
         (IDS[:37], ["client 0"], "lacks 3 .* 0 that"),
         ([*IDS, "patient 8000", "patient 9000"], ["client 0"], "lacks 0 .* 2 that"),
         ([*IDS[:38], *IDS[:1] * 2], [2], "ids"),
         ([*IDS[:38], " ", " "], [2], "empty"),
-    ],
-)
-def test_missing_further_double_and_empty_ids_are_counted_and_not_named(ids, named, match, files, tmp_path):
-    write(tmp_path / "1.csv", np.resize(PARTS[1], (len(ids), 3)), ids, range(len(ids)))
-    with refused(DataError, "client 1", *named, match=match) as caught:
-        joined(files)
-    assert "patient" not in str(caught.value)
+    ):
+        write(tmp_path / "1.csv", np.resize(PARTS[1], (len(ids), 3)), ids, range(len(ids)))
+        with refused(DataError, "client 1", *named, match=match) as caught:
+            joined(files)
+        assert "patient" not in str(caught.value)
     assert id_digests(IDS[:2], b"salt").tolist() == [4256453612088260670, 2432732127298975549], "those of HMAC-SHA-256"
 
 
@@ -114,6 +108,12 @@ def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
         read(str(tmp_path / "own.csv"), ids="id")
     with refused(ConfigError, "'ids'", match="columns"):
         NodeConfig.parse({"partition-id": 0, "num-partitions": 1, "ids": "id"}, source="node-config")
+    names = ["a", "b", "a"]  # a label is one column, and what is left out is each of its name
+    assert ColumnSelection(label="a").positions(names, 3) == [1, 2]
+    assert ColumnSelection(leave_out="a").positions(names, 3) == [1]
+    assert ColumnSelection(label="2").positions([], 3) == [0, 1]
+    with refused(ConfigError, "'label'"):
+        ColumnSelection(label="3").positions([], 3)
 
 
 NAMES = ["age", "height, cm", "pulse", "weight"]
@@ -195,12 +195,3 @@ def test_a_run_may_choose_features_by_the_names_of_all_alone(tmp_path):
     assert model.feature_names_in_.tolist() == ["weight", "age", "pulse", "height, cm"]
     np.testing.assert_allclose(model.mean_, X[:, [3, 0, 2, 1]].mean(axis=0), atol=1e-12)
     assert not any("in the order of" in note for note in model.log["notes"])
-
-
-def test_a_label_is_one_column_and_what_is_left_out_is_each_of_its_name():
-    names = ["a", "b", "a"]
-    assert ColumnSelection(label="a").positions(names, 3) == [1, 2]
-    assert ColumnSelection(leave_out="a").positions(names, 3) == [1]
-    assert ColumnSelection(label="2").positions([], 3) == [0, 1]
-    with refused(ConfigError, "'label'"):
-        ColumnSelection(label="3").positions([], 3)

@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 import stat
+from contextlib import ExitStack
 
 import pandas as pd
 import pytest
@@ -55,62 +56,49 @@ def test_a_renewed_certificate_is_trusted_by_the_sites_of_the_first(tmp_path, ca
         assert "--authority" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
+def test_secrets_are_for_their_owner_and_never_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command, files in (
         (["keys", "key", "--partition-id", "0"], ["key"]),
         (["node-key", "site0"], ["site0"]),
         (["ids-secret", "salt"], ["salt"]),
         (["certificates", ".", "--host", "localhost"], ["ca.key", "server.key"]),
-    ],
-    ids=lambda value: value[0],
-)
-def test_secrets_are_for_their_owner_and_never_overwritten(command, files, tmp_path, monkeypatch, capsys):
+    ):
+        with ExitStack() as stack:
+            stack.callback(os.umask, os.umask(0))
+            main(["site", *command])
+        before = [(tmp_path / file).read_bytes() for file in files]
+        assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
+        assert main(["site", *command]) == 2
+        assert not unnamed(capsys.readouterr().err, files[0])
+        assert [(tmp_path / file).read_bytes() for file in files] == before
+    assert isinstance(load_ssh_private_key((tmp_path / "site0").read_bytes(), None), ec.EllipticCurvePrivateKey)
+    assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
+    main(["site", "ids-secret", "other"])
+    secrets = [read_ids_secret(str(tmp_path / name)) for name in ("salt", "other")]
+    assert list(map(len, secrets)) == [32, 32]
+    assert secrets[0] != secrets[1]
+
+
+def test_what_cannot_be_done_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    usual = os.umask(0)
-    try:
-        main(["site", *command])
-    finally:
-        os.umask(usual)
-    before = [(tmp_path / file).read_bytes() for file in files]
-    assert [stat.S_IMODE((tmp_path / file).stat().st_mode) for file in files] == [0o600] * len(files)
-    assert main(["site", *command]) == 2
-    assert not unnamed(capsys.readouterr().err, files[0])
-    assert [(tmp_path / file).read_bytes() for file in files] == before
-    if files == ["site0"]:
-        assert isinstance(load_ssh_private_key(before[0], None), ec.EllipticCurvePrivateKey)
-        assert (tmp_path / "site0.pub").read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
-    if files == ["salt"]:
-        main(["site", "ids-secret", "other"])
-        secrets = [read_ids_secret(str(tmp_path / name)) for name in ("salt", "other")]
-        assert list(map(len, secrets)) == [32, 32]
-        assert secrets[0] != secrets[1]
-
-
-NEW = ["certificates", "new", "--host"]
-
-
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ([*NEW, ""], ["host is '', expected"]),
-        ([*NEW, "a.org", "höst", "a b", "a:18000", "https://x"], ["host is 'höst', 'a b', 'a:18000', 'https://x'"]),
-        *(([*NEW, "localhost", "--days", days], [f"days is {days}", "1 to 36500"]) for days in ("0", "36501")),
+    for file, text in {"no.json": "no json", "list.json": '["a"]', "empty.json": '{"ward": []}'}.items():
+        (tmp_path / file).write_text(text)
+    new = ["certificates", "new", "--host"]
+    for command, expected in (
+        ([*new, ""], ["host is '', expected"]),
+        ([*new, "a.org", "höst", "a b", "a:18000", "https://x"], ["host is 'höst', 'a b', 'a:18000', 'https://x'"]),
+        *(([*new, "localhost", "--days", days], [f"days is {days}", "1 to 36500"]) for days in ("0", "36501")),
         (["rehearse", ".", "--app", "."], ["is not empty"]),
         (["rehearse", "new", "--app", "nowhere"], ["nowhere is not the folder of fedpca-flwr"]),
         (["variants", "mine.bim"], ["mine.bim"]),
         *((["levels", file], ["levels"]) for file in ("no.json", "list.json", "empty.json")),
         (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),
-    ],
-)
-def test_what_cannot_be_done_is_named(command, expected, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for file, text in {"no.json": "no json", "list.json": '["a"]', "empty.json": '{"ward": []}'}.items():
-        (tmp_path / file).write_text(text)
-    assert main(["site", *command]) == 2
-    message = capsys.readouterr().err.replace("level of", "levels of")
-    assert [text for text in expected if text not in message] == []
-    assert not list(tmp_path.glob("new/*"))
+    ):
+        assert main(["site", *command]) == 2
+        message = capsys.readouterr().err.replace("level of", "levels of")
+        assert [text for text in expected if text not in message] == []
+        assert not list(tmp_path.glob("new/*"))
 
 
 def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):

@@ -177,7 +177,6 @@ def test_rows_are_held_in_memory_or_read_each_time_and_not_written_to_a_disk(sha
 
 @pytest.mark.parametrize("later", [0, 1], ids=["another file at the same time", "the same file a nanosecond later"])
 def test_other_rows_show_though_the_size_of_the_file_stays(later, tmp_path):
-    """A run must go on with the rows with which the run began."""
     file, other = tmp_path / "rows.npy", tmp_path / "other.npy"
     np.save(file, rows(20, 3))
     np.save(other, rows(20, 3, seed=1))

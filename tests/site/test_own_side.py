@@ -1,7 +1,4 @@
-"""A site's own side: files that it writes and who reads them, its memory, its command, its lines in the system's log.
-
-What runs at a site needs nothing that Windows lacks: played here by taking it away, and by other encodings.
-"""
+"""A site's own side: files that it writes and who reads them, memory, command, lines in the system's log."""
 
 import csv
 import logging

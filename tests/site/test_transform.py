@@ -96,7 +96,17 @@ def test_column_weights_multiply_scaled_columns_by_their_roots(scale, method, ke
     assert model.table().columns.name == "loadings"
 
 
-def test_what_column_weights_do_not_go_with_is_named():
+def test_what_transforms_and_column_weights_do_not_go_with_is_named():
+    for name, options, named in (
+        ("log", {}, "log1p"),
+        ("sqrt", {"levels": '{"a": ["x"]}', "scale": True}, "'levels'"),
+        ("sqrt", {"genotypes": True}, "genotypes"),
+        ("sqrt", {"method": "streaming"}, "'streaming'"),
+        ("clr", {"adjust_for": "1"}, "'adjust-for'"),
+        ("clr", {"method": "vertical"}, "'vertical'"),
+    ):
+        with refused(ConfigError, "transform", name, named):
+            server_of(parties=SPLIT(X), **{"method": "p-cov", "n_components": 2, "transform": name, **options})
     for options in ({"keep": "moments"}, {"adjust_for": "0"}, {"column_weights": "1 0 1 1 1"}, {"column_weights": "x"}):
         with refused(ConfigError, "'column_weights'", *options):
             fit("p-cov", SPLIT(X), n_components=2, **{"column_weights": "1 1 1 1 1", **options})
@@ -141,23 +151,6 @@ def test_values_outside_the_domain_are_named_by_column(name, wrong):
     if not np.isnan(wrong):
         with refused(DataError, f"'{name}'", 3, 1):
             fit("p-cov", SPLIT(X), n_components=2, transform=name).transform(given)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "named"),
-    [
-        ("log", {}, "log1p"),
-        ("sqrt", {"levels": '{"a": ["x"]}', "scale": True}, "'levels'"),
-        ("sqrt", {"genotypes": True}, "genotypes"),
-        ("sqrt", {"method": "streaming"}, "'streaming'"),
-        ("clr", {"adjust_for": "1"}, "'adjust-for'"),
-        ("clr", {"method": "vertical"}, "'vertical'"),
-    ],
-    ids=str,
-)
-def test_what_makes_no_sense_together_is_refused(name, options, named):
-    with refused(ConfigError, "transform", name, named):
-        server_of(parties=SPLIT(X), **{"method": "p-cov", "n_components": 2, "transform": name, **options})
 
 
 @pytest.mark.engine

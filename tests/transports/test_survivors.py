@@ -107,16 +107,24 @@ def test_several_may_drop_out_down_to_the_threshold(rounds):
     same(model, plain("p-cov", [X for i, X in enumerate(parties) if i not in outside]))
 
 
-@pytest.mark.parametrize(
-    ("gone", "options", "kind", "named"),
-    [
+def test_fewer_than_a_threshold_or_a_minimum_and_options_that_do_not_go_together_are_an_error():
+    for gone, options, kind, named in (
         *(([(0, "shares"), (3, at)], {}, QuorumError, [3, "'survivors'", 4]) for at in [*BEFORE, "agree", "reveal"]),
         *(([(4, at)], {"min_parties": 5}, DisclosureError, ["client 0", 4, 5]) for at in ("keys", "sum")),
-    ],
-)
-def test_fewer_than_a_threshold_or_a_minimum_are_an_error(gone, options, kind, named):
-    with refused(kind, *named):
-        finish(server(gone=gone, **options))
+    ):
+        with refused(kind, *named):
+            finish(server(gone=gone, **options))
+    for method, wrong, words in (
+        *(("p-cov", {"survivors": number}, ["'survivors'", number, 4, 5]) for number in (3, 6)),
+        ("p-cov", {"secure_aggregation": False}, ["'survivors'", 4, "secure-aggregation"]),
+        ("p-cov", {"bound": 0.0}, ["secure-aggregation", "'bound'", 0]),
+        ("p-cov", {"bound": 1e19}, ["'bound'", "1e+19"]),
+        ("sub-it", {}, ["sub-it", "p-cov", "ap-cov", "dp-pca"]),
+        ("qr-pca", {}, ["secure-aggregation", "qr-pca", "'factor'"]),
+        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
+    ):
+        with refused(ConfigError, *words):
+            finish(server(method, **wrong))
 
 
 def test_silent_parties_are_dropped(monkeypatch):
@@ -143,7 +151,7 @@ def test_silent_parties_are_dropped(monkeypatch):
 
 
 @pytest.mark.engine
-def test_several_sums_open_each_with_its_noise_and_keys():
+def test_several_sums_open_each_with_its_noise_and_keys(tmp_path):
     """The rounds around a sum are gone through for each, and the model is that of the parties without masks."""
     running = server("dp-pca", **DIRECTIONS)
     sent = heard(running, 0)
@@ -157,6 +165,12 @@ def test_several_sums_open_each_with_its_noise_and_keys():
     distributed = {"trust": "distributed", "honest_parties": 3}
     running = server("dp-pca", gone=[(4, "sum")], **distributed)
     same(finish(running), plain("dp-pca", PARTIES[:4], **distributed))
+    # A site that trusts too few refuses the survivors.
+    site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 3, "journal": str(tmp_path)}
+    distributed |= {"epsilon": 1.0, "noise_seed": 0, "site": site}
+    assert finish(server("dp-pca", **distributed)).n_components_ == 3
+    with refused(DisclosureError, 1, 5, 3, match="honest"):
+        finish(server("dp-pca", gone=[(4, "sum")], **distributed))
 
 
 @pytest.mark.parametrize("at", ["octaves", "nearer_octaves shares", "directions", "variances agree"])
@@ -171,49 +185,19 @@ def test_a_party_may_leave_between_two_sums_that_have_noise(at):
     assert np.isfinite(model.explained_variance_).all()
 
 
-@pytest.mark.parametrize(("module", "options"), [(masked, {"survivors": 0}), (surviving, {})])
-def test_masks_depend_on_the_run_and_its_configuration(module, options, monkeypatch):
-    transcript, running = Mock(side_effect=module.transcript), server(**options)
-    monkeypatch.setattr(module, "transcript", transcript)
-    finish(running)
-    client: Any = harness.client_of(running, 0)
-    assert {call.args[1] for call in transcript.call_args_list} == {client.transport.policy.signer.context}
-
-
-def test_signatures_are_for_one_noisy_sum(monkeypatch):
+def test_masks_depend_on_the_run_and_its_configuration_and_signatures_are_for_one_noisy_sum(monkeypatch):
     """Otherwise parties would agree twice to the same list of survivors."""
+    client: Any
+    for module, running in ((masked, server(survivors=0)), (surviving, server())):
+        monkeypatch.setattr(module, "transcript", transcript := Mock(side_effect=module.transcript))
+        finish(running)
+        client = harness.client_of(running, 0)
+        assert {call.args[1] for call in transcript.call_args_list} == {client.transport.policy.signer.context}
     contexts, sign = [], Signer.sign
     monkeypatch.setattr(Signer, "sign", lambda self, *said: contexts.append(self.context) or sign(self, *said))
     finish(running := server("dp-pca", **DIRECTIONS))
-    client: Any = harness.client_of(running, 0)
+    client = harness.client_of(running, 0)
     assert (contexts[0], len(set(contexts))) == (client.transport.policy.signer.context, 6)
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "named"),
-    [
-        ("p-cov", {"survivors": 3}, ["'survivors'", 3, 4, 5]),
-        ("p-cov", {"survivors": 6}, ["'survivors'", 6, 4, 5]),
-        ("p-cov", {"secure_aggregation": False}, ["'survivors'", 4, "secure-aggregation"]),
-        ("p-cov", {"bound": 0.0}, ["secure-aggregation", "'bound'", 0]),
-        ("p-cov", {"bound": 1e19}, ["'bound'", "1e+19"]),
-        ("sub-it", {}, ["sub-it", "p-cov", "ap-cov", "dp-pca"]),
-        ("qr-pca", {}, ["secure-aggregation", "qr-pca", "'factor'"]),
-        ("dp-pca", {"trust": "distributed", "honest_parties": 5}, ["honest-parties", 5, 4, "'survivors'"]),
-    ],
-)
-def test_options_that_do_not_go_together_are_named(method, options, named):
-    with refused(ConfigError, *named):
-        finish(server(method, **options))
-
-
-@pytest.mark.engine
-def test_a_site_that_trusts_too_few_refuses_the_survivors(tmp_path):
-    site = {"data": "x.npy", "epsilon-budget": 100.0, "honest-parties": 3, "journal": str(tmp_path)}
-    distributed = {"trust": "distributed", "honest_parties": 3, "epsilon": 1.0, "noise_seed": 0, "site": site}
-    assert finish(server("dp-pca", **distributed)).n_components_ == 3
-    with refused(DisclosureError, 1, 5, 3, match="honest"):
-        finish(server("dp-pca", gone=[(4, "sum")], **distributed))
 
 
 def test_a_party_sends_a_right_share_for_each_party():

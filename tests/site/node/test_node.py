@@ -37,20 +37,17 @@ def site_of(folder, app_hash=""):
     return read_site_file(folder / "site.toml")
 
 
-@pytest.mark.parametrize(
-    ("app", "app_hash", "words"),
-    [
+def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_differs(tmp_path):
+    for app, app_hash, words in (
         *((OWN, app_hash, []) for app_hash in ("", "abababab")),
         *((("other/fedpca-flwr", f"{__version__.rpartition('.')[0]}.99", OWN[2]), h, []) for h in ("", "abababab")),
         (("fedpca/other", *OWN[1:]), "", ["fedpca/other"]),
         ((OWN[0], "9.9.0", OWN[2]), "", ["9.9.0", __version__]),
         (OWN, "cd" * 32, ["abababababababab", "cdcdcdcdcdcdcdcd"]),
         (("fedpca/other", "9.9.0", OWN[2]), "cd" * 4, ["fedpca/other", "9.9.0", "cdcdcdcd"]),
-    ],
-)
-def test_apps_of_another_name_minor_version_or_hash_are_refused_with_all_that_differs(app, app_hash, words, tmp_path):
-    with refused(ConfigError, *words) if words else nullcontext():
-        node.require_compatible_app(site_of(tmp_path, app_hash), *app)
+    ):
+        with refused(ConfigError, *words) if words else nullcontext():
+            node.require_compatible_app(site_of(tmp_path, app_hash), *app)
 
 
 @pytest.fixture
@@ -70,10 +67,6 @@ def test_the_installed_app_answers_and_is_named_by_the_hash_of_its_archive(proce
     assert OWN[2][:16] in str(pinned.load_app(*OWN))
 
 
-def kinds_in_journal(folder):
-    return [event.kind for event in audit.audit(f"{folder}/journal").events]
-
-
 @pytest.mark.parametrize(
     "kind", ["train", "evaluate", "query", "train.own", "train.fedpca", "query.fedpca", "train classic"]
 )
@@ -85,11 +78,11 @@ def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp
     config = {"fitins.config": ConfigRecord({PCA_KEY: "?"})} if classic else {"config": ConfigRecord({"lr": 0.1})}
     for reply in grid.send_and_receive([Message(RecordDict(config), *grid.get_node_ids(), kind) for _ in range(2)]):
         assert not unnamed(reply.error.reason if reply.has_error() else str(dict(reply.content)), "fedpca/other")
-    assert kinds_in_journal(tmp_path) == ["run", "refused"]
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events] == ["run", "refused"]
     assert 'refusals_total{at="client 0",refused="ConfigError"} 1.0' in (tmp_path / "numbers.prom").read_text()
     with refused(FedPCAError, "fedpca/other"):
         FedPCA("p-cov", n_components=1, clients=1).start(LocalGrid(app, [keys]))
-    assert kinds_in_journal(tmp_path)[-2:] == ["run", "refused"]
+    assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events[-2:]] == ["run", "refused"]
 
 
 MANY_FORKS = """
@@ -145,15 +138,13 @@ def child_of(process, monkeypatch, compute):
     return child
 
 
-def test_a_child_that_fails_or_gets_no_message_ends_with_a_code(process, monkeypatch):
+def test_a_child_without_a_message_ends_with_a_code_and_a_silent_run_is_in_the_numbers(process, tmp_path, monkeypatch):
     assert node.os.waitpid(child_of(process, monkeypatch, lambda *_, **__: int("no text of ours")), 0)[1] == 256
     process.messages.clear()
     run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
     waiting = child_of(process, monkeypatch, lambda *_, **__: node.limit_wait(run) and time.sleep(5))
     assert node.os.waitpid(waiting, 0)[1] != 0
-
-
-def test_the_numbers_of_a_site_say_that_a_run_is_silent(process, tmp_path, monkeypatch):
+    process.messages.clear()
     monkeypatch.setattr(node, "FIRST_CHECK_SECONDS", 0.0)
     keys = {**process.site.node_config, "metrics": str(tmp_path / "numbers")}
     process.site = process.site._replace(node=NodeConfig.parse(keys), node_config=keys)

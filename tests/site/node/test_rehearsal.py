@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[3]
 class StubDeployment:
     port, status = 1, "finished:completed"
 
-    def __init__(self, folder):
+    def __init__(self, folder, monkeypatch):
+        monkeypatch.setattr(rehearsal, "Deployment", self.of)
         self.folder, self.killed, self.shown, self.sites = folder, [], [], []
         self.kill_node = self.killed.append
 
@@ -46,14 +47,8 @@ class StubDeployment:
         rehearsal.rehearse(self.folder / "all", app, FACTORY, dropout=dropout, **options)
 
 
-@pytest.fixture
-def deployment(monkeypatch, tmp_path):
-    stub = StubDeployment(tmp_path)
-    monkeypatch.setattr(rehearsal, "Deployment", stub.of)
-    return stub
-
-
-def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
+def test_steps_stand_in_order_with_the_log_between_them(tmp_path, monkeypatch):
+    deployment = StubDeployment(tmp_path, monkeypatch)
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     for folder in (tmp_path, tmp_path / "none"):  # another project's
         with refused(ConfigError, "--app", folder):
@@ -71,7 +66,8 @@ def test_steps_stand_in_order_with_the_log_between_them(deployment, tmp_path):
     assert f"fedpca site journal {tmp_path / 'all' / 'journal0'}" in lines[-1]
 
 
-def test_sites_have_the_files_that_are_named(deployment, tmp_path):
+def test_sites_have_the_files_that_are_named(tmp_path, monkeypatch):
+    deployment = StubDeployment(tmp_path, monkeypatch)
     data = [tmp_path / f"{name}.csv" for name in ("north", "south", "west")]
     for number, file in enumerate(data):
         lines = [f"P{row},{row / 10},{row * (number + 7) % 61 / 10}" for row in range(60)]
@@ -95,15 +91,6 @@ def test_sites_have_the_files_that_are_named(deployment, tmp_path):
     with refused(FedPCAError, "finished:failed"):
         deployment.rehearse()
     assert deployment.shown[-1] == "     rows  500"
-
-
-def test_a_site_is_killed_once_it_was_asked_more_than_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "time", Clock())
-    FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
-    for before, looks in ((0, 1), (1, 3)):
-        running = Mock(done=Mock(side_effect=[False, False, True]))
-        rehearsal.wait_for_question(tmp_path, running, earlier=before)
-        assert running.done.call_count == looks
 
 
 STUBBED = """
@@ -186,7 +173,7 @@ def test_a_client_ends_with_its_node(elder):
             end([process_ids["client"], process_ids["exec"], node.pid])
 
 
-def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
+def test_a_wait_ends_with_its_condition_its_time_a_process_or_a_question(tmp_path, monkeypatch):
     monkeypatch.setattr(rehearsal, "time", clock := Clock())
     process = SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
     stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
@@ -200,3 +187,8 @@ def test_a_wait_ends_with_its_condition_its_time_or_a_process(monkeypatch):
     with refused(FedPCAError, 1800, "lab"):
         wait_until(lambda: False, "the nodes")
     assert 1900 < clock.now < 1902
+    FileJournal(str(tmp_path), "1", 0).begin("keys", "", b"", lambda answered: None)
+    for before, looks in ((0, 1), (1, 3)):
+        running = Mock(done=Mock(side_effect=[False, False, True]))
+        rehearsal.wait_for_question(tmp_path, running, earlier=before)
+        assert running.done.call_count == looks

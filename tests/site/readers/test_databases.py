@@ -28,22 +28,18 @@ from tests.refusals import refused
 psycopg = pytest.importorskip("psycopg", reason="needs the extra 'sql'")
 duckdb = pytest.importorskip("duckdb", reason="needs the extra 'sql'")
 
-NAMES = ["age", "dose", "smokes", "Weight"]
-KINDS = ["bigint", "numeric(20, 10)", "boolean", "double precision"]
 SELECT = 'SELECT age, dose, smokes, "Weight" FROM visit ORDER BY id'
-
-
 RNG = np.random.default_rng(0)
 CELLS = [
     [str(2**53 + 2 * i if i % 50 == 0 else RNG.integers(20, 90)), f"{RNG.normal():.10f}", str(i % 3 // 2), RNG.normal()]
     for i in range(200)
 ]
-TABLE = pd.DataFrame(CELLS, columns=NAMES).astype(str)
+TABLE = pd.DataFrame(CELLS, columns=["age", "dose", "smokes", "Weight"]).astype(str)
 X = TABLE.to_numpy(np.float64)
 
 
 def fill(connection, mark, values):
-    columns = ", ".join(map('"{}" {}'.format, NAMES, KINDS))
+    columns = 'age bigint, dose numeric(20, 10), smokes boolean, "Weight" double precision'
     connection.execute(f"CREATE TABLE visit (id integer, name varchar, born date, {columns})")
     people = [[i, f"patient {i}", "2000-01-01", *cells] for i, cells in enumerate(values.tolist())]
     connection.cursor().executemany(f"INSERT INTO visit VALUES ({', '.join(mark * 7)})", people[::-1])
@@ -84,29 +80,18 @@ def url(request):
 
 
 @pytest.mark.engine
-def test_a_query_gives_the_bits_of_a_csv(url, tmp_path, monkeypatch):
+def test_a_query_gives_the_bits_and_the_run_of_a_csv(url, tmp_path, monkeypatch):
+    """Both runs have the same journals, which refuse sums over other rows."""
     TABLE.to_csv(tmp_path / "visit.csv", index=False)
     ours, theirs = read_query(url, SELECT)[0], read(tmp_path / "visit.csv")
     assert ours.columns == theirs.columns
     assert ours.rows.tobytes() == to_array(theirs.rows).tobytes() == X.tobytes()
-    read_in_blocks(monkeypatch)
-    loaded = read_query(url, f"{SELECT} ;")[0].rows
-    assert isinstance(loaded, Blocks)
-    for _ in range(2):
-        assert 1 < len(list(loaded.read())) <= 4
-        np.testing.assert_array_equal(to_array(loaded), X)
-    np.testing.assert_array_equal(to_array(loaded[60:70]), X[60:70])
-
-
-@pytest.mark.engine
-def test_databases_and_files_give_the_same_run(url, tmp_path):
-    """Both runs have the same journals, which refuse sums over other rows."""
     parts = slice(120), slice(120, None)
     nodes = [{"min-parties": 2, "rare-values": "allow"} for _ in parts]
     for party, (node, part) in enumerate(zip(nodes, parts, strict=True)):
-        TABLE[part].to_csv(tmp_path / f"{party}.csv", index=False)
-        node |= {"scores": f"{tmp_path}/{party}.npy", "journal": f"{tmp_path}/journal{party}"}
-        node |= {"data": f"{tmp_path}/{party}.csv"}
+        place = f"{tmp_path}/{party}"
+        TABLE[part].to_csv(f"{place}.csv", index=False)
+        node |= {"data": f"{place}.csv", "scores": f"{place}.npy", "journal": f"{place}.journal"}
     models, scores, secure = [], [], {"secure_aggregation": True, "bound": 1e17}
     for _ in range(2):
         server = server_of("p-cov", [X[part] for part in parts], n_components=2, scale=True, **secure)
@@ -116,6 +101,13 @@ def test_databases_and_files_give_the_same_run(url, tmp_path):
             node |= {"data": url, "query": f"SELECT * FROM ({SELECT}) q LIMIT 120 OFFSET {start} -- its own"}
     assert not differences(*models)
     assert scores[0] == scores[1]
+    read_in_blocks(monkeypatch)
+    loaded = read_query(url, f"{SELECT} ;")[0].rows
+    assert isinstance(loaded, Blocks)
+    for _ in range(2):
+        assert 1 < len(list(loaded.read())) <= 4
+        np.testing.assert_array_equal(to_array(loaded), X)
+    np.testing.assert_array_equal(to_array(loaded[60:70]), X[60:70])
 
 
 def test_a_label_is_left_out_and_ids_order_the_rows_and_join_columns(url, tmp_path):
@@ -181,9 +173,8 @@ def test_sqlite_is_read_as_it_is_typed(files, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("select", "kind", "named", "local"),
-    [
+def test_what_is_wrong_is_named_here_and_not_there(url):
+    for select, kind, named, local in (
         ("SELECT age, name, born FROM visit", DataError, [3, 2], "name ("),
         ("SELECT age FROM visit WHERE id < 0", DataError, ["(0, 1)"], ""),
         ("SELECT 9e999 * dose AS a FROM visit", DataError, [], ""),
@@ -193,67 +184,28 @@ def test_sqlite_is_read_as_it_is_typed(files, tmp_path):
         ("SELECT 1; SELECT 2", ConfigError, ["'query'"], ""),
         ("SELECT id AS label FROM visit", DataError, [], ""),  # and no column beside it
         ("SELECT age -- no label\nFROM visit", ConfigError, ["'label'"], ""),
-    ],
-)
-def test_what_is_wrong_is_named_here_and_not_there(select, kind, named, local, url):
-    with refused(kind, *named) as caught:
-        read_query(url, select, label="label" if "label" in select else "")
-    assert local in caught.value.local
-    for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
-        assert text not in str(caught.value)
-    assert "patient" not in caught.value.local
+    ):
+        with refused(kind, *named) as caught:
+            read_query(url, select, label="label" if "label" in select else "")
+        assert local in caught.value.local
+        for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
+            assert text not in str(caught.value)
+        assert "patient" not in caught.value.local
 
 
-def test_a_pass_reads_one_state_in_one_order_for_an_hour_at_most(postgres, server):
-    """DuckDB gives the second another name itself."""
-    with psycopg.connect(server.url) as connection:
-        connection.execute("CREATE SEQUENCE visits")
-    double = "SELECT age, dose AS age FROM visit", "'age'"
-    for select, local in (double, ("SELECT nextval('visits') AS a", "ReadOnly")):
-        with refused(DataError) as caught:
-            read_query(postgres, select)
-        assert caught.value.local.startswith(local)
+def test_a_pass_reads_one_state_in_one_order_for_an_hour_at_most_and_a_later_one_the_same(postgres, server):
     settings = "current_setting('max_parallel_workers_per_gather')::int AS workers"
     for name, value in (("transaction_isolation", "repeatable read"), ("transaction_read_only", "on")):
         settings += f", current_setting('{name}') = '{value}' AS {name}"
     settings += ", extract(epoch FROM current_setting('statement_timeout')::interval) AS seconds"
     np.testing.assert_array_equal(read_query(postgres, f"SELECT {settings}")[0].rows, [[0, 1, 1, 3600]])
-
-
-TWO = "SELECT 1.5 AS a) AS q; COPY (SELECT 1 AS b) TO 'written'; SELECT * FROM (SELECT 1.5 AS a"
-
-
-def test_a_query_is_one_statement_of_an_hour_at_most(url, monkeypatch):
-    """Written to fit between our parentheses: the second statement wrote a file."""
-    with TemporaryDirectory() as folder:
-        Path(folder).chmod(0o777)  # the server's account may write here
-        with refused(ConfigError, "'query'"):
-            read_query(url, TWO.replace("written", f"{folder}/written"))
-        assert not list(Path(folder).iterdir())
-    monkeypatch.setattr(databases, "MAX_PASS_SECONDS", 0.2)
-    endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e"
-    with refused(DataError, "3,600"):
-        read_query(url, f"{endless} WHERE a.dose + b.dose < c.dose + d.dose * e.dose")
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        *(TWO, TWO.replace("COPY (SELECT 1 AS b) TO", "ATTACH"), "ATTACH 'written'", "SET threads = 2"),
-        *("COPY (SELECT 1) TO 'written'", "EXPLAIN ANALYZE COPY (SELECT 1) TO 'written'"),
-        "WITH a AS (COPY (SELECT 1) TO 'written') SELECT * FROM a",
-        "FROM query('COPY (SELECT 1) TO ''written''')",
-    ],
-)
-def test_a_query_over_files_writes_none(query, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((ConfigError, DataError)):
-        read_query("duckdb:///:memory:", query)
-    assert not list(tmp_path.iterdir())
-
-
-def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
     with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE SEQUENCE visits")
+        double = "SELECT age, dose AS age FROM visit", "'age'"  # DuckDB gives the second another name itself
+        for select, local in (double, ("SELECT nextval('visits') AS a", "ReadOnly")):
+            with refused(DataError) as caught:
+                read_query(postgres, select)
+            assert caught.value.local.startswith(local)
         connection.execute("CREATE TABLE moving AS SELECT i AS id, 1.5 * i AS a FROM generate_series(1, 100) i")
         select = "SELECT a FROM moving"
         unordered, ordered = Query(postgres, select), Query(postgres, f"{select} ORDER BY id")
@@ -272,6 +224,22 @@ def test_another_order_or_value_in_a_later_pass_is_refused(postgres, server):
         connection.execute("UPDATE moving SET id = 1000 WHERE id = 3")
         with refused(DataError, "ORDER BY"):
             list(with_ids.blocks())
+
+
+TWO = "SELECT 1.5 AS a) AS q; COPY (SELECT 1 AS b) TO 'written'; SELECT * FROM (SELECT 1.5 AS a"
+
+
+def test_a_query_is_one_statement_of_an_hour_at_most(url, monkeypatch):
+    """Written to fit between our parentheses: the second statement wrote a file."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)  # the server's account may write here
+        with refused(ConfigError, "'query'"):
+            read_query(url, TWO.replace("written", f"{folder}/written"))
+        assert not list(Path(folder).iterdir())
+    monkeypatch.setattr(databases, "MAX_PASS_SECONDS", 0.2)
+    endless = "SELECT count(*) AS n FROM visit a, visit b, visit c, visit d, visit e"
+    with refused(DataError, "3,600"):
+        read_query(url, f"{endless} WHERE a.dose + b.dose < c.dose + d.dose * e.dose")
 
 
 @pytest.mark.engine
@@ -356,9 +324,9 @@ UNKNOWN = ["mongodb://db/x", "sqlite://x", f"mssql://db:{PASSWORD}/x", "postgres
 UNKNOWN += [f"postgresql://db:{PASSWORD}/x", "duckdb:///", f"postgresql://me@{PASSWORD}@db/x", "postgresql://[::1/x"]
 UNKNOWN += ["https://example.org/x.parquet", "duckdb:///x?y"]
 WITH_PASSWORD = [
-    *(f"postgresql://site:{PASSWORD}{rest}" for rest in (f"/{PASSWORD}@db/x", "#?@db:5432/x")),
+    *(f"postgresql://site:{PASSWORD}{rest}" for rest in ("@db/x", f"/{PASSWORD}@db/x", "#?@db:5432/x")),
     *(f"postgresql://db/x?{name}={PASSWORD}" for name in ("password", "user=me&pass%77ord", "sslpassword")),
-    *(f"{scheme}site:{PASSWORD}@db/x" for scheme in ("mysql://", "postgresql:/")),
+    *(f"{scheme}site:{PASSWORD}@db/x" for scheme in ("postgresql+psycopg://", "mysql://", "postgresql:/")),
     f"host=db user=site password = {PASSWORD}",
 ]
 SOURCES_WITH_PASSWORD = [
@@ -382,49 +350,42 @@ def parsed(data, query=SELECT, **keys):
     return NodeConfig.parse({key: value for key, value in node.items() if value != ""}, source="node-config")
 
 
-@pytest.mark.parametrize(
-    ("data", "query", "named"),
-    [
+def test_no_refusal_shows_a_password():
+    for data, query, named in (
         *((place, SELECT, ["'data'"]) for place in WITH_PASSWORD),
         *(("duckdb:///x.db", f"SELECT a FROM {source}", ["'query'"]) for source in SOURCES_WITH_PASSWORD),
         *((place, SELECT, ["'data'", "sslmode=verify-full"]) for place in UNKNOWN),
         ("postgresql://db/x", "", ["'query'"]),
         ("rows.csv", SELECT, ["'query'", "'data'"]),
         ("", SELECT, ["'query'", "'data'"]),
-    ],
-)
-def test_no_refusal_shows_a_password(data, query, named):
-    with refused(ConfigError, *named) as caught:
-        parsed(data, query)
-    assert PASSWORD not in str(caught.value) + caught.value.local
-    assert caught.value.__suppress_context__
+    ):
+        with refused(ConfigError, *named) as caught:
+            parsed(data, query)
+        assert PASSWORD not in str(caught.value) + caught.value.local
+        assert caught.value.__suppress_context__
 
 
-URLS = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
-URLS += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
-URLS += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
-URLS += ["duckdb:////data/a b.duckdb", "sqlite:////data/a b.sqlite", "oracle+oracledb://db/?service_name=x"]
-URLS += ["mssql+pyodbc://db/x?driver=ODBC+Driver+18+for+SQL+Server&Trusted_Connection=yes"]
-WITHOUT_PASSWORD = [
-    'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
-    *("SELECT a, password FROM visit", "SELECT a FROM visit WHERE token = 1 AND sig = 2"),
-    'SELECT "password"::int AS a FROM visit',
-    "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
-    "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
-    "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
-    "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
-]
+def test_urls_of_every_form_are_taken():
+    urls = ["postgresql://", "postgresql://db", "postgresql://a:1,b:2/x", "postgresql://[::1]:5432/x", "duckdb:///x.db"]
+    urls += ["postgresql://me@db:5432/x?sslmode=verify-full&target_session_attrs=any", "duckdb:///:memory:"]
+    urls += ["postgresql://%2Frun%2Fpostgresql/x", "postgresql:///x?host=/run/postgresql&passfile=/etc/pass"]
+    urls += ["duckdb:////data/a b.duckdb", "sqlite:////data/a b.sqlite", "oracle+oracledb://db/?service_name=x"]
+    urls += ["mssql+pyodbc://db/x?driver=ODBC+Driver+18+for+SQL+Server&Trusted_Connection=yes"]
+    queries = [
+        'SELECT a FROM visit WHERE "password" = 1 AND password_changed = 2',
+        *("SELECT a, password FROM visit", "SELECT a FROM visit WHERE token = 1 AND sig = 2"),
+        'SELECT "password"::int AS a FROM visit',
+        "SELECT a FROM 's3://cohort/x.parquet?s3_region=eu-west-1&s3_url_style=path'",
+        "SELECT a FROM dblink('host=db user=site', 'SELECT a FROM t') AS t(a integer)",
+        "SELECT a FROM postgres_scan('postgresql://site@db:5432/x', 'public', 't')",
+        "SELECT a FROM 'http://db:8080/x.parquet' WHERE kinds @> 'x' AND mail LIKE '%@%'",
+    ]
+    for data, query in (*((url, SELECT) for url in urls), *(("duckdb:///x.db", query) for query in queries)):
+        node = parsed(data, query)
+        assert (node.data, node.query) == (data, query)
 
 
-@pytest.mark.parametrize(
-    ("data", "query"), [*((url, SELECT) for url in URLS), *(("duckdb:///x.db", query) for query in WITHOUT_PASSWORD)]
-)
-def test_urls_of_every_form_are_taken(data, query):
-    node = parsed(data, query)
-    assert (node.data, node.query) == (data, query)
-
-
-def test_files_are_queried_without_a_database(tmp_path):
+def test_files_are_queried_without_a_database_and_none_is_written(tmp_path, monkeypatch):
     path = tmp_path / "visit.parquet"
     duckdb.sql(f"COPY (SELECT i AS id, 0.5 * i AS a FROM range(100) r(i)) TO '{path}' (FORMAT parquet)")
     large, integer = "46893016940215300.7544901999", 2**70 + 2**20  # where DuckDB itself errs, or did in 1.5
@@ -438,6 +399,16 @@ def test_files_are_queried_without_a_database(tmp_path):
         np.testing.assert_array_equal(read_query("duckdb:///:memory:", f"SELECT {query}")[0].rows, expected)
     with refused(DataError, "2^53"):
         read_query("duckdb:///:memory:", "SELECT 66408803004970724931::HUGEINT a, 1 b")
+    monkeypatch.chdir(tmp_path)
+    for query in (
+        *(TWO, TWO.replace("COPY (SELECT 1 AS b) TO", "ATTACH"), "ATTACH 'written'", "SET threads = 2"),
+        *("COPY (SELECT 1) TO 'written'", "EXPLAIN ANALYZE COPY (SELECT 1) TO 'written'"),
+        "WITH a AS (COPY (SELECT 1) TO 'written') SELECT * FROM a",
+        "FROM query('COPY (SELECT 1) TO ''written''')",
+    ):
+        with pytest.raises((ConfigError, DataError)):
+            read_query("duckdb:///:memory:", query)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_unusable_databases_are_named_and_stay(files, tmp_path, monkeypatch):

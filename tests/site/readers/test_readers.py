@@ -22,8 +22,6 @@ from tests.site.readers.test_texts import written
 
 X = rows(150, 4)
 NAMES = ["age", "weight", "height", "pulse"]
-
-
 WRITERS = {
     ".npy": lambda path: np.save(path, X),
     ".npz": lambda path: np.savez(path, X=X, y=np.zeros(len(X))),
@@ -57,7 +55,7 @@ def test_every_format_gives_the_same_rows(suffix, tmp_path, monkeypatch):
     np.testing.assert_array_equal(to_array(in_blocks[chosen]), expected[chosen])
 
 
-def test_the_index_of_pandas_is_no_feature(tmp_path):
+def test_the_index_of_pandas_is_no_feature_and_a_folder_of_parquet_files_is_a_table(tmp_path):
     wards = pd.MultiIndex.from_product([range(3), range(50)], names=["ward", None])
     numbers = pd.Index(np.arange(150) + 9000, name="patient")
     for index in (pd.Index([f"p{i}" for i in range(150)]), numbers, wards, pd.RangeIndex(150)):
@@ -66,10 +64,7 @@ def test_the_index_of_pandas_is_no_feature(tmp_path):
         assert loaded.names == tuple(NAMES[1:])
         np.testing.assert_array_equal(loaded.rows, X[:, 1:])
         assert not index.name or read_ids(path, index.name, 150) == [str(value) for value in index]
-
-
-def test_a_folder_of_parquet_files_is_a_table(tmp_path):
-    folder = tmp_path / "site.parquet"
+    folder = tmp_path / "folder.parquet"
     (folder / "day=2").mkdir(parents=True)
     frame = pd.DataFrame({"id": [f"p{i}" for i in range(150)], **dict(zip(NAMES, X.T, strict=True))})
     for name, part in {"part-0.parquet": frame[:70], "day=2/part-1.parquet": frame[70:]}.items():
@@ -103,23 +98,20 @@ def test_a_sparse_matrix_is_one_and_what_is_missing_is_counted(kind, tmp_path):
     assert twice.nnz == 2
 
 
-@pytest.mark.parametrize(
-    ("cell", "column"),
-    [
+def test_missing_values_of_a_file_are_counted(tmp_path):
+    for cell, column in (
         *((cell, [1, None, 3]) for cell in ("", "n/a", "#N/A", "<NA>", "None")),
         ("nan", [1.0, None, 3.0]),
         *((cell, pa.array([1, None, 3], kind)) for cell, kind in ((" ", pa.int8()), ("null", pa.float32()))),
         ("NA", pa.array([1, None, 3]).cast(pa.decimal128(30, 2))),
-    ],
-)
-def test_missing_values_of_a_file_are_counted(cell, column, tmp_path):
-    parquet.write_table(pa.table({"a": column, "b": [1, 2, 3]}), tmp_path / "holes.parquet", row_group_size=1)
-    (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
-    np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
-    for kind in ("parquet", "csv", "npy"):
-        loaded = read(str(tmp_path / f"holes.{kind}"))
-        assert loaded.missing.tolist() == [1, 0]
-        np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
+    ):
+        parquet.write_table(pa.table({"a": column, "b": [1, 2, 3]}), tmp_path / "holes.parquet", row_group_size=1)
+        (tmp_path / "holes.csv").write_text(f"a,b\n1,1\n{cell},2\n3,3\n")
+        np.save(tmp_path / "holes.npy", np.array([[1.0, 1.0], [np.nan, 2.0], [3.0, 3.0]]))
+        for kind in ("parquet", "csv", "npy"):
+            loaded = read(str(tmp_path / f"holes.{kind}"))
+            assert loaded.missing.tolist() == [1, 0]
+            np.testing.assert_array_equal(loaded.rows, [[1, 1], [np.nan, 2], [3, 3]])
 
 
 @pytest.mark.parametrize("neighbours", [[1, 2], [0.5, 1.5]])
@@ -187,9 +179,8 @@ def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, en
     assert loaded.names == (("größe", "b", "c") if header else ())
 
 
-@pytest.mark.parametrize(
-    ("text", "label", "names", "last"),
-    [
+def test_decimals_names_single_lines_and_excels_line_are_recognised(tmp_path):
+    for text, label, names, last in (
         ("a;b\n" + "1;2\n" * 500 + "1,5;2\n", "", ("a", "b"), [1.5, 2]),
         ("code;a\n1,5;2\n1,6;2.5\n", "code", ("a",), [2.5]),
         ("code;a\n1.5;2\n1.6;2,5\n", "code", ("a",), [2.5]),
@@ -203,21 +194,14 @@ def test_separators_decimals_encodings_and_ends_of_lines_are_recognised(text, en
             for name in ("nan", "PAR1", "BZh", "[Na+]", "<40 years", "{a}", "PK")
         ),
         ("0.1,0.2,R\n0.3,0.4,M\n", "2", (), [0.3, 0.4]),
-    ],
-)
-def test_decimals_names_and_single_lines_are_recognised(text, label, names, last, tmp_path):
-    loaded = read(written(tmp_path, text, "site.CSV"), label)
-    assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
-    assert len(loaded.rows) == text.count("\n") - bool(names)
-
-
-@pytest.mark.parametrize(
-    ("text", "label", "first"), [("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)]
-)
-def test_excels_line_names_an_ambiguous_separator(text, label, first, tmp_path):
-    with refused(DataError, "','", "';'"):
-        read(written(tmp_path, text), label)
-    assert read(written(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
+    ):
+        loaded = read(written(tmp_path, text, "site.CSV"), label)
+        assert (loaded.names, loaded.rows[-1].tolist()) == (names, last)
+        assert len(loaded.rows) == text.count("\n") - bool(names)
+    for text, label, first in (("-0,97;male\n", "1", -0.97), ("12;13,5\n14;15,5\n", "0", 13.5), ("a;0,5\n", "0", 0.5)):
+        with refused(DataError, "','", "';'"):  # an ambiguous separator
+            read(written(tmp_path, text), label)
+        assert read(written(tmp_path, "sep=;\n" + text), label).rows[0].tolist() == [first]
     np.testing.assert_array_equal(read(written(tmp_path, "sep=;\n" + text_of(";", comma=True))).rows, VALUES)
     with pytest.raises(DataError) as caught:
         read(written(tmp_path, "sep=;\na;b\n1;2\nx;3\n"))
@@ -239,21 +223,6 @@ def test_cells_of_spaces_and_long_lines_are_read(tmp_path):
     np.testing.assert_array_equal(read(path).rows, wide)
 
 
-@pytest.mark.parametrize(
-    ("lines", "what", "place"),
-    [
-        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
-        (["1,2,3,4"], "length", "line 1001 with 4 cells"),
-        (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
-    ],
-)
-def test_faults_in_later_blocks_are_told_with_their_lines(lines, what, place, tmp_path, monkeypatch):
-    read_in_blocks(monkeypatch)
-    with refused(DataError, ".csv", match=what) as caught:
-        read(written(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
-    assert place in caught.value.local
-
-
 def test_later_blocks_and_long_rows_of_csv_have_faults_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("fedpca_flwr.site.readers.csv_file.BLOCK_CHARACTERS", 100)
     loaded = read(written(tmp_path, "a,b\n" + "1,2\n" * 1000 + "True,\nfalse,3\n" + "1,2\n" * 1000))
@@ -268,3 +237,12 @@ def test_later_blocks_and_long_rows_of_csv_have_faults_of_their_own(tmp_path, mo
     with pytest.raises(DataError) as caught:
         read(written(tmp_path, text + "x,y\n"), "note")
     assert caught.value.local == f"line {len(text.splitlines()) + 1}, column 1 ('a'): words among numbers"
+    read_in_blocks(monkeypatch)
+    for lines, what, place in (
+        (["1,x,3"], "words among numbers", "line 1001, column 2: words among numbers"),
+        (["1,2,3,4"], "length", "line 1001 with 4 cells"),
+        (["1,2"] * 600, "length", "lines 1001, 1002, 1003, 1004, 1005 and 595 more with 2 cells"),
+    ):
+        with refused(DataError, ".csv", match=what) as caught:
+            read(written(tmp_path, "\n".join(["1,2,3"] * 1000 + lines + ["1,2,3"] * 1000)))
+        assert place in caught.value.local

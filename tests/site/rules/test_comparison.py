@@ -1,7 +1,4 @@
-"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named.
-
-Each command ends in a sentence, whoever changed a journal, an export or a log, and none in a raw error.
-"""
+"""A model beside its sites' journals: what matches is said, and whatever was changed on either side is named."""
 
 import contextlib
 import hashlib
@@ -85,8 +82,10 @@ def test_an_honest_run_matches_in_every_question(tmp_path, method, audited):
 
 
 def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_path, capsys, finished, audited):
-    model, (journal, *_) = finished
+    model, (journal, *others) = finished
     loaded, events = PCAModel.load(model), audit(str(journal)).events
+    loaded.log["measured"]["condition"] = np.inf  # an odd number
+    assert audited(loaded.save(tmp_path / "told.npz"), [journal, *others])[0] == 0
     entry = loaded.log["provenance"]
     assert entry["began"] <= entry["ended"]
     assert {"fedpca-flwr", "flwr", "numpy", "scipy", "python"} == set(entry["versions"])
@@ -108,7 +107,7 @@ def test_the_page_has_the_words_of_the_model_and_the_numbers_of_the_journal(tmp_
     for text in ("the site had no settings", "question 1 ('moments'): the reply is on neither side"):
         assert text in printed.out
     assert "differ in 3 points" in printed.err
-    loaded.log["measured"]["condition"] = np.inf  # an odd number, and a name that makes no cell of the table
+    # A name makes no cell of the table.
     loaded.log["rounds"][0] |= {"phase": "sums | the same | the same |", "digests": {"0": ["ab" * 32, "cd" * 32]}}
     _, page = audited(loaded.save(tmp_path / "told.npz"), [journal])
     (line,) = [line for line in page.splitlines() if line.startswith("| 1 |")]
@@ -213,11 +212,10 @@ def ending(capsys, *words):
     return code, printed.out + printed.err
 
 
-COUNTS = [("chain", name) for name in ("events", "last")]
-COUNTS += [("further", name) for name in ("number", "times", "time", "run")]
+COLUMNS = {"event": Event._fields, "chain": ("events", "last"), "further": ("number", "times", "time", "run")}
 
 
-@pytest.mark.parametrize(("table", "column"), [*(("event", name) for name in Event._fields), *COUNTS])
+@pytest.mark.parametrize(("table", "column"), [(table, name) for table, names in COLUMNS.items() for name in names])
 def test_every_changed_cell_of_an_event_is_told_with_its_number_and_counts_in_a_sentence(
     whole_run, tmp_path, capsys, table, column
 ):

@@ -49,30 +49,24 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
             permit(beyond)
     with refused(DataError, "'bound'", 7.9):
         policy.permit_site_bound(7.9, X, 8.0)
+    columns, in_weights = ("vertical", {"split": "columns"}), ("p-cov", {"split": "rows", "weights": "2"})
+    for rounded, (method, words) in product((2, 10), (columns, in_weights)):
+        policy.permit_split(node(), card=METHODS[method].strategy.card, **words)
+        with refused(DisclosureError, "'round-rows'", rounded):
+            policy.permit_split(node(**{"round-rows": rounded}), card=METHODS[method].strategy.card, **words)
 
 
-@pytest.mark.parametrize(
-    ("weights", "fits"),
-    [
+def test_no_answer_is_over_few_rows_whatever_weighs_them():
+    """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
+    for weights, fits in (
         *((np.ones(n), n == 10) for n in (10, 9)),
         (np.full(100, 1e-200), True),
         (0.5 ** np.arange(1000.0), False),
         *((np.r_[np.ones(9), np.full(1000, weight)], weight == 1e-2) for weight in (1e-9, 1e-2)),
         *((np.r_[heavy, np.ones(n)], False) for heavy, n in ((5.0, 44), (1e200, 1000))),
-    ],
-)
-def test_no_answer_is_over_few_rows_whatever_weighs_them(weights, fits):
-    """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
-    with nullcontext() if fits else refused(DisclosureError, "'min-rows'", 10):
-        policy.permit_rows(node(**{"min-rows": 10}), len(weights), weights)
-
-
-@pytest.mark.parametrize("rounded", [2, 10])
-def test_rounded_rows_do_not_go_with_weights_or_columns(rounded):
-    for method, words in (("vertical", {"split": "columns"}), ("p-cov", {"split": "rows", "weights": "2"})):
-        policy.permit_split(node(), card=METHODS[method].strategy.card, **words)
-        with refused(DisclosureError, "'round-rows'", rounded):
-            policy.permit_split(node(**{"round-rows": rounded}), card=METHODS[method].strategy.card, **words)
+    ):
+        with nullcontext() if fits else refused(DisclosureError, "'min-rows'", 10):
+            policy.permit_rows(node(**{"min-rows": 10}), len(weights), weights)
 
 
 FILE, JOURNAL = {"data": "rows.npy"}, {"data": "rows.npy", "journal": "notes"}
@@ -80,26 +74,22 @@ DISTRIBUTION, NAMED = {**FILE, "may-show": "distribution"}, {**FILE, "allowed-me
 SHOWN, BOTH = ("distribution", ""), ("distribution", "distribution")
 
 
-@pytest.mark.parametrize(
-    ("rules", "exposes", "permitted"),
-    [
+def test_a_run_shows_no_more_than_a_site_allows():
+    for rules, exposes, permitted in (
         ({}, ("scores", "inner products"), True),  # rows that are no site's own
         ({"may-show": "nothing"}, ("scores", ""), False),
         *((FILE, exposes, not any(exposes)) for exposes in (("", ""), SHOWN, SHOWN[::-1])),
         *((DISTRIBUTION, exposes, exposes == BOTH) for exposes in (BOTH, (SHOWN[0], "scores"), ("scores", SHOWN[0]))),
         # who names a method allows what it shows of the distribution, and no more
         *((NAMED, exposes, exposes == SHOWN) for exposes in (SHOWN, BOTH, ("scores", ""))),
-    ],
-)
-def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
-    card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
-    with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
-        policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
+    ):
+        card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
+        with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
+            policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
 
 
-@pytest.mark.parametrize(
-    ("rules", "epsilon", "delta", "key"),
-    [
+def test_a_run_is_as_private_as_a_site_demands_and_has_a_journal_and_a_budget():
+    for rules, epsilon, delta, key in (
         ({}, 1e3, 0.5, ""),
         ({"max-epsilon": 2.0}, 3.0, 0.5, "max-epsilon"),
         (FILE, 10.0, 1e-5, ""),
@@ -109,26 +99,21 @@ def test_a_run_shows_no_more_than_a_site_allows(rules, exposes, permitted):
         ({**FILE, "max-epsilon": 2.0}, 3.0, 1e-5, "max-epsilon"),
         ({**FILE, "max-delta": 1e-3}, 1.0, 1e-4, ""),
         ({**FILE, "max-delta": 1e-7}, 1.0, 1e-6, "max-delta"),
-    ],
-)
-def test_a_run_is_as_private_as_a_site_demands(rules, epsilon, delta, key):
-    with refused(DisclosureError, f"'{key}'") if key else nullcontext():
-        policy.permit_privacy(node(**rules), epsilon, delta)
-
-
-@pytest.mark.parametrize(
-    ("rules", "private", "sums_only", "key"),
-    [
+    ):
+        with refused(DisclosureError, f"'{key}'") if key else nullcontext():
+            policy.permit_privacy(node(**rules), epsilon, delta)
+    for own, private, sums_only, need in (
         ({}, True, True, ""),
         *((FILE, *form, "journal" if any(form) else "") for form in product((False, True), repeat=2)),
         *((JOURNAL, *form, "epsilon-budget" if form[0] else "") for form in ((False, True), (True, False))),
         ({**JOURNAL, "epsilon-budget": 1.0}, True, False, ""),
-    ],
-)
-def test_a_site_with_data_needs_a_journal_and_a_budget(rules, private, sums_only, key):
-    card = SimpleNamespace(name="some", differentially_private=private)
-    with refused(ConfigError, f"'{key}'") if key else nullcontext():
-        policy.require_journal(node(**rules), card, sums_only=sums_only)
+    ):
+        card = SimpleNamespace(name="some", differentially_private=private)
+        with refused(ConfigError, f"'{need}'") if need else nullcontext():
+            policy.require_journal(node(**own), card, sums_only=sums_only)
+    for key, value in (("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")):
+        with refused(ConfigError, key, "'journal'"):
+            node(**{key: value})
 
 
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
@@ -229,7 +214,6 @@ def test_other_weights_of_the_same_rows_are_refused(tmp_path):
 
 
 def test_bounds_count_once_a_run(tmp_path):
-    """The run's own bound is among the three."""
     X = np.full((20, 2), 8.0)
     for bound in (11.0, 10.0, 9.0):
         repeats(tmp_path, "1", X).permit_bound(bound)
@@ -266,9 +250,3 @@ def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
     accounts = [Release(phase, "add-remove", noise).text() for phase, noise in stages.items()]
     assert recorded == [("1", 0, "release", account) for account in accounts]
     release(stages["centre"], run="2", epsilon=1.5)
-
-
-@pytest.mark.parametrize(("key", "value"), [("epsilon-budget", 1.0), ("metrics", "numbers"), ("ledger", "ledger.json")])
-def test_budgets_and_numbers_need_a_journal_which_was_a_ledger(key, value):
-    with refused(ConfigError, key, "'journal'"):
-        node(**{key: value})
