@@ -59,12 +59,7 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
 
 @pytest.mark.parametrize(
     ("base", "most", "times_smaller"),
-    [
-        ({"codec": "shared-step", "step": 1e-2}, 1, 5),
-        ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
-        ({"bits": 6}, 1, 5),
-        ({"codec": "low-rank", "rank": 16, "bits": 8}, 3, 10),
-    ],
+    [*((of_codec[0], 1, 5) for of_codec in [*SERIES.values()][:3]), ({**SERIES["low-rank"][0], "rank": 16}, 3, 10)],
     ids=str,
 )
 def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_smaller):
@@ -103,12 +98,7 @@ def test_an_extreme_trace_breaks_no_code(codec, trace):
 
 @pytest.mark.parametrize(
     "base",
-    [
-        {"codec": "shared-step", "step": 1e-4},
-        {"codec": "low-rank", "rank": 30, "bits": 16},
-        {"bits": 14},
-        *[{"bits": bits, **SHORT} for bits in (12, 16, 21)],
-    ],
+    [SERIES["shared-step"][1], SERIES["low-rank"][1], {"bits": 14}, *({"bits": n, **SHORT} for n in (12, 16, 21))],
     ids=str,
 )
 def test_corrections_go_on_until_the_certificate_holds(base):
@@ -124,13 +114,9 @@ def test_corrections_go_on_until_the_certificate_holds(base):
 
 
 ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
-BLOCKS = {
-    "too many columns": (ORTHONORMAL, 8, "15 .*14"),
-    "too many bits": (ORTHONORMAL[:, :14], 33, "33 .*14 .*32"),
-    "too few rows": (ORTHONORMAL[:39, :14], 8, "decode"),
-    "columns too long": (2 * ORTHONORMAL[:, :14], 8, "orthonormal"),
-    "no columns": (ORTHONORMAL[:, :0], 8, "0 .*40"),
-}
+TALL = ORTHONORMAL[:, :14]
+BLOCKS = [(ORTHONORMAL, 8, "15 .*14"), (TALL, 33, "33 .*14 .*32"), (TALL[:39], 8, "decode")]
+BLOCKS += [(2 * TALL, 8, "orthonormal"), (TALL[:, :0], 8, "0 .*40")]
 
 
 def test_steps_codes_and_blocks_that_cannot_be_are_refused():
@@ -143,7 +129,7 @@ def test_steps_codes_and_blocks_that_cannot_be_are_refused():
     even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
     with refused(ConfigError, "'codec'", "'shared-step'"):
         fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
-    for block, bits, what in BLOCKS.values():
+    for block, bits, what in BLOCKS:
         coded, _ = encode_block(block, min(bits, 32))
         server = server_of("compressed", parties(), n_components=4, corrections=1)
         sent = [coded.code, coded.scales, np.asarray(bits)]
@@ -153,11 +139,11 @@ def test_steps_codes_and_blocks_that_cannot_be_are_refused():
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
-    tall, errors = ORTHONORMAL[:, :14], []
+    errors = []
     for bits in map(block_bits, range(4)):
-        block = decode_orthonormal_block(encode_block(tall, bits)[0], bits, tall.shape)
+        block = decode_orthonormal_block(encode_block(TALL, bits)[0], bits, TALL.shape)
         np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
-        errors.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
+        errors.append(np.linalg.norm(block - TALL @ (TALL.T @ block), 2))
     assert block_bits(3) == block_bits(9) == 32
     assert all(later < earlier / 100 for earlier, later in pairwise(errors))
     assert 1e-4 < errors[0] < 0.05

@@ -361,8 +361,9 @@ def test_sites_without_shared_gaps_refuse_and_others_score_all(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
 def test_a_feature_in_another_unit_is_named(options):
     rng = np.random.default_rng(0)
-    sites = "north", "south", "east", "west"
-    parties = {site: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for site in sites}
+    parties = {
+        name: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for name in ("north", "south", "east", "west")
+    }
     parties["east"][:, 1] *= 88.4  # micromoles instead of milligrams
     parties["south"][:20, 2] = np.nan
     parties["west"][:, 3] = np.nan  # which it never measured
